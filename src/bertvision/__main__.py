@@ -1,0 +1,5 @@
+"""`python -m bertvision`: the command line without its script."""
+
+from bertvision.cli import main
+
+main()

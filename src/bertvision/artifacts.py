@@ -1,0 +1,155 @@
+"""Folders anyone can read, written so that a half-written one is never seen.
+
+Files are written to a temporary name in the same folder, flushed to disk and renamed; folders likewise.
+A reader therefore finds the old content or the new, whatever was killed in between.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertvision.errors import ArtifactError, OutputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "atomic_file",
+    "atomic_folder",
+    "output_folder",
+    "read_json",
+    "read_tensors",
+    "write_json",
+    "write_tensors",
+    "write_text",
+]
+
+_DISK_TROUBLE = {
+    errno.ENOSPC: "no space is left on the disk",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EACCES: "permission is denied",
+    errno.EPERM: "permission is denied",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EEXIST: "a file of that name stands there",
+}
+
+
+@contextmanager
+def disk_trouble(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusal to write into one sentence about `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK_TROUBLE:
+            raise
+        raise OutputError(
+            f"cannot write {path}: {_DISK_TROUBLE[error.errno]}; choose another folder or make room, "
+            "then run the same command again"
+        ) from error
+
+
+def output_folder(path: Path) -> Path:
+    """Create `path` and prove that files can be written into it."""
+    with disk_trouble(path):
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    return path
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; on success it becomes `path`, on failure it vanishes."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    with disk_trouble(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            with temporary.open("rb") as handle:
+                os.fsync(handle.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; on success it takes the place of `path`."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    with disk_trouble(path):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        try:
+            yield temporary
+            old = path.with_name(f".{path.name}.old-{os.getpid()}")
+            if path.exists():
+                path.rename(old)
+            temporary.rename(path)
+            shutil.rmtree(old, ignore_errors=True)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of an artifact; a missing or broken one is an `ArtifactError`."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{path} is missing: is {path.parent} a folder that bertvision wrote?") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ArtifactError(
+            f"{path} is not valid JSON ({error}): delete its folder and make it again"
+        ) from error
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors as safetensors; values sharing memory are copied, because the format forbids it."""
+    from safetensors.torch import save
+
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    # Bytes first, then our own write: a full disk is then an OSError like any other.
+    blob = save(plain, metadata={"format": "pt", **(metadata or {})})
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(blob)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, str]]:
+    """Tensors and metadata of a safetensors file; a missing or truncated one is an `ArtifactError`."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        raise ArtifactError(f"{path} is missing: is {path.parent} a folder that bertvision wrote?")
+    try:
+        with safe_open(path, framework="pt") as handle:
+            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
+            return tensors, handle.metadata() or {}
+    except SafetensorError as error:
+        raise ArtifactError(f"{path} is damaged ({error}): delete its folder and make it again") from error
+
+
+def remove(path: Path) -> None:
+    """Delete a file or folder that may not exist."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()

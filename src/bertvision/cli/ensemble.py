@@ -1,0 +1,91 @@
+"""`bertvision ensemble HEAD HEAD ... --data FILE`: several heads joined into one system."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from bertvision.encoder.encoder import Precision
+from bertvision.feed.batches import FeedConfig
+from bertvision.tasks.span.decode import DecodeConfig
+from bertvision.tasks.span.ensemble import Combination
+
+__all__ = ["ARGS", "EnsembleArgs", "main"]
+
+
+@dataclass(frozen=True)
+class EnsembleArgs:
+    """Join the probabilities of several heads, score the result and its members, and tune its threshold."""
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """Heads or snapshots that fit, finetune or run wrote; their windows must be the same."""
+    data: str
+    """Data to score on; with --out the threshold stored with the ensemble is tuned on it, so give dev."""
+    out: Path | None = None
+    """Write the ensemble here, to be used by eval and predict."""
+    how: Combination = "max"
+    """Element-wise max of the probabilities (the paper's), their mean or their product."""
+    encoder: str | None = None
+    """Where the encoder lies now, if it moved."""
+    max_examples: int | None = None
+    """Take only the first so many questions."""
+    device: str = "auto"
+    """auto, cpu, cuda or mps."""
+    precision: Precision = "auto"
+    """fp32, bf16, or auto: bf16 on GPUs that have it."""
+    decode: Annotated[DecodeConfig, tyro.conf.arg(name="")] = field(default_factory=DecodeConfig)
+    feed: FeedConfig = field(default_factory=FeedConfig)
+    json: bool = False
+    """Print JSON."""
+
+
+ARGS = EnsembleArgs
+
+
+def main(args: EnsembleArgs) -> None:
+    from bertvision._version import __version__
+    from bertvision.artifacts import atomic_folder, output_folder, write_json
+    from bertvision.cli.eval import show
+    from bertvision.data.load import load_span_data
+    from bertvision.errors import ConfigError, OutputError
+    from bertvision.tasks.span import combine, decode, write_answers
+    from bertvision.train.scoring import score_answers
+    from bertvision.train.trained import logits_of_trained, read_trained
+
+    if len(args.folders) < 2:
+        raise ConfigError("ensemble needs at least two folders that fit, finetune or run wrote")
+    if args.out is not None:
+        output_folder(args.out.parent)
+        if args.out.exists() and not (args.out / "config.json").exists():
+            raise OutputError(f"--out {args.out} exists and is not an ensemble: choose another folder")
+    systems = [read_trained(folder) for folder in args.folders]
+    data = load_span_data(args.data, max_examples=args.max_examples)
+    results = logits_of_trained(
+        systems, data, encoder=args.encoder, device=args.device, precision=args.precision, feed=args.feed
+    )
+    if len({split.fingerprint for split, _ in results}) > 1:
+        raise ConfigError(
+            "these heads read different windows (tokenizer or window settings): they cannot be joined"
+        )
+    windows = results[0][0].windows
+    joined = combine([logits for _, logits in results], windows, how=args.how)
+    answers = decode(windows, joined, data, args.decode)
+    threshold = score_answers(answers, 0.0)["oracle"]["threshold"]
+    rows = [
+        {"system": system.name, **score_answers(decode(windows, logits, data, args.decode), system.threshold)}
+        for system, (_, logits) in zip(systems, results, strict=True)
+    ]
+    rows.append({"system": f"{args.how} of {len(systems)}", **score_answers(answers, threshold)})
+    if args.out is not None:
+        with atomic_folder(args.out) as temporary:
+            members = [os.path.relpath(system.folder.resolve(), args.out.resolve()) for system in systems]
+            write_json(
+                temporary / "config.json",
+                {"bertvision": __version__, "ensemble": {"how": args.how, "members": members}},
+            )
+            tuned = {"value": threshold, "tuned_on": data.name}
+            write_json(temporary / "metrics.json", {"threshold": tuned, data.name: rows[-1]})
+            write_answers(temporary, answers, threshold=threshold)
+    show(rows, as_json=args.json)

@@ -1,0 +1,100 @@
+"""`bertvision eval HEAD ... --data FILE`: official scores of trained heads."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from bertvision.encoder.encoder import Precision
+from bertvision.feed.batches import FeedConfig
+from bertvision.tasks.span.decode import DecodeConfig
+
+__all__ = ["ARGS", "EvalArgs", "main", "show"]
+
+
+@dataclass(frozen=True)
+class EvalArgs:
+    """Score trained heads, ensembles or runs on a data set: at threshold 0, and at the threshold stored with each."""
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """What fit, finetune, ensemble or run wrote; several on one encoder share one pass."""
+    data: str
+    """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:test or a saved datasets folder."""
+    out: Path | None = None
+    """Write predictions.json, nbest_predictions.json, null_odds.json and metrics.json here, a folder a head."""
+    encoder: str | None = None
+    """Where the encoder lies now, if it moved."""
+    scorer: Literal["official", "wordpiece"] = "official"
+    """wordpiece = the paper's scores on word pieces, which are not official SQuAD scores."""
+    max_examples: int | None = None
+    """Take only the first so many questions."""
+    device: str = "auto"
+    """auto, cpu, cuda or mps."""
+    precision: Precision = "auto"
+    """fp32, bf16, or auto: bf16 on GPUs that have it."""
+    decode: Annotated[DecodeConfig, tyro.conf.arg(name="")] = field(default_factory=DecodeConfig)
+    feed: FeedConfig = field(default_factory=FeedConfig)
+    json: bool = False
+    """Print JSON."""
+
+
+ARGS = EvalArgs
+
+
+def main(args: EvalArgs) -> None:
+    from bertvision.artifacts import output_folder, write_json
+    from bertvision.data.load import load_span_data
+    from bertvision.encoder.load import load_tokenizer, token_ids
+    from bertvision.errors import ConfigError
+    from bertvision.tasks.span import answer_ids, decode, score_wordpiece, write_answers
+    from bertvision.train.scoring import score_answers
+    from bertvision.train.trained import logits_of_trained, read_trained
+
+    if not args.folders:
+        raise ConfigError("eval needs at least one folder that fit, finetune, ensemble or run wrote")
+    systems = [read_trained(folder) for folder in args.folders]
+    if args.out is not None:
+        output_folder(args.out)
+    data = load_span_data(args.data, max_examples=args.max_examples)
+    results = logits_of_trained(
+        systems, data, encoder=args.encoder, device=args.device, precision=args.precision, feed=args.feed
+    )
+    rows = []
+    for system, (split, logits) in zip(systems, results, strict=True):
+        answers = decode(split.windows, logits, data, args.decode)
+        row = {"system": system.name, **score_answers(answers, system.threshold)}
+        if args.scorer == "wordpiece":
+            tokenize = token_ids(load_tokenizer(args.encoder or system.encoder))
+            row["wordpiece"] = score_wordpiece(data, answer_ids(answers, split.windows), tokenize=tokenize)
+        if args.out is not None:
+            write_answers(args.out / system.name, answers)
+            write_json(args.out / system.name / "metrics.json", row)
+        rows.append(row)
+    show(rows, as_json=args.json)
+
+
+def show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Scores of several systems, as JSON or as a table."""
+    from bertvision import console
+
+    if as_json:
+        console.emit_json(rows)
+        return
+    columns = ["system", "EM", "F1", "EM stored", "F1 stored", "threshold", "F1 oracle"]
+    cells = [
+        [
+            row["system"],
+            *(f"{row[at][metric]:.2f}" for at in ("zero", "stored") for metric in ("exact", "f1")),
+            f"{row['stored']['threshold']:.2f}",
+            f"{row['oracle']['f1']:.2f}",
+        ]
+        for row in rows
+    ]
+    console.table(
+        "the decoding's threshold, the one stored with the head, the best on this very data", columns, cells
+    )
+    for row in rows:
+        if "wordpiece" in row:
+            scores = "  ".join(f"{key} {value:.2f}" for key, value in row["wordpiece"].items())
+            console.emit(f"{row['system']} on word pieces: {scores}")

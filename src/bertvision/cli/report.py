@@ -1,0 +1,41 @@
+"""`bertvision report RUN_DIR`: write the HTML report of a finished run again, from its results.json."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from bertvision import console
+
+__all__ = ["ARGS", "Report", "main"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write the HTML report of a run, one file with everything in it."""
+
+    run_dir: tyro.conf.Positional[Path]
+    """Folder that `bertvision run` wrote (it holds results.json)."""
+    out: Path | None = None
+    """File to write; report.html in the run folder unless told."""
+    json: bool = False
+    """Print path and headline as JSON."""
+
+
+ARGS = Report
+
+
+def main(args: Report) -> None:
+    from bertvision.report.html import summary, write_report
+    from bertvision.report.schema import read_results
+
+    results = read_results(args.run_dir)
+    folder = args.run_dir if args.run_dir.is_dir() else args.run_dir.parent
+    path = args.out or folder / "report.html"
+    write_report(results, path)
+    headline = summary(results)
+    if args.json:
+        console.emit_json({"report": str(path), "headline": headline})
+    else:
+        console.emit(headline)
+        console.emit(str(path))

@@ -1,0 +1,120 @@
+"""`bertvision score DATA PREDICTIONS`: official SQuAD 2.0 metrics of anybody's predictions file."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tyro.conf import Positional
+
+from bertvision.console import emit, emit_json, table
+from bertvision.errors import DataError
+
+if TYPE_CHECKING:
+    from bertvision.data.examples import SpanData
+
+__all__ = ["ARGS", "Score", "main"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Score a predictions file with the official SQuAD 2.0 metrics."""
+
+    data: Positional[str]
+    """The questions and their answers: a SQuAD JSON file, or anything else that can be read as span data."""
+    predictions: Positional[Path]
+    """JSON object from question id to answer text, "" for no answer."""
+    na_prob: Path | None = None
+    """JSON object from question id to a number that grows with no answer (probabilities or null odds); adds
+    the best thresholds and the average precisions."""
+    na_prob_thresh: float = 1.0
+    """Answers whose number in --na-prob exceeds this count as no answer."""
+    allow_missing: bool = False
+    """Score the questions that have a prediction, and leave aside predictions for unknown questions."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def main(args: Score) -> None:
+    from bertvision.data.load import load_span_data
+    from bertvision.tasks.span.score import score
+
+    data = load_span_data(args.data)
+    predictions = read_predictions(args.predictions)
+    if not args.allow_missing:
+        _refuse_other_questions(data, predictions, args.predictions)
+    na_probs = read_na_probs(args.na_prob) if args.na_prob else None
+    result = score(
+        data,
+        predictions,
+        na_probs=na_probs,
+        na_prob_thresh=args.na_prob_thresh,
+        allow_missing=args.allow_missing,
+    )
+    if args.json:
+        emit_json(result)
+        return
+    rows = [(key, str(value) if isinstance(value, int) else f"{value:.4f}") for key, value in result.items()]
+    emit(f"{args.predictions.name} on {Path(args.data).name}")
+    table("", ("metric", "value"), rows)
+
+
+def read_predictions(path: Path) -> dict[str, str]:
+    """Question id to answer text, from a JSON file."""
+    content = _read_object(path)
+    for key, value in content.items():
+        if not isinstance(value, str):
+            raise DataError(
+                f'{path}: the prediction for {key!r} is not a string but {_kind(value)}; use "" for no answer'
+            )
+    return content
+
+
+def read_na_probs(path: Path) -> dict[str, float]:
+    """Question id to a number, from a JSON file."""
+    content = _read_object(path)
+    for key, value in content.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            raise DataError(f"{path}: the value of {key!r} is {_kind(value)}; it must be a number")
+    return {key: float(value) for key, value in content.items()}
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", type(None): "null", bool: "true or false", str: "a string"}
+    return names.get(type(value), str(value))
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    from bertvision.data.squad import read_text
+
+    text = read_text(path)
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path} is not valid JSON at line {error.lineno}, column {error.colno} ({error.msg}): "
+            "it may be truncated, write it again"
+        ) from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} must hold a JSON object from question id to value, not {_kind(content)}")
+    return content
+
+
+def _refuse_other_questions(data: "SpanData", predictions: dict[str, str], path: Path) -> None:
+    known = {example.id for example in data.examples}
+    missing = [example.id for example in data.examples if example.id not in predictions]
+    unknown = [key for key in predictions if key not in known]
+    hint = "is it for other data? (--allow-missing scores what both files know)"
+    if missing:
+        raise DataError(
+            f"{path} lacks {len(missing)} of the {len(data)} questions of {data.name}, "
+            f"first {missing[0]!r}: {hint}"
+        )
+    if unknown:
+        raise DataError(
+            f"{path} has {len(unknown)} ids that {data.name} does not know, first {unknown[0]!r}: {hint}"
+        )
+
+
+ARGS = Score

@@ -1,0 +1,131 @@
+"""What every reader shares: rows in, a validated `SpanData` out.
+
+A reader knows where a row stands (file, line, article, paragraph); this module knows what is wrong with
+it. `SpanBuilder.add` raises a `Flaw` whose text says what is wrong and the way out; the reader puts the
+place in front of it and raises the `DataError` the user sees.
+"""
+
+from typing import Any
+
+from bertvision.data.examples import Answer, Example, SpanData
+
+__all__ = ["Flaw", "SpanBuilder", "parse_answers", "shorten"]
+
+
+class Flaw(ValueError):
+    """What is wrong with a row and how to mend it, without saying where it stands."""
+
+
+def shorten(text: object, limit: int = 40) -> str:
+    """A value quoted on one line for a message, cut where it is long."""
+    shown = repr(text)
+    return shown if len(shown) <= limit else shown[: limit - 4] + "..." + shown[-1]
+
+
+class SpanBuilder:
+    """Collects checked examples; paragraphs come in by `paragraph` (as they are) or `shared` (once each)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.paragraphs: list[str] = []
+        self.examples: list[Example] = []
+        self._ids: set[str] = set()
+        self._known: dict[str, int] = {}
+
+    def paragraph(self, context: Any) -> int:
+        """Add a paragraph and return its index."""
+        _check_text(context, "context", "remove the paragraph or give it its text")
+        self.paragraphs.append(context)
+        return len(self.paragraphs) - 1
+
+    def shared(self, context: Any) -> int:
+        """The index of a paragraph that may have been seen before."""
+        index = self._known.get(context) if isinstance(context, str) else None
+        if index is None:
+            index = self._known[context] = self.paragraph(context)
+        return index
+
+    def add(
+        self, id: Any, question: Any, paragraph: int, answers: tuple[Answer, ...], *, title: str = ""
+    ) -> None:
+        """Add one question about paragraph number `paragraph`."""
+        if not isinstance(id, str) or not id:
+            raise Flaw(f"the id must be a non-empty string, not {shorten(id)}")
+        _check_text(question, "question", "remove the row or write the question")
+        if id in self._ids:
+            raise Flaw("the id was already used; give every question its own id")
+        context = self.paragraphs[paragraph]
+        for answer in answers:
+            if not context.startswith(answer.text, answer.start):
+                there = context[answer.start : answer.start + len(answer.text)]
+                raise Flaw(
+                    f"the answer {shorten(answer.text)} does not stand at answer_start {answer.start} "
+                    f"(there stands {shorten(there)}); correct answer_start or remove the question"
+                )
+        self._ids.add(id)
+        self.examples.append(Example(id, question, paragraph, answers, title))
+
+    def build(self) -> SpanData:
+        if not self.examples:
+            raise Flaw("there is no question in it; give a file that holds at least one")
+        return SpanData(self.paragraphs, self.examples, self.name)
+
+
+def parse_answers(value: Any, context: str) -> tuple[Answer, ...]:
+    """Answers in any of the accepted forms; nothing, an empty list or an empty string mean unanswerable.
+
+    `["Paris"]`, `[{"text": "Paris", "answer_start": 7}]`, `{"text": ["Paris"], "answer_start": [7]}` or
+    `"Paris"`. Without an answer_start the first occurrence in the context is meant.
+    """
+    if value is None or value == "":
+        return ()
+    if isinstance(value, dict):
+        texts, starts = value.get("text"), value.get("answer_start")
+        if isinstance(texts, str):
+            texts, starts = [texts], [starts]
+        if not isinstance(texts, list):
+            raise Flaw(f"answers must hold a list under 'text', not {shorten(texts)}")
+        if starts is None:
+            starts = [None] * len(texts)
+        if not isinstance(starts, list) or len(starts) != len(texts):
+            raise Flaw("answers need as many values under 'answer_start' as under 'text'")
+        return tuple(_answer(text, start, context) for text, start in zip(texts, starts, strict=True))
+    if isinstance(value, str):
+        return (_answer(value, None, context),)
+    if not isinstance(value, list):
+        raise Flaw(f"answers must be a list, not {shorten(value)}; write [] where there is no answer")
+    return tuple(
+        _answer(one.get("text"), one.get("answer_start"), context)
+        if isinstance(one, dict)
+        else _answer(one, None, context)
+        for one in value
+    )
+
+
+def _answer(text: Any, start: Any, context: str) -> Answer:
+    if not isinstance(text, str) or not text:
+        raise Flaw(f"an answer needs a text, not {shorten(text)}; write [] where there is no answer")
+    if start is None:
+        start = context.find(text)
+        if start < 0:
+            raise Flaw(
+                f"the answer {shorten(text)} is not in the context; copy it from there letter by letter"
+            )
+    if type(start) is not int or start < 0:
+        raise Flaw(f"answer_start must be the number of a character, 0 or more, not {shorten(start)}")
+    return Answer(text, start)
+
+
+def _check_text(text: Any, what: str, way_out: str) -> None:
+    if not isinstance(text, str):
+        raise Flaw(f"the {what} must be a string, not {shorten(text)}; {way_out}")
+    if not text or text.isspace():
+        raise Flaw(f"the {what} is empty; {way_out}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            # JSON can spell half of a surrogate pair; no tokenizer takes it.
+            raise Flaw(
+                f"the {what} holds half a character at position {error.start}; re-encode it as UTF-8"
+            ) from None

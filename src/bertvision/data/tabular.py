@@ -1,0 +1,123 @@
+"""JSONL and CSV: one question a row.
+
+Columns `question`, `context` and `answers`; `id` and `title` when there are any. Answers take any form of
+`parse_answers`; in CSV a cell holds plain text or the same JSON, and an `answer_start` column may stand
+beside plain text. Equal contexts become one paragraph. What is wrong is told as FILE:LINE.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertvision.data.building import Flaw, SpanBuilder, parse_answers, shorten
+from bertvision.data.examples import SpanData
+from bertvision.data.squad import read_text
+from bertvision.errors import DataError
+
+__all__ = ["add_row", "read_csv", "read_jsonl"]
+
+
+def read_jsonl(path: str | Path, *, answers_required: bool = True) -> SpanData:
+    """Read one JSON object a line."""
+    path = Path(path)
+    # Not splitlines: JSON may hold a bare U+2028 inside a string, which would count as a line end there.
+    lines = enumerate(read_text(path).split("\n"), start=1)
+    rows = ((number, _parse_line(path, number, line)) for number, line in lines if line.strip())
+    return _read_rows(path, rows, answers_required=answers_required)
+
+
+def read_csv(path: str | Path, *, answers_required: bool = True) -> SpanData:
+    """Read a comma-separated file with a header line."""
+    path = Path(path)
+    text = read_text(path)
+    # A paragraph may be longer than the 131,072 characters the csv module allows by default.
+    limit = csv.field_size_limit(max(len(text), 1))
+    try:
+        return _read_rows(path, _csv_rows(path, text), answers_required=answers_required)
+    finally:
+        csv.field_size_limit(limit)
+
+
+def add_row(builder: SpanBuilder, row: dict[str, Any], *, number: int, answers_required: bool) -> None:
+    """Add one row of a table; `number` makes the id of a row that brings none."""
+    for column in ("question", "context"):
+        if column not in row:
+            raise Flaw(f"there is no {column!r}; name the columns question, context and answers")
+    if "answers" not in row and answers_required:
+        raise Flaw("there is no 'answers'; write [] where there is no answer")
+    paragraph = builder.shared(row["context"])
+    answers = parse_answers(row.get("answers"), builder.paragraphs[paragraph])
+    given, title = row.get("id"), row.get("title")
+    id = f"row-{number}" if given is None or given == "" else given
+    builder.add(
+        str(id) if isinstance(id, int) else id, row["question"], paragraph, answers, title=str(title or "")
+    )
+
+
+def _read_rows(path: Path, rows: Iterator[tuple[int, Any]], *, answers_required: bool) -> SpanData:
+    builder = SpanBuilder(str(path))
+    for line, row in rows:
+        try:
+            add_row(builder, row, number=line, answers_required=answers_required)
+        except Flaw as flaw:
+            named = f" (id {row['id']})" if row.get("id") else ""
+            raise DataError(f"{path}:{line}{named}: {flaw}") from None
+    try:
+        return builder.build()
+    except Flaw as flaw:
+        raise DataError(f"{path}: {flaw}") from None
+
+
+def _parse_line(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}:{number} is not valid JSON at column {error.colno} ({error.msg}); correct the line"
+        ) from None
+    if not isinstance(row, dict):
+        raise DataError(
+            f"{path}:{number} must be a JSON object, not {shorten(row)}; write one question a line"
+        )
+    return row
+
+
+def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows with the line each begins on; cells with line ends make a row span several."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    line = 1
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        line = reader.line_num + 1
+        for cells in reader:
+            if cells:
+                if len(cells) != len(header):
+                    raise DataError(
+                        f"{path}:{line} has {len(cells)} cells where the header has {len(header)}; "
+                        "put cells that hold commas in double quotes"
+                    )
+                yield line, _csv_row(dict(zip(header, cells, strict=True)), f"{path}:{line}")
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path}:{line} is not valid CSV ({error}); check its quotes") from None
+
+
+def _csv_row(row: dict[str, Any], place: str) -> dict[str, Any]:
+    cell = row.get("answers")
+    if not cell:
+        return row
+    if cell.lstrip()[:1] in ("[", "{"):
+        try:
+            parsed = json.loads(cell)
+        except json.JSONDecodeError:
+            parsed = cell  # an answer that happens to begin with a bracket
+        return row | {"answers": parsed}
+    start = row.get("answer_start", "").strip()
+    if not start:
+        return row
+    if not start.isdecimal():
+        raise DataError(f"{place}: answer_start must be the number of a character, not {shorten(start)}")
+    return row | {"answers": [{"text": cell, "answer_start": int(start)}]}

@@ -1,0 +1,109 @@
+"""Windows kept on disk, so that the same data is tokenised once.
+
+One safetensors file a set of windows: `CACHE/windows/FINGERPRINT.safetensors`, the arrays of `Windows` by
+name. The fingerprint hashes the content of the data, the tokenizer, its pair template, the window settings
+and the version of this layout, never a file name. A checksum in the header guards each array: a file that
+was cut or damaged is made anew.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import zlib
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bertvision.artifacts import atomic_file
+from bertvision.data.examples import SpanData
+from bertvision.data.tokenise import probe_template
+from bertvision.data.windows import WindowConfig, Windows, make_windows
+from bertvision.errors import OutputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["default_cache_dir", "windows_fingerprint", "windows_for"]
+
+logger = logging.getLogger(__name__)
+
+# Raise it whenever `make_windows` gives other arrays for the same input.
+SCHEMA = 1
+
+
+def default_cache_dir() -> Path:
+    """The folder named by BERTVISION_CACHE, or ~/.cache/bertvision."""
+    named = os.environ.get("BERTVISION_CACHE")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "bertvision"
+
+
+def windows_fingerprint(
+    data: SpanData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig, *, tokenizer_fingerprint: str
+) -> str:
+    """Hash of everything that decides the windows."""
+    # The template is hashed too: which token means "no answer" and whether there are segment ids stand in
+    # the tokenizer's config, which a hash of its vocabulary alone does not see.
+    template = probe_template(tokenizer).fingerprint
+    parts = [SCHEMA, data.fingerprint, tokenizer_fingerprint, template, asdict(config)]
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+
+def windows_for(
+    data: SpanData,
+    tokenizer: "PreTrainedTokenizerBase",
+    config: WindowConfig,
+    *,
+    tokenizer_fingerprint: str,
+    cache_dir: Path | None,
+) -> Windows:
+    """The windows of `data`: read from `cache_dir` where they are kept, else made and kept there.
+
+    Args:
+        tokenizer_fingerprint: Any hash of the tokenizer's files.
+        cache_dir: Usually `default_cache_dir()`; None keeps nothing.
+    """
+    if cache_dir is None:
+        return make_windows(data, tokenizer, config)
+    key = windows_fingerprint(data, tokenizer, config, tokenizer_fingerprint=tokenizer_fingerprint)
+    path = cache_dir / "windows" / f"{key}.safetensors"
+    windows = _read(path)
+    if windows is None:
+        windows = make_windows(data, tokenizer, config)
+        try:
+            _write(path, windows)
+        except (OutputError, OSError) as error:
+            logger.warning("windows of %s are not kept: %s", data.name, error)
+    return windows
+
+
+def _write(path: Path, windows: Windows) -> None:
+    from safetensors.numpy import save
+
+    arrays = {f.name: np.ascontiguousarray(getattr(windows, f.name)) for f in fields(Windows)}
+    sums = {name: str(zlib.crc32(array.data)) for name, array in arrays.items()}
+    blob = save(arrays, metadata=sums)
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(blob)
+
+
+def _read(path: Path) -> Windows | None:
+    """The windows in `path`, or None where there is no file or not a whole one."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return None
+    names = {f.name for f in fields(Windows)}
+    try:
+        with safe_open(path, framework="np") as handle:
+            sums = handle.metadata() or {}
+            if names <= set(handle.keys()):
+                arrays = {name: handle.get_tensor(name) for name in names}
+                if all(sums.get(name) == str(zlib.crc32(array.data)) for name, array in arrays.items()):
+                    return Windows(**arrays)
+    except (SafetensorError, OSError, ValueError) as error:
+        logger.info("%s cannot be read (%s)", path, error)
+    logger.warning("%s is damaged; its windows are made anew", path)
+    return None

@@ -1,0 +1,50 @@
+"""Windows become padded batches of tokens."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertvision.data.windows import Windows
+from bertvision.shapes import Bool, Int
+
+__all__ = ["TokenBatch", "collate", "padded_positions"]
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    ids: Int[Tensor, "B T"]
+    mask: Bool[Tensor, "B T"]
+    """True on real tokens."""
+    types: Int[Tensor, "B T"]
+    windows: NDArray[np.int64]
+    """(B,) which windows these are."""
+
+
+def padded_positions(
+    windows: Windows, indices: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Where the tokens of the windows at `indices` stand in the flat arrays (B, T), and which are real (B, T).
+
+    Pads point at their window's first token, so that a batch is one gather without a Python loop.
+    """
+    begins = windows.offsets[indices]  # (B,)
+    lengths = windows.offsets[indices + 1] - begins  # (B,)
+    columns = np.arange(lengths.max(initial=1))  # (T,)
+    mask = columns < lengths[:, None]  # (B, T)
+    return begins[:, None] + np.where(mask, columns, 0), mask
+
+
+def collate(windows: Windows, indices: NDArray[np.int64], *, pad_id: int, device: torch.device) -> TokenBatch:
+    """Pad the windows at `indices` to the longest of them."""
+    flat, mask = padded_positions(windows, indices)
+    ids = np.where(mask, windows.ids[flat], pad_id).astype(np.int64)
+    types = np.where(mask, windows.types[flat], 0).astype(np.int64)
+    return TokenBatch(
+        ids=torch.from_numpy(ids).to(device, non_blocking=True),
+        mask=torch.from_numpy(mask).to(device, non_blocking=True),
+        types=torch.from_numpy(types).to(device, non_blocking=True),
+        windows=np.asarray(indices, dtype=np.int64),
+    )

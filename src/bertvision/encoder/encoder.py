@@ -1,0 +1,160 @@
+"""An encoder that hands out the hidden states of all its layers.
+
+    encoder = Encoder.load("embedded")
+    states = encoder.states(batch)      # (L, B, T, H): embedding output first, then every layer
+
+Frozen use (`states`) runs in evaluation mode without gradients; `trainable_states` is what fine-tuning calls.
+The fingerprint hashes weights and tokenizer, never the name: a fine-tuned copy is another encoder.
+"""
+
+import contextlib
+import hashlib
+import inspect
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bertvision.encoder.batch import TokenBatch
+from bertvision.encoder.load import load_model, load_tokenizer, tokenizer_fingerprint
+from bertvision.errors import ConfigError, EncoderError
+from bertvision.shapes import Float
+
+__all__ = ["Encoder", "Precision", "choose_device", "choose_precision"]
+
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """`auto` is a CUDA device where there is one, then Apple's, then the CPU."""
+    if name != "auto":
+        try:
+            device = torch.device(name)
+        except RuntimeError as error:
+            raise ConfigError(f"--device {name} is not a device: use auto, cpu, cuda or mps") from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError(f"--device {name}: this machine has no usable CUDA device; use --device cpu")
+        return device
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def choose_precision(precision: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
+    """bf16 only where the hardware has it: on a CPU without it, autocast is a hundred times slower than fp32."""
+    if precision != "auto":
+        return precision
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+
+
+class Encoder:
+    """A Hugging Face encoder, its tokenizer and the device it lives on."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, name: str, device: torch.device, precision: Precision):
+        self.model = model.to(device)
+        self.tokenizer = tokenizer
+        self.name = name
+        self.device = device
+        self.precision = choose_precision(precision, device)
+        self._fingerprint: str | None = None
+        accepts = inspect.signature(model.forward).parameters
+        has_types = getattr(model.config, "type_vocab_size", 0) > 1
+        self._passes_types = has_types and "token_type_ids" in accepts
+
+    @classmethod
+    def load(cls, name: str, *, device: str = "auto", precision: Precision = "auto") -> "Encoder":
+        """Load `embedded`, a local folder or a Hub name."""
+        tokenizer = load_tokenizer(name)
+        return cls(load_model(name), tokenizer, name=name, device=choose_device(device), precision=precision)
+
+    # ---- geometry
+
+    @property
+    def num_states(self) -> int:
+        """L: the embedding output and every layer."""
+        return self.model.config.num_hidden_layers + 1
+
+    @property
+    def hidden(self) -> int:
+        return self.model.config.hidden_size
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
+
+    @property
+    def pad_id(self) -> int:
+        return self.tokenizer.pad_token_id or 0
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The longest window the positions allow; None where nothing limits it."""
+        positions = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
+        if isinstance(positions, torch.nn.Embedding):
+            # RoBERTa and MPNet count positions from the pad index on.
+            reserved = 0 if positions.padding_idx is None else positions.padding_idx + 1
+            return positions.num_embeddings - reserved
+        return getattr(self.model.config, "max_position_embeddings", None)
+
+    def check_length(self, max_seq_length: int) -> None:
+        """Refuse windows longer than the encoder's positions."""
+        if self.max_tokens is not None and max_seq_length > self.max_tokens:
+            raise EncoderError(
+                f"--max-seq-length {max_seq_length} is more than the {self.max_tokens} positions of {self.name}"
+            )
+
+    # ---- identity
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the weights and the tokenizer. Computed once: call `changed()` after training."""
+        if self._fingerprint is None:
+            digest = hashlib.blake2b(digest_size=16)
+            for name, tensor in sorted(self.model.state_dict().items()):
+                array = tensor.detach().cpu().contiguous()
+                digest.update(f"{name} {array.dtype} {tuple(array.shape)}".encode())
+                digest.update(array.reshape(-1).view(torch.uint8).numpy().data)
+            digest.update(tokenizer_fingerprint(self.tokenizer).encode())
+            self._fingerprint = digest.hexdigest()
+        return self._fingerprint
+
+    def changed(self) -> None:
+        """Say that the weights were trained, so that the fingerprint is computed anew."""
+        self._fingerprint = None
+
+    # ---- use
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.precision == "fp32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _forward(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:
+        inputs = {"input_ids": batch.ids, "attention_mask": batch.mask.long()}
+        if self._passes_types:
+            inputs["token_type_ids"] = batch.types
+        with self.autocast():
+            output = self.model(**inputs, output_hidden_states=True)
+        # The last entry is the state after the final norm; it matters for pre-norm encoders.
+        return torch.stack(output.hidden_states)
+
+    @torch.no_grad()
+    def states(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:
+        """All hidden states of a batch, frozen: evaluation mode, no gradients."""
+        self.model.eval()
+        return self._forward(batch)
+
+    def trainable_states(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:
+        """All hidden states with gradients, in whatever mode the model is."""
+        return self._forward(batch)
+
+    def freeze_embeddings(self) -> None:
+        """Stop training the embedding tables and their norm; gradients then end at the first layer."""
+        embeddings = getattr(self.model, "embeddings", None) or self.model.get_input_embeddings()
+        embeddings.requires_grad_(False)
+
+    def save(self, folder: Path) -> None:
+        """Write weights, config and tokenizer in Hugging Face format; the caller makes it atomic."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)

@@ -1,0 +1,45 @@
+"""What can go wrong by a user's hand.
+
+Every class below ends a command with one sentence and exit code 2. The sentence names the file, the
+line or the flag, and the way out. Anything else that is raised is a defect of bertvision.
+"""
+
+__all__ = [
+    "ArtifactError",
+    "BertvisionError",
+    "ConfigError",
+    "DataError",
+    "EncoderError",
+    "OutputError",
+    "TrainingError",
+]
+
+
+class BertvisionError(ValueError):
+    """A user's mistake, told in one sentence."""
+
+    exit_code = 2
+
+
+class ConfigError(BertvisionError):
+    """A flag, a recipe key or a combination of settings that cannot work."""
+
+
+class DataError(BertvisionError):
+    """A data or predictions file that is missing, broken or inconsistent."""
+
+
+class EncoderError(BertvisionError):
+    """An encoder that cannot be found, loaded or used."""
+
+
+class ArtifactError(BertvisionError):
+    """A saved folder that is incomplete, of another version or of another encoder."""
+
+
+class OutputError(BertvisionError):
+    """An output folder that cannot be written or holds something else."""
+
+
+class TrainingError(BertvisionError):
+    """Training that cannot go on with these settings."""

@@ -1,0 +1,8 @@
+"""Where hidden states come from: the encoder itself, or a copy in memory."""
+
+from bertvision.feed.batches import Feed, FeedConfig, StateBatch
+from bertvision.feed.live import LiveFeed
+from bertvision.feed.memory import MemoryFeed
+from bertvision.feed.open import open_feed
+
+__all__ = ["Feed", "FeedConfig", "LiveFeed", "MemoryFeed", "StateBatch", "open_feed"]

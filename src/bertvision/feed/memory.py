@@ -1,0 +1,80 @@
+"""States computed once and kept in memory, in half precision and without pads.
+
+Layout: one tensor (L, N, H) for all N real tokens of all windows, so that a batch is one gather along N.
+Even the first epoch reads the rounded copy: a run that was killed and encodes anew gives the same numbers.
+"""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertvision.console import progress
+from bertvision.data.windows import Windows
+from bertvision.encoder.batch import padded_positions
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import EncoderError
+from bertvision.feed.batches import StateBatch
+from bertvision.feed.live import LiveFeed
+from bertvision.feed.plan import HEAD_RUN, cut_by_tokens, epoch_batches
+
+__all__ = ["MemoryFeed"]
+
+
+class MemoryFeed:
+    """Encodes all windows when built; every later pass only reads."""
+
+    def __init__(
+        self, encoder: Encoder, windows: Windows, *, tokens_per_call: int, label: str = "encode"
+    ) -> None:
+        self.encoder, self.windows, self.tokens_per_call = encoder, windows, tokens_per_call
+        live = LiveFeed(encoder, windows, tokens_per_call=tokens_per_call)
+        self.labels = live.labels
+        shape = (encoder.num_states, windows.num_tokens, encoder.hidden)
+        self.store = torch.empty(shape, dtype=torch.float16, device=encoder.device)  # (L, N, H)
+        began = time.perf_counter()
+        with progress(label, windows.num_tokens, unit="tokens") as bar:
+            for batch in live.walk():
+                self._keep(batch)
+                bar.advance(int(windows.lengths[batch.windows].sum()))
+        self.encode_seconds = time.perf_counter() - began
+
+    def _keep(self, batch: StateBatch) -> None:
+        states = batch.states[:, batch.mask].to(torch.float16)  # (L, real tokens, H)
+        if not torch.isfinite(states).all():
+            raise EncoderError(
+                f"{self.encoder.name} has states beyond half precision: use --feed.memory-gb 0 to encode in every pass"
+            )
+        self.store[:, self._tokens(batch.windows)[0][batch.mask]] = states
+
+    def _tokens(self, indices: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Positions in the store (B, T) and the mask (B, T)."""
+        flat, mask = padded_positions(self.windows, indices)
+        device = self.store.device
+        return torch.from_numpy(flat).to(device), torch.from_numpy(mask).to(device)
+
+    def num_batches(self, batch_size: int) -> int:
+        return -(-len(self.windows) // batch_size)
+
+    def epoch(self, epoch: int, *, batch_size: int, seed: int, start: int = 0) -> Iterator[StateBatch]:
+        lengths = self.windows.lengths
+        for batch in epoch_batches(lengths, batch_size, seed=seed, epoch=epoch, run=HEAD_RUN)[start:]:
+            yield self._read(batch)
+
+    def walk(self) -> Iterator[StateBatch]:
+        for call in cut_by_tokens(self.windows.lengths, self.tokens_per_call):
+            yield self._read(call)
+
+    def _read(self, indices: NDArray[np.int64]) -> StateBatch:
+        flat, mask = self._tokens(indices)
+        states = self.store.index_select(1, flat.reshape(-1))  # (L, B * T, H)
+        states = states.view(states.shape[0], *flat.shape, states.shape[-1])
+        return StateBatch(
+            # Heads compute in float32 on a CPU; on a GPU autocast picks its own precision.
+            states=states.float() if states.device.type == "cpu" else states,
+            mask=mask,
+            labels=self.labels[torch.from_numpy(indices).to(self.labels.device)],
+            windows=indices,
+        )

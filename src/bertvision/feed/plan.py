@@ -1,0 +1,65 @@
+"""Which windows go together: pure functions of lengths, seed and epoch.
+
+A plan depends on the data alone, never on timing or on what was done before, so a killed run starts again at
+batch k and sees the same batches. Windows of similar length share a batch, because pads cost as much as tokens.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["HEAD_RUN", "cut_by_tokens", "epoch_batches", "group_calls"]
+
+_POOL = 64
+"""Batches whose windows are sorted among themselves: enough to find neighbours, few enough to stay shuffled."""
+
+HEAD_RUN = 8
+"""Neighbouring head batches kept together, the same for every feed: live and stored training see equal batches."""
+
+
+def epoch_batches(
+    lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int, run: int = 1
+) -> list[NDArray[np.int64]]:
+    """Shuffled training batches of one epoch, each of windows of similar length.
+
+    `run` neighbouring batches of similar length stay together, so that one encoder call can serve them all.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(lengths))
+    batches: list[NDArray[np.int64]] = []
+    for begin in range(0, len(order), _POOL * batch_size):
+        pool = order[begin : begin + _POOL * batch_size]
+        pool = pool[np.argsort(lengths[pool], kind="stable")]
+        batches.extend(pool[i : i + batch_size] for i in range(0, len(pool), batch_size))
+    runs = [batches[i : i + run] for i in range(0, len(batches), run)]
+    return [batch for i in rng.permutation(len(runs)) for batch in runs[i]]
+
+
+def cut_by_tokens(lengths: NDArray[np.int64], token_budget: int) -> list[NDArray[np.int64]]:
+    """All windows once, longest first, in calls of at most `token_budget` padded tokens (but at least one window)."""
+    order = np.argsort(-lengths, kind="stable")
+    calls, begin = [], 0
+    while begin < len(order):
+        size = max(1, int(token_budget // max(lengths[order[begin]], 1)))
+        calls.append(order[begin : begin + size])
+        begin += size
+    return calls
+
+
+def group_calls(
+    batches: list[NDArray[np.int64]], lengths: NDArray[np.int64], token_budget: int
+) -> list[list[NDArray[np.int64]]]:
+    """Neighbouring head batches joined into encoder calls of at most `token_budget` padded tokens.
+
+    The order of the batches is kept: the heads see the same batches whatever the budget is.
+    """
+    calls: list[list[NDArray[np.int64]]] = []
+    rows = longest = 0
+    for batch in batches:
+        peak = int(lengths[batch].max())
+        if calls and (rows + len(batch)) * max(longest, peak) <= token_budget:
+            calls[-1].append(batch)
+            rows, longest = rows + len(batch), max(longest, peak)
+        else:
+            calls.append([batch])
+            rows, longest = len(batch), peak
+    return calls

@@ -1,0 +1,25 @@
+"""Heads: anything that turns the hidden states of all layers into logits.
+
+Importing this package registers every head that ships with bertvision.
+"""
+
+from bertvision.heads import adapter as adapter
+from bertvision.heads import linear as linear
+from bertvision.heads import pooling as pooling
+from bertvision.heads.base import Geometry, Head, head_names, register
+from bertvision.heads.cost import HeadCost, cost
+from bertvision.heads.files import load_head, save_head
+from bertvision.heads.spec import HeadSpec, parse_head
+
+__all__ = [
+    "Geometry",
+    "Head",
+    "HeadCost",
+    "HeadSpec",
+    "cost",
+    "head_names",
+    "load_head",
+    "parse_head",
+    "register",
+    "save_head",
+]

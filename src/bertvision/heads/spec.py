@@ -1,0 +1,92 @@
+"""Heads as the user writes them: `adapter:size=64,skip=true,lr=3e-4`.
+
+What stands before the colon is a registered name, with or without its version. What follows sets fields of the
+head's config, or of its training (`lr`, `seed`, `weight_decay`); `skip` alone means `skip=true`.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, get_args, get_type_hints
+
+import torch
+
+from bertvision.errors import ConfigError
+from bertvision.heads.base import Geometry, Head, head_class, nearest
+
+__all__ = ["HeadSpec", "TrainOverrides", "parse_head"]
+
+
+@dataclass(frozen=True)
+class TrainOverrides:
+    """Training settings a single head may set for itself; None takes the fit's."""
+
+    lr: float | None = None
+    weight_decay: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """A head to be built: its class by name, its config, its own training settings."""
+
+    name: str
+    config: Any
+    train: TrainOverrides = TrainOverrides()
+
+    @property
+    def label(self) -> str:
+        """Short name for tables and folders: the head and what differs from its defaults."""
+        parts = [self.name.rsplit(".v", 1)[0].replace("_", "-")]
+        default = type(self.config)()
+        for field in dataclasses.fields(self.config):
+            value = getattr(self.config, field.name)
+            if field.name == "size":
+                parts.append(str(value))
+            elif value != getattr(default, field.name):
+                parts.append(field.name.replace("_", "-") if value is True else f"{field.name}={value}")
+        parts += [f"{f.name}={v}" for f in dataclasses.fields(self.train)
+                  if f.name != "seed" and (v := getattr(self.train, f.name)) is not None]  # fmt: skip
+        return "-".join(parts)
+
+    def build(self, geometry: Geometry, *, seed: int) -> Head:
+        """The head with weights drawn from `seed` alone, whatever was drawn before."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return head_class(self.name)(self.config, geometry)
+
+
+def _convert(text: str, kind: Any, where: str) -> Any:
+    """A field's value from its text."""
+    choices = get_args(kind)
+    if choices and all(isinstance(choice, str) for choice in choices):
+        if text not in choices:
+            raise ConfigError(f"{where} must be one of {', '.join(choices)}, not {text!r}")
+        return text
+    kind = next((c for c in choices if c is not type(None)), kind)
+    try:
+        if kind is bool:
+            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+        return kind(text)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{where} must be a {kind.__name__}, not {text!r}") from error
+
+
+def parse_head(text: str) -> HeadSpec:
+    """Read `name[.vN][:key=value,...]`."""
+    name, _, options = text.strip().partition(":")
+    cls = head_class(name)
+    fields = {"config": get_type_hints(cls.config_class), "train": get_type_hints(TrainOverrides)}
+    values: dict[str, dict[str, Any]] = {"config": {}, "train": {}}
+    for option in filter(None, (part.strip() for part in options.split(","))):
+        key, equals, value = option.partition("=")
+        key = key.strip().replace("-", "_")
+        group = next((group for group, known in fields.items() if key in known), None)
+        if group is None:
+            known = sorted({*fields["config"], *fields["train"]})
+            raise ConfigError(f"head {text!r} has no option {key!r}: {nearest(key, known)}")
+        if key in values[group]:
+            raise ConfigError(f"head {text!r} sets {key} twice")
+        values[group][key] = _convert(
+            value.strip() if equals else "true", fields[group][key], f"{key} of head {text!r}"
+        )
+    return HeadSpec(cls.name, cls.config_class(**values["config"]), TrainOverrides(**values["train"]))

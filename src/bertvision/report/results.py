@@ -1,0 +1,277 @@
+"""Collect what a run measured into results.json, the one source of every figure and table of the report."""
+
+import datetime
+import os
+import platform
+import random
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from bertvision._version import __version__
+from bertvision.artifacts import write_json
+from bertvision.heads.base import Head
+from bertvision.heads.cost import cost
+from bertvision.report.schema import SCHEMA
+from bertvision.tasks.span.files import write_answers
+from bertvision.tasks.span.score import score
+from bertvision.train.log import read_metrics
+from bertvision.train.scoring import SystemScores, compare
+from bertvision.train.splits import Split
+from bertvision.train.stage import Stage
+
+__all__ = ["Entry", "collect", "environment", "write_head_results"]
+
+_EXAMPLES = 12
+
+
+@dataclass
+class Entry:
+    """A system of the report: a snapshot, a head (with its seeds) or an ensemble."""
+
+    snapshot: str
+    label: str
+    kind: Literal["snapshot", "control", "head", "ensemble"]
+    head: Head | None
+    folders: list[Path]
+    infos: list[dict[str, Any]]
+    """What the fit told of each seed: label, seed, seconds, history."""
+    scores: dict[str, SystemScores]
+    members: list[str] | None = None
+    best: bool = field(default=False)
+
+    @property
+    def name(self) -> str:
+        return self.label if self.kind == "snapshot" else f"{self.snapshot}/{self.label}"
+
+    @property
+    def dev_f1(self) -> float:
+        """What systems are chosen by: F1 on dev at the threshold tuned there."""
+        return float(self.scores["dev"].tuned[1].mean())
+
+    @property
+    def folder(self) -> Path:
+        """The member to ship: the seed that scored highest on dev."""
+        scores = [member["tuned_f1"] for member in self.scores["dev"].members]
+        return self.folders[int(np.argmax(scores))]
+
+    @property
+    def seeds(self) -> list[int] | None:
+        return [info["seed"] for info in self.infos] or None
+
+
+def write_head_results(folder: Path, scores: dict[str, tuple[SystemScores, int]], *, dev: str) -> None:
+    """metrics.json of one head and its predictions on each split, at the tuned threshold."""
+    metrics: dict[str, Any] = {
+        "threshold": {"value": scores["dev"][0].thresholds[scores["dev"][1]], "tuned_on": dev}
+    }
+    for split, (system, i) in scores.items():
+        metrics[split] = system.members[i]
+        write_answers(folder / split, system.answers[i], threshold=system.thresholds[i])
+    write_json(folder / "metrics.json", metrics)
+
+
+def collect(
+    entries: list[Entry],
+    *,
+    command: str,
+    settings: dict[str, Any],
+    encoder: dict[str, Any],
+    splits: dict[str, Split],
+    finetune: Stage | None,
+    fits: list[Stage],
+    out: Path,
+    device: str,
+    precision: str,
+) -> dict[str, Any]:
+    """The dict that results.json holds."""
+    final = "test" if "test" in splits else "dev"
+    for snapshot in {entry.snapshot for entry in entries}:
+        heads = [e for e in entries if e.snapshot == snapshot and e.kind == "head"]
+        if heads:
+            max(heads, key=lambda e: e.dev_f1).best = True
+    return {
+        "schema": SCHEMA,
+        "bertvision": __version__,
+        "command": command,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "environment": environment(device, precision),
+        "encoder": encoder,
+        "data": {name: split.describe() for name, split in splits.items()},
+        "settings": settings,
+        "finetune": _finetune(settings["finetune"], finetune),
+        "fit": settings["fit"]
+        | {
+            "seconds": sum(stage.seconds for stage in fits),
+            "encode_seconds": sum(stage.results["encode_seconds"] for stage in fits),
+        },
+        "systems": [_system(e, entries, encoder, splits, final) for e in entries]
+        + _baselines(splits, settings),
+        "curves": {
+            "finetune": read_metrics(finetune.metrics) if finetune else [],
+            "fit": {e.name: _mean_history(e) for e in entries if e.infos and e.kind != "ensemble"},
+        },
+        "layer_weights": {e.name: w for e in entries if e.head and (w := e.head.layer_weights())},
+        "examples": _disagreements(entries, splits[final], final),
+    }
+
+
+def _system(
+    entry: Entry, entries: list[Entry], encoder: dict[str, Any], splits: dict[str, Split], final: str
+) -> dict[str, Any]:
+    windows = splits["dev"].windows
+    price = (
+        cost(entry.head, entry.head.geometry, tokens=round(float(windows.lengths.mean())))
+        if entry.head
+        else None
+    )
+    own = next((e for e in entries if e.kind == "snapshot" and e.snapshot == entry.snapshot), None)
+    versus = None
+    if own is not None and own is not entry:
+        versus = {"baseline": own.name, "split": final, **compare(entry.scores[final], own.scores[final])}
+    fitted = entry.kind in ("head", "control")
+    return {
+        "name": entry.name,
+        "kind": entry.kind,
+        "label": entry.label,
+        "snapshot": entry.snapshot.removeprefix("snapshot-"),
+        "head": entry.head.name if entry.head else None,
+        "parameters": price.parameters if price else None,
+        "percent": price.percent_of(encoder["parameters"]) if price else None,
+        "flops_per_token": price.flops_per_token if price else None,
+        "seconds": float(np.mean([info["seconds"] for info in entry.infos])) if fitted else None,
+        "seeds": entry.seeds,
+        "members": entry.members,
+        "best": entry.best,
+        "scores": {split: s.as_dict(entry.seeds) for split, s in entry.scores.items()},
+        "versus": versus,
+    }
+
+
+def _baselines(splits: dict[str, Split], settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """What can be had without learning: always no answer, and on the demo set the best-overlapping sentence."""
+    rows = [
+        _baseline(
+            "always no answer", {name: dict.fromkeys(_ids(s), "") for name, s in splits.items()}, splits
+        )
+    ]
+    if settings["dev"].startswith("demo:"):
+        from bertvision.data.demo import overlap_predictions
+
+        predictions = {name: overlap_predictions(s.data) for name, s in splits.items() if name != "train"}
+        rows.append(_baseline("best-overlapping sentence", predictions, splits))
+    return rows
+
+
+def _ids(split: Split) -> list[str]:
+    return [example.id for example in split.data.examples]
+
+
+def _baseline(label: str, predictions: dict[str, dict[str, str]], splits: dict[str, Split]) -> dict[str, Any]:
+    scores = {}
+    for name in ("dev", "test"):
+        if name in splits:
+            zero = dict(score(splits[name].data, predictions[name]))
+            scores[name] = {"zero": zero, "tuned": zero | {"threshold": 0.0}, "per_seed": None}
+    empty = dict.fromkeys(
+        (
+            "snapshot",
+            "head",
+            "parameters",
+            "percent",
+            "flops_per_token",
+            "seconds",
+            "seeds",
+            "members",
+            "versus",
+        )
+    )
+    return {"name": label, "kind": "baseline", "label": label, "best": False, "scores": scores, **empty}
+
+
+def _finetune(settings: dict[str, Any], stage: Stage | None) -> dict[str, Any] | None:
+    if stage is None:
+        return None
+    names = ("lr", "schedule", "warmup", "batch_size", "epochs", "seed", "weight_decay")
+    told = {
+        "frozen": settings["freeze"],
+        "seconds": stage.seconds,
+        "tokens_per_second": stage.results["tokens_per_second"],
+    }
+    return {name: settings[name] for name in names} | told
+
+
+def _mean_history(entry: Entry) -> list[dict[str, float]]:
+    """Epoch records averaged over the seeds that reached the epoch."""
+    records = []
+    for i in range(max(len(info["history"]) for info in entry.infos)):
+        rows = [info["history"][i] for info in entry.infos if i < len(info["history"])]
+        record = {"epoch": rows[0]["epoch"], "loss": float(np.mean([row["loss"] for row in rows]))}
+        if all("score" in row for row in rows):
+            record["dev_f1"] = float(np.mean([row["score"] for row in rows]))
+        records.append(record)
+    return records
+
+
+def _disagreements(entries: list[Entry], split: Split, name: str) -> list[dict[str, Any]]:
+    """A fair draw of questions on which the best head and its snapshot give different answers."""
+    best = max((e for e in entries if e.best), key=lambda e: e.dev_f1, default=None)
+    own = next((e for e in entries if best and e.kind == "snapshot" and e.snapshot == best.snapshot), None)
+    if own is None or best is None:
+        return []
+    ours = best.scores[name].answers[0].predictions(best.scores[name].thresholds[0])
+    theirs = own.scores[name].answers[0].predictions(own.scores[name].thresholds[0])
+    differ = [e for e in split.data.examples if ours[e.id] != theirs[e.id]]
+    random.Random(0).shuffle(differ)
+    return [
+        {
+            "id": e.id,
+            "question": e.question,
+            "context": split.data.context(e),
+            "gold": [answer.text for answer in e.answers],
+            "snapshot": theirs[e.id],
+            "head": ours[e.id],
+        }
+        for e in differ[:_EXAMPLES]
+    ]
+
+
+def environment(device: str, precision: str) -> dict[str, Any]:
+    """Where the numbers were measured."""
+    import torch
+    import transformers
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,
+        "precision": precision,
+    }
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _commit() -> str | None:
+    """The checkout's commit, where this is a checkout of bertvision."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None

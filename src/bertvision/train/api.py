@@ -1,0 +1,52 @@
+"""`bv.fit`: heads on an encoder's states, in one call from Python."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Encoder
+from bertvision.feed import FeedConfig
+from bertvision.train.fit import FitConfig
+from bertvision.train.splits import load_split
+from bertvision.train.zoo import fit_zoo
+
+__all__ = ["fit"]
+
+
+def fit(
+    train: str,
+    *,
+    out: str | Path,
+    encoder: str | Encoder = "embedded",
+    heads: Sequence[str] = ("adapter",),
+    dev: str | None = None,
+    epochs: int = 1,
+    lr: float = 1e-3,
+    batch_size: int = 16,
+    max_seq_length: int = 384,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> list[Path]:
+    """Fit `heads` on the states of a frozen encoder and return their folders, ready for `bv.load`.
+
+    Example:
+        >>> bv.fit("train.json", out="heads", encoder="my-encoder", heads=["adapter:size=64", "learned_pooling"])
+    """
+    source = Encoder.load(encoder) if isinstance(encoder, str) else encoder
+    windows = WindowConfig(max_seq_length=max_seq_length)
+    config = FitConfig(
+        heads=tuple(heads), seeds=(seed,), epochs=epochs, lr=lr, batch_size=batch_size, seed=seed,
+        keep="best" if dev else "last",
+    )  # fmt: skip
+    stage = fit_zoo(
+        source,
+        load_split(train, source, windows),
+        folder=Path(out),
+        config=config,
+        windows=windows,
+        encoder_about={"name": source.name},
+        feed=FeedConfig(),
+        dev=load_split(dev, source, windows) if dev else None,
+        overwrite=overwrite,
+    )
+    return [stage.folder / name for name in stage.results["heads"]]

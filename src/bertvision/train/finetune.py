@@ -1,0 +1,215 @@
+"""Fine-tune an encoder with a linear span head, in one continuous run, with snapshots on the way.
+
+A snapshot is the encoder at a fraction of an epoch: `snapshot-0.3/` holds `encoder/` (Hugging Face format) and
+`head/` (its own output layer, a head like any other).
+"""
+
+import logging
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from bertvision.artifacts import atomic_folder
+from bertvision.config import to_mapping
+from bertvision.console import progress
+from bertvision.data.windows import WindowConfig, Windows
+from bertvision.encoder.batch import collate
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError, TrainingError
+from bertvision.feed.plan import epoch_batches
+from bertvision.heads.base import Geometry, Head
+from bertvision.heads.files import save_head
+from bertvision.heads.spec import parse_head
+from bertvision.tasks.span.loss import span_loss
+from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
+from bertvision.train.log import MetricsLog
+from bertvision.train.optim import OptimConfig, learning_rate, make_optimizer, update
+from bertvision.train.splits import Split
+from bertvision.train.stage import Stage
+
+__all__ = ["FinetuneConfig", "finetune", "snapshot_name", "tune"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FinetuneConfig(OptimConfig):
+    """How the encoder is tuned before heads are fitted on it."""
+
+    lr: float = 5e-5
+    """Highest learning rate."""
+    schedule: Literal["constant", "linear"] = "linear"
+    """constant, or linear decay to zero at the end."""
+    warmup: float = 0.1
+    """Part of all steps over which the rate rises from zero."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay of matrices; biases and norms are never decayed."""
+    epochs: float = 1.0
+    """Length of the run; the schedule ends here. 0 = leave the encoder as it is."""
+    snapshots: tuple[float, ...] = ()
+    """Fractions of an epoch at which the encoder is kept, such as 0.3,1.0; the end is always kept."""
+    batch_size: int = 16
+    """Windows per step."""
+    accumulate: int = 1
+    """Cut each batch into this many encoder calls; the step stays the same, memory shrinks."""
+    freeze: Literal["nothing", "embeddings"] = "nothing"
+    """embeddings = leave the embedding tables as they are."""
+    log_every: int = 10
+    """Steps between two lines of metrics.jsonl."""
+    checkpoint_seconds: float = 60.0
+    """Time between two checkpoints."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epochs < 0:
+            raise ConfigError(f"--finetune.epochs must not be negative, not {self.epochs}")
+        for fraction in self.snapshots:
+            if not 0 < fraction <= self.epochs:
+                raise ConfigError(
+                    f"--finetune.snapshots {fraction:g} lies outside the run of {self.epochs:g} epochs: "
+                    "raise --finetune.epochs or lower the fraction"
+                )
+        if self.batch_size < 1 or not 1 <= self.accumulate <= self.batch_size:
+            raise ConfigError(
+                f"--finetune.batch-size {self.batch_size} must be at least 1 and --finetune.accumulate "
+                f"{self.accumulate} between 1 and the batch size"
+            )
+
+
+def tune(
+    encoder: Encoder,
+    train: Split,
+    *,
+    folder: Path,
+    config: FinetuneConfig,
+    windows: WindowConfig,
+    overwrite: bool = False,
+    tensorboard: bool = False,
+) -> tuple[Stage, list[Path]]:
+    """Fine-tune in `folder`, reusing or continuing what is there; returns the stage and the snapshots."""
+    settings = to_mapping(config)
+    for name in ("checkpoint_seconds", "log_every", "accumulate"):  # these change no result
+        settings.pop(name)
+    key = {"encoder": encoder.fingerprint, "train": train.fingerprint, "finetune": settings}
+    stage = Stage(folder, key, overwrite=overwrite)
+    about = {
+        "task": "span",
+        "windows": to_mapping(windows),
+        "fit": settings,
+        "encoder": {"name": encoder.name},
+    }
+    return stage, finetune(encoder, train.windows, config, stage, about=about, tensorboard=tensorboard)
+
+
+def snapshot_name(fraction: float) -> str:
+    return f"snapshot-{fraction:g}"
+
+
+def finetune(
+    encoder: Encoder,
+    windows: Windows,
+    config: FinetuneConfig,
+    stage: Stage,
+    *,
+    about: dict[str, Any],
+    tensorboard: bool = False,
+) -> list[Path]:
+    """Train `encoder` in place; returns the snapshot folders in order. Goes on where a killed run stopped."""
+    per_epoch = math.ceil(len(windows) / config.batch_size)
+    total = max(1, round(config.epochs * per_epoch))
+    marks = {max(1, round(f * per_epoch)): f for f in sorted({*config.snapshots, config.epochs})}
+    folders = [stage.folder / snapshot_name(f) for f in marks.values()]
+    if stage.done:
+        return folders
+    torch.manual_seed(config.seed)
+    head = parse_head("last_state").build(Geometry(encoder.num_states, encoder.hidden), seed=config.seed)
+    head.to(encoder.device)
+    if config.freeze == "embeddings":
+        encoder.freeze_embeddings()
+    modules = {"encoder": encoder.model, "head": head}
+    optimizer = make_optimizer(modules.values(), config)
+    step, lines = 0, 0
+    if stage.checkpoint.exists():
+        state, _ = load_checkpoint(stage.checkpoint, modules=modules, optimizers={"all": optimizer})
+        step, lines = state["step"], state["lines"]
+        stage.went_on(state["seconds"])
+        logger.info("fine-tuning goes on at step %d of %d", step, total)
+    log = MetricsLog(stage.metrics, keep=lines, tensorboard=tensorboard)
+    saved = time.monotonic()
+    with progress("fine-tune", total, unit="steps", done=step) as bar:
+        while step < total:
+            epoch = step // per_epoch
+            batches = epoch_batches(windows.lengths, config.batch_size, seed=config.seed, epoch=epoch)
+            for indices in batches[step % per_epoch :]:
+                lr = learning_rate(config, step, total)
+                loss = _step(encoder, head, windows, indices, config)
+                update(optimizer, config, lr=lr)
+                step += 1
+                bar.advance()
+                if step % config.log_every == 0 or step == total:
+                    value = _finite(loss, step)
+                    bar.tell(loss=value, lr=lr)
+                    log.write(
+                        {"step": step, "epoch": step / per_epoch, "loss": value, "lr": lr},
+                        step=step,
+                        group="finetune",
+                    )
+                if step in marks:
+                    _snapshot(
+                        encoder,
+                        head,
+                        stage.folder / snapshot_name(marks[step]),
+                        about | {"fraction": marks[step]},
+                    )
+                if step < total and time.monotonic() - saved >= config.checkpoint_seconds:
+                    state = {"step": step, "lines": log.lines, "seconds": stage.seconds}
+                    save_checkpoint(
+                        stage.checkpoint, modules=modules, optimizers={"all": optimizer}, progress=state
+                    )
+                    saved = time.monotonic()
+                if step == total:
+                    break
+    log.close()
+    encoder.model.eval().requires_grad_(False)
+    stage.finish({"steps": total, "tokens_per_second": config.epochs * windows.num_tokens / stage.seconds})
+    return folders
+
+
+def _step(
+    encoder: Encoder, head: Head, windows: Windows, indices: np.ndarray, config: FinetuneConfig
+) -> torch.Tensor:
+    """Gradients of one batch's mean loss, in `accumulate` calls."""
+    encoder.model.train()
+    head.train()
+    total = torch.zeros((), device=encoder.device)
+    for part in np.array_split(indices, min(config.accumulate, len(indices))):
+        batch = collate(windows, part, pad_id=encoder.pad_id, device=encoder.device)
+        labels = torch.from_numpy(windows.labels[part].astype(np.int64)).to(encoder.device)
+        states = encoder.trainable_states(batch)
+        with encoder.autocast():
+            logits = head(states, batch.mask)
+        loss = span_loss(logits, batch.mask, labels, reduction="sum") / len(indices)
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
+def _finite(loss: torch.Tensor, step: int) -> float:
+    value = float(loss)
+    if not math.isfinite(value):
+        raise TrainingError(f"the loss became {value} at step {step} of fine-tuning: lower --finetune.lr")
+    return value
+
+
+def _snapshot(encoder: Encoder, head: Head, folder: Path, about: dict[str, Any]) -> None:
+    encoder.changed()
+    encoder_about = about.get("encoder", {}) | {"path": "../encoder", "fingerprint": encoder.fingerprint}
+    with atomic_folder(folder) as temporary:
+        encoder.save(temporary / "encoder")
+        (temporary / "head").mkdir()
+        save_head(head, temporary / "head", about=about | {"encoder": encoder_about, "label": folder.name})

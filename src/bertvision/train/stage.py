@@ -1,0 +1,75 @@
+"""A stage: a folder of work that can be killed at any moment and started again.
+
+`stage.json` names what the work depends on (its key) and is written first; `done` in it is set last. The same
+key means: finished work is reused, unfinished work goes on. Another key is refused, because the folder's files
+would belong to two different runs.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from bertvision.artifacts import output_folder, read_json, remove, write_json
+from bertvision.errors import OutputError
+
+__all__ = ["Stage"]
+
+
+class Stage:
+    """One folder, one key, done or not."""
+
+    def __init__(self, folder: Path, key: dict[str, Any], *, overwrite: bool = False) -> None:
+        self.folder, self.key = folder, key
+        self._mark = folder / "stage.json"
+        found = read_json(self._mark) if self._mark.exists() else None
+        if found is not None and found["key"] != key:
+            if not overwrite:
+                names = ", ".join(_differences(found["key"], key))
+                raise OutputError(
+                    f"{folder} holds work with other settings ({names}): choose another --out, "
+                    "or use --overwrite to replace it"
+                )
+            remove(folder)
+            found = None
+        self.done = bool(found and found["done"])
+        self.results: dict[str, Any] = found.get("results", {}) if found else {}
+        self._began = time.monotonic()
+        self._seconds: float | None = found.get("seconds") if found else None
+        if found is None:
+            output_folder(folder)
+            write_json(self._mark, {"key": key, "done": False})
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def seconds(self) -> float:
+        """Time the work took, earlier tries counted in as far as `went_on` told."""
+        return time.monotonic() - self._began if self._seconds is None else self._seconds
+
+    def went_on(self, seconds: float) -> None:
+        """Count the time an earlier try had spent when it wrote the checkpoint this one starts from."""
+        self._began = time.monotonic() - seconds
+
+    def finish(self, results: dict[str, Any]) -> None:
+        """Mark the work as done; its checkpoint is not needed any more."""
+        self.results, self.done, self._seconds = results, True, self.seconds
+        write_json(self._mark, {"key": self.key, "done": True, "seconds": self.seconds, "results": results})
+        remove(self.checkpoint)
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """Dotted names of settings that differ."""
+    names: list[str] = []
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            names += _differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            names.append(f"{prefix}{key}")
+    return names

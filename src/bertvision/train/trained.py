@@ -1,0 +1,152 @@
+"""What training left behind, read again: a head, an ensemble of heads, or a run (its best head).
+
+A head names its encoder and the fingerprint of its weights; another encoder is refused, because the head would
+read states it was not fitted on and answer with confidence.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from bertvision.artifacts import read_json
+from bertvision.config import from_mapping
+from bertvision.data.examples import SpanData
+from bertvision.data.windows import WindowConfig, Windows
+from bertvision.encoder.encoder import Encoder, Precision
+from bertvision.errors import ArtifactError, EncoderError
+from bertvision.feed import FeedConfig, LiveFeed
+from bertvision.heads.base import Head
+from bertvision.heads.files import load_head
+from bertvision.tasks.span.decode import DecodeConfig
+from bertvision.tasks.span.ensemble import Combination, combine
+from bertvision.tasks.span.logits import SpanLogits
+from bertvision.train.evaluate import span_logits
+from bertvision.train.splits import Split, window_split
+
+__all__ = ["Trained", "join", "load_encoder", "logits_of_trained", "read_trained"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One trained system: its heads and what they need, without the encoder's weights."""
+
+    folder: Path
+    heads: list[Head]
+    windows: WindowConfig
+    encoder: str
+    """Where the encoder is: a folder or a name."""
+    fingerprint: str
+    """Of the encoder's weights and tokenizer."""
+    threshold: float
+    """Tuned on dev where there was one, else 0."""
+    how: Combination = "max"
+    """How several heads are joined."""
+
+    @property
+    def name(self) -> str:
+        """A short name for tables and folders; a snapshot's own head goes by the snapshot's."""
+        return self.folder.parent.name if self.folder.name == "head" else self.folder.name
+
+    def decoding(self, base: DecodeConfig | None = None) -> DecodeConfig:
+        """`base` at this system's own threshold."""
+        return dataclasses.replace(base or DecodeConfig(), null_score_diff_threshold=self.threshold)
+
+
+def read_trained(folder: str | Path) -> Trained:
+    """Read a folder that `fit`, `finetune`, `ensemble` or `run` wrote."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ArtifactError(f"there is no folder {folder}: give a head, an ensemble or a run of bertvision")
+    if (folder / "results.json").exists():
+        folder = _best_of_run(folder)
+    elif not (folder / "config.json").exists() and (folder / "head" / "config.json").exists():
+        folder = folder / "head"  # a snapshot
+    config = read_json(folder / "config.json")
+    ensemble = config.get("ensemble", {})
+    members = [(folder / member).resolve() for member in ensemble.get("members", ["."])]
+    loaded = [load_head(member) for member in members]
+    abouts = [about for _, about in loaded]
+    fingerprints = {about["encoder"]["fingerprint"] for about in abouts}
+    if len(fingerprints) > 1:
+        raise ArtifactError(f"the members of {folder} read {len(fingerprints)} encoders: use each alone")
+    return Trained(
+        folder=folder,
+        heads=[head for head, _ in loaded],
+        windows=from_mapping(WindowConfig, abouts[0]["windows"], source=str(members[0] / "config.json")),
+        encoder=_encoder_source(members[0], abouts[0]["encoder"]),
+        fingerprint=fingerprints.pop(),
+        threshold=_threshold(folder),
+        how=cast(Combination, ensemble.get("how", "max")),
+    )
+
+
+def _best_of_run(folder: Path) -> Path:
+    best = [system for system in read_json(folder / "results.json").get("systems", []) if system.get("best")]
+    if not best:
+        raise ArtifactError(f"{folder} has no best head: name one of the folders under {folder / 'fit'}")
+    return folder / best[-1]["folder"]
+
+
+def _encoder_source(folder: Path, about: dict[str, Any]) -> str:
+    return str((folder / about["path"]).resolve()) if "path" in about else about["name"]
+
+
+def _threshold(folder: Path) -> float:
+    metrics = folder / "metrics.json"
+    return float(read_json(metrics).get("threshold", {}).get("value", 0.0)) if metrics.exists() else 0.0
+
+
+def load_encoder(
+    trained: Trained,
+    encoder: str | Encoder | None = None,
+    *,
+    device: str = "auto",
+    precision: Precision = "auto",
+) -> Encoder:
+    """The encoder a system was fitted on, from where it says or from `encoder`; other weights are refused."""
+    if isinstance(encoder, Encoder):
+        source = encoder
+    else:
+        name = encoder or trained.encoder
+        if encoder is None and Path(name).is_absolute() and not Path(name).is_dir():
+            raise EncoderError(
+                f"the encoder of {trained.folder} is not at {name} any more: name it with --encoder"
+            )
+        source = Encoder.load(name, device=device, precision=precision)
+    if source.fingerprint != trained.fingerprint:
+        raise ArtifactError(
+            f"{trained.folder} was fitted on another encoder (fingerprint {trained.fingerprint[:12]}) than "
+            f"{source.name} ({source.fingerprint[:12]}): name the right one with --encoder"
+        )
+    return source
+
+
+def join(trained: Trained, logits: Sequence[SpanLogits], windows: Windows) -> SpanLogits:
+    """The logits of a system from those of its heads."""
+    return logits[0] if len(logits) == 1 else combine(logits, windows, how=trained.how)
+
+
+def logits_of_trained(
+    systems: Sequence[Trained],
+    data: SpanData,
+    *,
+    encoder: str | None = None,
+    device: str = "auto",
+    precision: Precision = "auto",
+    feed: FeedConfig | None = None,
+) -> list[tuple[Split, SpanLogits]]:
+    """Logits of every system on `data`, in their order; systems on one encoder share one walk."""
+    done: dict[int, tuple[Split, SpanLogits]] = {}
+    feed = feed or FeedConfig()
+    for fingerprint, windows in dict.fromkeys((s.fingerprint, s.windows) for s in systems):
+        group = {i: s for i, s in enumerate(systems) if (s.fingerprint, s.windows) == (fingerprint, windows)}
+        source = load_encoder(next(iter(group.values())), encoder, device=device, precision=precision)
+        split = window_split(data, source, windows)
+        heads = {f"{i}/{j}": h.to(source.device) for i, s in group.items() for j, h in enumerate(s.heads)}
+        walked = span_logits(LiveFeed(source, split.windows, tokens_per_call=feed.tokens_per_call), heads)
+        for i, system in group.items():
+            own = [walked[f"{i}/{j}"] for j in range(len(system.heads))]
+            done[i] = (split, join(system, own, split.windows))
+    return [done[i] for i in range(len(systems))]

@@ -1,0 +1,129 @@
+"""A zoo: several heads fitted together on one encoder's states, saved as folders.
+
+FOLDER/stage.json, metrics.jsonl, and one folder a head: config.json (head, geometry, encoder and its
+fingerprint, windows, fit) and model.safetensors.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bertvision.artifacts import atomic_folder
+from bertvision.config import to_mapping
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError
+from bertvision.feed import Feed, FeedConfig, open_feed
+from bertvision.heads.files import save_head
+from bertvision.heads.spec import HeadSpec, parse_head
+from bertvision.tasks.span.decode import DecodeConfig, decode
+from bertvision.tasks.span.score import score
+from bertvision.train.evaluate import span_logits
+from bertvision.train.fit import Evaluate, FitConfig, fit
+from bertvision.train.splits import Split
+from bertvision.train.stage import Stage
+
+__all__ = ["encoder_reference", "fit_zoo", "zoo_members"]
+
+
+def zoo_members(config: FitConfig) -> list[tuple[str, HeadSpec, int]]:
+    """(name, spec, seed) of every head to fit; the name is its folder."""
+    members: list[tuple[str, HeadSpec, int]] = []
+    for text in config.heads:
+        spec = parse_head(text)
+        seeds = config.seeds if spec.train.seed is None else (spec.train.seed,)
+        for seed in seeds:
+            members.append((f"{spec.label}.seed{seed}", spec, seed))
+    names = [name for name, _, _ in members]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise ConfigError(f"--fit.heads names {twice} twice: remove one or give it another seed")
+    return members
+
+
+def encoder_reference(name: str) -> tuple[str, dict[str, Any]]:
+    """What to load for an encoder as the user names it (a snapshot's folder, too), and what a head keeps of it."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        return name, {"name": name}
+    if not (folder / "config.json").exists() and (folder / "encoder").is_dir():
+        folder = folder / "encoder"
+    return str(folder), {"name": folder.name, "path": str(folder.resolve())}
+
+
+def _dev_scorer(feed: Feed, dev: Split, config: DecodeConfig) -> Evaluate:
+    """F1 on dev at the decoding's threshold, of all heads in one walk."""
+
+    def evaluate(heads: Any) -> dict[str, float]:
+        logits = span_logits(feed, heads, label="score on dev")
+        answers = {name: decode(dev.windows, values, dev.data, config) for name, values in logits.items()}
+        return {name: float(score(dev.data, found.predictions())["f1"]) for name, found in answers.items()}
+
+    return evaluate
+
+
+def fit_zoo(
+    encoder: Encoder,
+    train: Split,
+    *,
+    folder: Path,
+    config: FitConfig,
+    windows: WindowConfig,
+    encoder_about: dict[str, Any],
+    feed: FeedConfig,
+    dev: Split | None = None,
+    dev_feed: Callable[[], Feed] | None = None,
+    decoding: DecodeConfig | None = None,
+    overwrite: bool = False,
+    tensorboard: bool = False,
+) -> Stage:
+    """Fit and save every head of `config`; `stage.results["heads"]` tells what became of each."""
+    settings = to_mapping(config)
+    settings.pop("checkpoint_seconds")
+    key = {
+        "encoder": encoder.fingerprint,
+        "train": train.fingerprint,
+        "fit": settings,
+        # Dev decides only where it chooses epochs; elsewhere another dev set must not undo the work.
+        "dev": dev.fingerprint if dev and config.scores_epochs else None,
+    }
+    members = zoo_members(config)
+    stage = Stage(folder, key, overwrite=overwrite)
+    if stage.done:
+        return stage
+    if config.scores_epochs and dev is None:
+        raise ConfigError("--fit.keep best and --fit.patience need --dev: scores on it choose the epoch")
+    source = open_feed(encoder, train.windows, feed, label="encode train", passes=config.epochs)
+    evaluate = None
+    if dev is not None and config.scores_epochs:
+        states = (
+            dev_feed()
+            if dev_feed
+            else open_feed(encoder, dev.windows, feed, label="encode dev", passes=config.epochs)
+        )
+        evaluate = _dev_scorer(states, dev, decoding or DecodeConfig())
+    fitted = fit(source, members, config, stage, evaluate=evaluate, tensorboard=tensorboard)
+    about = {
+        "task": "span",
+        "windows": to_mapping(windows),
+        "encoder": encoder_about | {"fingerprint": encoder.fingerprint},
+    }
+    for name, one in fitted.items():
+        training = dataclasses.asdict(one.config) | {"epochs": config.epochs, "batch_size": config.batch_size}
+        with atomic_folder(folder / name) as temporary:
+            save_head(one.head, temporary, about=about | {"label": one.spec.label, "fit": training})
+    heads = {
+        name: {
+            "label": one.spec.label,
+            "seed": one.seed,
+            "seconds": one.seconds,
+            "best_epoch": one.best_epoch,
+            "status": one.status,
+            "history": one.history,
+        }
+        for name, one in fitted.items()
+    }
+    dropped = [name for name, _, _ in members if name not in fitted]
+    stage.finish({"heads": heads, "dropped": dropped, "encode_seconds": source.encode_seconds})
+    return stage

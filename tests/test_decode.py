@@ -1,0 +1,300 @@
+"""Decoding against a loop that follows the rules one window and one pair at a time."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from span_cases import make_case, make_logits
+
+from bertvision.data.examples import SpanData
+from bertvision.data.windows import Windows
+from bertvision.errors import ArtifactError, ConfigError, DataError
+from bertvision.tasks.span import DecodeConfig, SpanLogits, answer_ids, decode, second_best, write_answers
+
+INF = float("inf")
+
+
+def softmax(values: np.ndarray) -> np.ndarray:
+    weights = np.exp(values.astype(np.float64) - values.max())
+    return weights / weights.sum()
+
+
+def window_nbest(
+    windows: Windows, logits: SpanLogits, w: int, config: DecodeConfig
+) -> tuple[list[Any], float]:
+    """(score, start logit, end logit, characters, tokens) of every valid pair; the null score."""
+    begin, end = int(windows.offsets[w]), int(windows.offsets[w + 1])
+    start, stop = logits.start[begin:end], logits.end[begin:end]
+    low, high = windows.context[w]
+    found = []
+    by_start = sorted(range(end - begin), key=lambda t: (-start[t], t))[: config.n_best_size]
+    by_end = sorted(range(end - begin), key=lambda t: (-stop[t], t))[: config.n_best_size]
+    for i in by_start:
+        for j in by_end:
+            if not (low <= i < high and low <= j < high) or j < i or j - i + 1 > config.max_answer_length:
+                continue
+            if config.decoding == "google" and config.max_context and not windows.best[begin + i]:
+                continue
+            span = (int(windows.chars[begin + i, 0]), int(windows.chars[begin + j, 1]))
+            if span[0] < span[1]:
+                found.append((start[i] + stop[j], start[i], stop[j], span, (w, i, j)))
+    null = int(windows.null[w])
+    return found, float(start[null] + stop[null])
+
+
+def window_argmax(windows: Windows, logits: SpanLogits, w: int, _: DecodeConfig) -> tuple[list[Any], float]:
+    """The paper's single proposal of a window, or its vote for no answer."""
+    begin, end = int(windows.offsets[w]), int(windows.offsets[w + 1])
+    start, stop = softmax(logits.start[begin:end]), softmax(logits.end[begin:end])
+    i, j = int(np.argmax(logits.start[begin:end])), int(np.argmax(logits.end[begin:end]))
+    score = float(np.log(start[i]) + np.log(stop[j]))
+    if i == j == windows.null[w] or j < i:
+        return [], score
+    low, high = windows.context[w]
+    first, last = max(i, low), min(j, high - 1)
+    span = (-1, -1)
+    if first <= last:
+        span = (int(windows.chars[begin + first, 0]), int(windows.chars[begin + last, 1]))
+    return [(score, np.log(start[i]), np.log(stop[j]), span, (w, i, j))], -INF
+
+
+def brute_force(
+    data: SpanData, windows: Windows, logits: SpanLogits, config: DecodeConfig
+) -> list[tuple[list[Any], float]]:
+    """For every question its candidates, best first, and how far no answer is ahead of the best."""
+    one = window_argmax if config.decoding == "bertvision" else window_nbest
+    own = {"google": "min", "hf_nbest": "max", "bertvision": "prod_max"}[config.decoding]
+    merging = config.merging or own
+    result = []
+    for q in range(len(data)):
+        proposals = [one(windows, logits, w, config) for w in np.flatnonzero(windows.example == q).tolist()]
+        pooled = [candidate for found, _ in proposals for candidate in found]
+        pooled = sorted(pooled, key=lambda c: -c[0])[
+            : config.n_best_size
+        ]  # stable, as the rule for ties says
+        best = float(pooled[0][0]) if pooled else -INF
+        if merging == "any_null":
+            leads = [
+                float(null) - max((float(c[0]) for c in found), default=-INF) for found, null in proposals
+            ]
+            diff = max(leads)
+        else:
+            pick = min if merging == "min" else max
+            diff = float(pick(null for _, null in proposals)) - best
+        result.append((pooled, diff))
+    return result
+
+
+modes = st.builds(
+    DecodeConfig,
+    decoding=st.sampled_from(["google", "hf_nbest", "bertvision"]),
+    merging=st.sampled_from([None, "min", "max", "prod_max", "any_null"]),
+    n_best_size=st.sampled_from([1, 2, 5, 20]),
+    max_answer_length=st.sampled_from([1, 3, 30]),
+    null_score_diff_threshold=st.sampled_from([-1.0, 0.0, 0.5]),
+    max_context=st.booleans(),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 10**6), modes, st.booleans(), st.booleans(), st.booleans())
+def test_equal_to_brute_force(
+    seed: int, config: DecodeConfig, ties: bool, empty: bool, null_inside: bool
+) -> None:
+    data, windows = make_case(seed, empty_tokens=empty, null_inside=null_inside)
+    logits = make_logits(seed, windows, ties=ties)
+    answers = decode(windows, logits, data, config)
+    expected = brute_force(data, windows, logits, config)
+    predictions = answers.predictions()
+    for q, (candidates, diff) in enumerate(expected):
+        kept = int(np.isfinite(answers.nbest_score[q]).sum())
+        assert [tuple(t) for t in answers.nbest_token[q, :kept].tolist()] == [c[4] for c in candidates]
+        assert [tuple(s) for s in answers.nbest_span[q, :kept].tolist()] == [c[3] for c in candidates]
+        np.testing.assert_allclose(answers.nbest_score[q, :kept], [c[0] for c in candidates], rtol=1e-6)
+        np.testing.assert_allclose(answers.score_diff[q], diff, rtol=1e-5, atol=1e-5)
+        example = data.examples[q]
+        if candidates and abs(diff - config.null_score_diff_threshold) > 1e-4:
+            first, last = candidates[0][3]
+            text = data.context(example)[first:last] if first >= 0 else example.question
+            assert predictions[example.id] == ("" if diff > config.null_score_diff_threshold else text)
+        if not candidates:
+            assert predictions[example.id] == ""
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([1, 2, 5, 20]), st.booleans())
+def test_nbest_lists_have_null_at_its_place(seed: int, size: int, ties: bool) -> None:
+    data, windows = make_case(seed)
+    logits = make_logits(seed, windows, ties=ties)
+    config = DecodeConfig(n_best_size=size)
+    answers = decode(windows, logits, data, config)
+    lists = answers.nbest
+    for q, (candidates, diff) in enumerate(brute_force(data, windows, logits, config)):
+        example = data.examples[q]
+        own = np.flatnonzero(windows.example == q).tolist()
+        nulls = [float(window_nbest(windows, logits, w, config)[1]) for w in own]
+        pooled = [(float(c[0]), data.context(example)[slice(*c[3])]) for c in candidates] + [(min(nulls), "")]
+        expected = sorted(pooled, key=lambda c: -c[0])[:size]
+        if not any(text == "" for _, text in expected):
+            expected.append((min(nulls), ""))
+        if size == 1 and candidates and len(expected) == 1:
+            expected.append(pooled[0])  # the best candidate stays in the list whatever its size
+        weights = softmax(np.array([score for score, _ in expected]))
+        entries = lists[example.id]
+        assert [entry["text"] for entry in entries] == [text for _, text in expected]
+        np.testing.assert_allclose([entry["probability"] for entry in entries], weights, rtol=1e-5)
+        np.testing.assert_allclose(
+            [entry["start_logit"] + entry["end_logit"] for entry in entries],
+            [s for s, _ in expected],
+            rtol=1e-5,
+        )
+        null_at = [entry["text"] for entry in entries].index("")
+        assert answers.no_answer_probability[q] == entries[null_at]["probability"]
+        if candidates:
+            assert answers.probability[q] == entries[0 if null_at else 1]["probability"]
+            assert (answers.no_answer_probability[q] > answers.probability[q]) == (diff > 0)
+        else:
+            assert answers.no_answer_probability[q] == 1
+
+
+def test_chunks_and_threads_do_not_change_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, windows = make_case(3, questions=40)
+    logits = make_logits(3, windows, ties=True)
+    whole = decode(windows, logits, data, DecodeConfig())
+    monkeypatch.setattr(sys.modules["bertvision.tasks.span.decode"], "_CELLS", 50)
+    parts = decode(windows, logits, data, DecodeConfig())
+    assert whole.nbest == parts.nbest
+    assert whole.null_odds == parts.null_odds
+
+
+def test_papers_decoding_of_one_window() -> None:
+    data, windows = make_case(11, questions=1, most_windows=1)
+    low, high = windows.context[0].tolist()
+    tokens = int(windows.offsets[1])
+
+    def answer(first: int, last: int) -> tuple[str, list[int]]:
+        start, end = np.zeros((2, tokens), np.float32)
+        start[first] = end[last] = 5.0
+        answers = decode(windows, SpanLogits(start, end), data, DecodeConfig(decoding="bertvision"))
+        return answers.predictions()["id-0"], answer_ids(answers)["id-0"]
+
+    ids = windows.ids.tolist()
+    assert answer(0, 0) == ("", [])
+    assert high - low > 1
+    assert answer(high - 1, low) == ("", [])
+    first, last = windows.chars[low, 0], windows.chars[high - 1, 1]
+    assert answer(low, high - 1) == (data.paragraphs[0][first:last], ids[low:high])
+    # Only in the question: an answer, though a wrong one; from the question into the context: cut to it.
+    assert answer(1, 1) == ("question 0?", ids[1:2])
+    assert answer(1, low) == (data.paragraphs[0][first : windows.chars[low, 1]], ids[1 : low + 1])
+
+
+def test_any_null_lets_one_window_decide() -> None:
+    data, windows = make_case(2, questions=1, most_windows=1)
+    twice = Windows(
+        ids=np.tile(windows.ids, 2),
+        types=np.tile(windows.types, 2),
+        chars=np.tile(windows.chars, (2, 1)),
+        offsets=np.concatenate([windows.offsets, windows.offsets[1:] + windows.offsets[-1]]),
+        example=np.zeros(2, np.int32),
+        context=np.tile(windows.context, (2, 1)),
+        labels=np.tile(windows.labels, (2, 1)),
+        null=np.zeros(2, np.int32),
+        best=np.tile(windows.best, 2),
+    )
+    size, low = int(windows.offsets[-1]), int(windows.context[0, 0])
+    values = np.zeros(2 * size, np.float32)
+    values[low] = 9.0  # the first window is sure of its first word,
+    values[size] = 1.0  # the second leans a little towards no answer
+    logits = SpanLogits(values, values)
+    for decoding in ("google", "hf_nbest", "bertvision"):
+        answers = {
+            merging: decode(
+                twice, logits, data, DecodeConfig(decoding=decoding, merging=merging, max_context=False)
+            ).predictions()["id-0"]
+            for merging in ("min", "max", "prod_max", "any_null")
+        }
+        word = data.paragraphs[0][slice(*windows.chars[low])]
+        assert answers == {"min": word, "max": word, "prod_max": word, "any_null": ""}
+
+
+def test_second_best_masks_both_tops() -> None:
+    _, windows = make_case(5)
+    logits = make_logits(5, windows)
+    masked = second_best(windows, logits)
+    for w, (begin, end) in enumerate(zip(windows.offsets[:-1], windows.offsets[1:], strict=True)):
+        for before, after in ((logits.start, masked.start), (logits.end, masked.end)):
+            expected = before[begin:end].copy()
+            expected[np.argmax(expected)] = -1000
+            np.testing.assert_array_equal(after[begin:end], expected, err_msg=f"window {w}")
+    assert logits.start.min() > -1000, "the given logits stay as they are"
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({"decoding": "beam"}, "--decoding"),
+        ({"merging": "sum"}, "--merging"),
+        ({"n_best_size": 0}, "--n-best-size"),
+        ({"max_answer_length": 0}, "--max-answer-length"),
+        ({"null_score_diff_threshold": float("nan")}, "--null-score-diff-threshold"),
+    ],
+)
+def test_bad_settings_name_their_flag(flags: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        DecodeConfig(**flags)
+
+
+def test_foreign_or_broken_logits_are_refused() -> None:
+    data, windows = make_case(0)
+    logits = make_logits(0, windows)
+    with pytest.raises(ArtifactError, match="tokens"):
+        decode(windows, SpanLogits(logits.start[:-1], logits.end[:-1]), data, DecodeConfig())
+    broken = logits.start.copy()
+    broken[windows.offsets[1]] = np.nan
+    with pytest.raises(ArtifactError, match="first in window 1"):
+        decode(windows, SpanLogits(broken, logits.end), data, DecodeConfig())
+    with pytest.raises(DataError, match="do not belong"):
+        decode(windows, logits, data.take([0, 1]), DecodeConfig())
+    with pytest.raises(DataError, match="no questions"):
+        decode(windows, logits, data.take([]), DecodeConfig())
+
+
+def test_logits_round_trip(tmp_path: Path) -> None:
+    _, windows = make_case(0)
+    logits = make_logits(0, windows)
+    path = tmp_path / "logits.safetensors"
+    logits.save(path, "abc")
+    loaded = SpanLogits.load(path, "abc")
+    np.testing.assert_array_equal(loaded.start, logits.start)
+    np.testing.assert_array_equal(loaded.end, logits.end)
+    assert not loaded.log_probs
+    SpanLogits(logits.start, logits.end, log_probs=True).save(path, "abc")
+    assert SpanLogits.load(path, "abc").log_probs
+    with pytest.raises(ArtifactError, match="other windows"):
+        SpanLogits.load(path, "abd")
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ArtifactError, match="damaged"):
+        SpanLogits.load(path, "abc")
+    with pytest.raises(ArtifactError, match="missing"):
+        SpanLogits.load(tmp_path / "none", "abc")
+
+
+def test_files_have_the_structure_of_run_qa(tmp_path: Path) -> None:
+    data, windows = make_case(4)
+    answers = decode(windows, make_logits(4, windows), data, DecodeConfig(decoding="bertvision"))
+    write_answers(tmp_path, answers, threshold=-1e30)
+    predictions, nbest, odds = (
+        json.loads((tmp_path / name).read_text(), parse_constant=pytest.fail)
+        for name in ("predictions.json", "nbest_predictions.json", "null_odds.json")
+    )
+    assert list(predictions) == list(nbest) == list(odds) == answers.ids
+    assert predictions == answers.predictions(-1e30)
+    assert set(nbest["id-0"][0]) == {"start_logit", "end_logit", "text", "probability"}
+    assert sum(entry["probability"] for entry in nbest["id-0"]) == pytest.approx(1)
+    assert all(isinstance(value, float) for value in odds.values())

@@ -1,0 +1,262 @@
+"""Scoring: values worked out by hand, the published systems to the last digit, and the verb."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertvision.cli.score import Score, main, read_na_probs, read_predictions
+from bertvision.data.examples import Answer, Example, SpanData
+from bertvision.errors import DataError
+from bertvision.tasks.span import per_question, score, score_wordpiece
+from bertvision.tasks.span.score import normalise
+
+# Accepted answers, prediction, exact match, F1; each worked out by hand from the published definition.
+BY_HAND: list[tuple[list[str], str, float, float]] = [
+    (["The Normans"], "normans", 1, 1),  # articles and case do not count
+    (["a cat, an owl; the dog!"], "cat owl dog", 1, 1),  # nor does punctuation
+    (["U.S.A."], "usa", 1, 1),  # punctuation is removed, not replaced by a space
+    (["well-known"], "well known", 0, 0),  # ... so a hyphen joins two words into one
+    (["Theatre"], "atre", 0, 0),  # an article is a whole word
+    (["the"], "", 1, 1),  # an answer of articles only is an empty one
+    (["  two\t spaces\u00a0here "], "two spaces here", 1, 1),  # any white space, the no-break one too
+    (["Beyonc\u00e9"], "Beyonce", 0, 0),  # accents count
+    (["Beyonc\u00e9"], "Beyonc\u00c9", 1, 1),  # lower case is not only ASCII
+    (["\u201cquoted\u201d"], "quoted", 0, 0),  # curly quotes are not ASCII punctuation
+    (["10th and 11th centuries"], "11th centuries", 0, 2 * 1 * 0.5 / 1.5),  # precision 1, recall 1/2
+    (["in the 10th century", "10th century", "AD 900"], "10th century", 1, 1),  # the best of all golds
+    (["one two three", "three four"], "three two five", 0, 2 * (2 / 3) * (2 / 3) / (4 / 3)),
+    (["word word"], "word", 0, 2 * 1 * 0.5 / 1.5),  # bags of words: the second one is missing
+    ([], "", 1, 1),  # rightly no answer
+    ([], "something", 0, 0),
+    ([], "the", 1, 1),  # nothing but an article is no answer
+    (["something"], "", 0, 0),
+    (["..."], "anything", 0, 0),  # a gold of punctuation only counts as no answer
+    (["...", "dots"], "dots", 1, 1),  # ... but leaves the others
+]
+
+
+def hand_made() -> tuple[SpanData, dict[str, str]]:
+    examples = [
+        Example(f"q{i}", "?", 0, tuple(Answer(text, 0) for text in golds))
+        for i, (golds, *_) in enumerate(BY_HAND)
+    ]
+    return SpanData(["text"], examples, "by hand"), {f"q{i}": case[1] for i, case in enumerate(BY_HAND)}
+
+
+@pytest.mark.parametrize("case", range(len(BY_HAND)))
+def test_by_hand(case: int) -> None:
+    data, predictions = hand_made()
+    exact, f1 = per_question(data.take([case]), predictions)
+    assert (exact[0], f1[0]) == pytest.approx(BY_HAND[case][2:])
+
+
+def test_normalise() -> None:
+    assert normalise("An  apple, a 'day' -- the END.") == "apple day end"
+
+
+def test_totals_by_hand() -> None:
+    data, predictions = hand_made()
+    found = score(data, predictions)
+    has = [case for case in BY_HAND if case[0]]
+    assert list(found) == [
+        *("exact", "f1", "total", "HasAns_exact", "HasAns_f1", "HasAns_total"),
+        *("NoAns_exact", "NoAns_f1", "NoAns_total"),
+    ]
+    assert (found["total"], found["HasAns_total"], found["NoAns_total"]) == (20, 17, 3)
+    assert found["exact"] == pytest.approx(100 * sum(case[2] for case in BY_HAND) / 20)
+    assert found["HasAns_f1"] == pytest.approx(100 * sum(case[3] for case in has) / 17)
+    assert found["NoAns_exact"] == pytest.approx(100 * 2 / 3)
+
+
+def test_thresholds_by_hand() -> None:
+    answers = [("x",), (), ("x",), ()]
+    examples = [Example(f"q{i}", "?", 0, tuple(Answer(a, 0) for a in g)) for i, g in enumerate(answers)]
+    data = SpanData(["x"], examples)
+    predictions = {"q0": "x", "q1": "x", "q2": "x y", "q3": ""}
+    na_probs = {"q0": 0.1, "q1": 0.6, "q2": 0.3, "q3": 0.9}
+    found = score(data, predictions, na_probs=na_probs, na_prob_thresh=0.5)
+    # Above 0.5 are q1 and q3, both rightly unanswered; q2 has F1 2/3.
+    assert (found["exact"], found["f1"]) == pytest.approx((75, 100 * (3 + 2 / 3) / 4))
+    # In the order q0, q2, q1, q3 the exact score goes 2, 3, 3, 2, 2 and the F1 2, 3, 3.67, 2.67, 2.67.
+    assert (found["best_exact"], found["best_exact_thresh"]) == pytest.approx((75, 0.1))
+    assert (found["best_f1"], found["best_f1_thresh"]) == pytest.approx((100 * (3 + 2 / 3) / 4, 0.3))
+    # Exact: precision 1 up to recall 1/2, nothing more after it. Oracle: both answerable ones come first.
+    assert found["pr_exact_ap"] == pytest.approx(50)
+    assert found["pr_f1_ap"] == pytest.approx(100 * (1 * 0.5 + (5 / 3 / 2) * (1 / 3)))
+    assert found["pr_oracle_ap"] == pytest.approx(100)
+
+
+def test_missing_predictions() -> None:
+    data, predictions = hand_made()
+    del predictions["q3"], predictions["q7"]
+    with pytest.raises(DataError, match="lack 2 of the 20 questions of by hand, first 'q3'"):
+        score(data, predictions)
+    found = score(data, predictions, allow_missing=True)
+    kept = [case for i, case in enumerate(BY_HAND) if i not in (3, 7)]
+    assert found["total"] == 18
+    assert found["f1"] == pytest.approx(100 * sum(case[3] for case in kept) / 18)
+    exact, _ = per_question(data, predictions, allow_missing=True)
+    assert np.flatnonzero(np.isnan(exact)).tolist() == [3, 7]
+    with pytest.raises(DataError, match="nothing to score"):
+        score(data, {}, allow_missing=True)
+    with pytest.raises(DataError, match="lack 18 of 18 questions, first 'q0'"):
+        score(data, predictions, na_probs={"q3": 0.5}, allow_missing=True)
+
+
+# The official script's output for two published systems. The no-answer numbers are made up:
+# ((7919 i) mod 1009) / 1009 for the i-th prediction of the file, 0.5 more where it is empty; many are equal.
+PUBLISHED = {
+    "bert-single": {
+        "exact": 78.74168280973637,
+        "f1": 81.77528052374723,
+        "total": 11873,
+        "HasAns_exact": 74.10593792172739,
+        "HasAns_f1": 80.18183293833508,
+        "HasAns_total": 5928,
+        "NoAns_exact": 83.36417157275021,
+        "NoAns_f1": 83.36417157275021,
+        "NoAns_total": 5945,
+        "best_exact": 78.74168280973637,
+        "best_exact_thresh": 0.9990089197224975,
+        "best_f1": 81.77528052374709,
+        "best_f1_thresh": 0.9990089197224975,
+        "pr_exact_ap": 47.593281854387385,
+        "pr_f1_ap": 55.85042121736152,
+        "pr_oracle_ap": 74.03021249395192,
+    },
+    "bidaf-selfattn-elmo": {
+        "exact": 65.70369746483618,
+        "f1": 67.87648921451334,
+        "total": 11873,
+        "HasAns_exact": 61.42037786774629,
+        "HasAns_f1": 65.77219238257676,
+        "HasAns_total": 5928,
+        "NoAns_exact": 69.97476871320437,
+        "NoAns_f1": 69.97476871320437,
+        "NoAns_total": 5945,
+        "best_exact": 65.70369746483618,
+        "best_exact_thresh": 0.9990089197224975,
+        "best_f1": 67.87648921451351,
+        "best_f1_thresh": 0.9990089197224975,
+        "pr_exact_ap": 33.701589665266894,
+        "pr_f1_ap": 38.461846987681156,
+        "pr_oracle_ap": 64.39488299029851,
+    },
+}
+
+
+@pytest.mark.parametrize("system", PUBLISHED)
+def test_published_systems_to_every_digit(
+    system: str, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dev, said = shared_data / "squad/dev-v2.0.json", shared_data / f"squad/predictions/{system}.json"
+    main(Score(str(dev), said, json=True))
+    expected = PUBLISHED[system]
+    plain = {key: value for key, value in expected.items() if not key.startswith(("best_", "pr_"))}
+    assert list(json.loads(capsys.readouterr().out).items()) == list(plain.items())
+
+    predictions = read_predictions(said)
+    odds = {k: (i * 7919 % 1009) / 1009 + (0.0 if v else 0.5) for i, (k, v) in enumerate(predictions.items())}
+    (tmp_path / "odds.json").write_text(json.dumps(odds))
+    main(Score(str(dev), said, na_prob=tmp_path / "odds.json", json=True))
+    assert list(json.loads(capsys.readouterr().out).items()) == list(expected.items())
+
+
+def squad_file(folder: Path) -> Path:
+    qas = [
+        {
+            "id": "a",
+            "question": "Who?",
+            "answers": [{"text": "Ada", "answer_start": 0}],
+            "is_impossible": False,
+        },
+        {"id": "b", "question": "When?", "answers": [], "is_impossible": True},
+    ]
+    content = {"data": [{"title": "t", "paragraphs": [{"context": "Ada wrote it.", "qas": qas}]}]}
+    path = folder / "data.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_verb_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, said = squad_file(tmp_path), tmp_path / "said.json"
+    said.write_text('{"a": "ada", "b": "1843"}')
+    main(Score(str(data), said))
+    out = capsys.readouterr().out
+    assert "HasAns_exact" in out
+    assert "100.0000" in out
+    assert "50.0000" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "does not exist"),
+        ('{"a": "ada", "b": "', "not valid JSON at line 1"),
+        ('["ada"]', "not a list"),
+        ('{"a": "ada", "b": null}', "'b' is not a string but null"),
+        ('{"a": "ada"}', "lacks 1 of the 2 questions.*first 'b'"),
+        ('{"a": "ada", "b": "", "c": ""}', "has 1 ids.*first 'c'"),
+    ],
+)
+def test_verb_refuses_bad_predictions(content: str | None, complaint: str, tmp_path: Path) -> None:
+    data, said = squad_file(tmp_path), tmp_path / "said.json"
+    if content is not None:
+        said.write_text(content)
+    with pytest.raises(DataError, match=complaint) as caught:
+        main(Score(str(data), said))
+    assert "\n" not in str(caught.value)
+    assert str(said) in str(caught.value)
+
+
+def test_verb_scores_what_both_files_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = tmp_path / "said.json"
+    said.write_text('{"a": "ada", "c": ""}')
+    main(Score(str(squad_file(tmp_path)), said, allow_missing=True, json=True))
+    assert json.loads(capsys.readouterr().out)["total"] == 1
+
+
+@pytest.mark.parametrize("value", ['"0.5"', "true", "null", "NaN"])
+def test_no_answer_numbers_must_be_numbers(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "odds.json"
+    path.write_text(f'{{"a": 0.5, "b": {value}}}')
+    with pytest.raises(DataError, match=r"'b'.*must be a number"):
+        read_na_probs(path)
+
+
+def test_scoring_needs_no_torch(tmp_path: Path) -> None:
+    said = tmp_path / "said.json"
+    said.write_text('{"a": "ada", "b": ""}')
+    code = (
+        "import sys; from pathlib import Path; from bertvision.cli.score import Score, main; "
+        f"main(Score({str(squad_file(tmp_path))!r}, Path({str(said)!r}), json=True)); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["exact"] == 100
+
+
+def test_wordpiece_scores_by_hand() -> None:
+    vocabulary = {"the": 1, "norman": 2, "##s": 3, "france": 4}
+
+    def tokenize(texts: list[str]) -> list[list[int]]:
+        return [[vocabulary[piece] for piece in text.split()] for text in texts]
+
+    golds = [("the norman ##s", "norman ##s"), ("the norman ##s",), (), ("france",), ()]
+    examples = [Example(f"q{i}", "?", 0, tuple(Answer(a, 0) for a in g)) for i, g in enumerate(golds)]
+    data = SpanData(["x"], examples)
+    predictions = {"q0": "norman ##s", "q1": "norman ##s", "q2": "", "q3": "", "q4": "france"}
+    found = score_wordpiece(data, predictions, tokenize=tokenize)
+    # Articles count here: q1 lacks one of three pieces, F1 = 2 * 1 * 2/3 / (5/3) = 0.8.
+    assert found["exact"] == pytest.approx(100 * 2 / 5)
+    assert found["f1"] == pytest.approx(100 * (1 + 0.8 + 1) / 5)
+    assert (found["HasAns_f1"], found["NoAns_f1"]) == pytest.approx((100 * 1.8 / 3, 50))
+    ids = {"q0": [2, 3], "q1": [2, 3], "q2": [], "q3": [], "q4": [4]}
+    assert score_wordpiece(data, ids, tokenize=tokenize) == found
+    with pytest.raises(DataError, match="lack 1 questions"):
+        score_wordpiece(data, {k: v for k, v in ids.items() if k != "q4"}, tokenize=tokenize)
