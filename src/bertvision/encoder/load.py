@@ -58,10 +58,7 @@ def locate(name: str) -> tuple[str, bool]:
                 f"{name} is a folder without config.json: --encoder takes a folder in Hugging Face format"
             )
         return str(folder), True
-    looks_like_path = (
-        name.startswith((".", "/", "~")) or name.count("/") > 1 or (os.sep != "/" and os.sep in name)
-    )
-    if looks_like_path or not name or name.count("/") > 1:
+    if not name or name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise EncoderError(f"there is no encoder folder {name!r}: check --encoder")
     return name, _cached_on_disk(name) or hub_unreachable()
 
