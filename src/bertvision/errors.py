@@ -15,8 +15,11 @@ __all__ = [
 ]
 
 
-class BertvisionError(ValueError):
-    """A user's mistake, told in one sentence."""
+class BertvisionError(Exception):
+    """A user's mistake, told in one sentence.
+
+    Not a `ValueError`: the parser of the command line catches those in settings and would put its own words around.
+    """
 
     exit_code = 2
 

@@ -61,6 +61,20 @@ def _take_value(argv: list[str], flag: str) -> str | None:
     return None
 
 
+def _split_lists(argv: list[str]) -> list[str]:
+    """`--snapshots 0.3,1.0` as well as `--snapshots 0.3 1.0`; only for flags that take several numbers."""
+    words: list[str] = []
+    listed = False
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        if flag.startswith("--"):
+            listed = flag.rpartition(".")[2].lstrip("-") in ("snapshots", "seeds")
+            words += [flag, *value.split(",")] if listed and equals else [word]
+        else:
+            words += word.split(",") if listed else [word]
+    return words
+
+
 def _parse(verb: str, argv: list[str]) -> tuple[Any, Any]:
     """The verb's module and its flags as a dataclass."""
     from bertvision.config import from_mapping, read_yaml, recipe_path
@@ -76,7 +90,7 @@ def _parse(verb: str, argv: list[str]) -> tuple[Any, Any]:
         path = recipe_path(recipe)
         default = from_mapping(module.ARGS, read_yaml(path), source=str(path))
     options: dict[str, Any] = {} if recipe is None else {"default": default}
-    args = tyro.cli(module.ARGS, args=argv, prog=f"bertvision {verb}", config=_MARKERS(), **options)
+    args = tyro.cli(module.ARGS, args=_split_lists(argv), prog=f"bertvision {verb}", config=_MARKERS(), **options)
     return module, args
 
 

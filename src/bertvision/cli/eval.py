@@ -66,7 +66,7 @@ def main(args: EvalArgs) -> None:
         row = {"system": system.name, **score_answers(answers, system.threshold)}
         if args.scorer == "wordpiece":
             tokenize = token_ids(load_tokenizer(args.encoder or system.encoder))
-            row["wordpiece"] = score_wordpiece(data, answer_ids(answers, split.windows), tokenize=tokenize)
+            row["wordpiece"] = score_wordpiece(data, answer_ids(answers), tokenize=tokenize)
         if args.out is not None:
             write_answers(args.out / system.name, answers)
             write_json(args.out / system.name / "metrics.json", row)

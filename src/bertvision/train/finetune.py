@@ -67,16 +67,16 @@ class FinetuneConfig(OptimConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.epochs < 0:
-            raise ConfigError(f"--finetune.epochs must not be negative, not {self.epochs}")
+            raise ConfigError(f"--epochs of fine-tuning must not be negative, not {self.epochs}")
         for fraction in self.snapshots:
             if not 0 < fraction <= self.epochs:
                 raise ConfigError(
-                    f"--finetune.snapshots {fraction:g} lies outside the run of {self.epochs:g} epochs: "
-                    "raise --finetune.epochs or lower the fraction"
+                    f"snapshot {fraction:g} lies outside the run of {self.epochs:g} epochs: "
+                    "raise --epochs or lower --snapshots"
                 )
         if self.batch_size < 1 or not 1 <= self.accumulate <= self.batch_size:
             raise ConfigError(
-                f"--finetune.batch-size {self.batch_size} must be at least 1 and --finetune.accumulate "
+                f"--batch-size {self.batch_size} of fine-tuning must be at least 1 and --accumulate "
                 f"{self.accumulate} between 1 and the batch size"
             )
 
@@ -202,7 +202,7 @@ def _step(
 def _finite(loss: torch.Tensor, step: int) -> float:
     value = float(loss)
     if not math.isfinite(value):
-        raise TrainingError(f"the loss became {value} at step {step} of fine-tuning: lower --finetune.lr")
+        raise TrainingError(f"the loss became {value} at step {step} of fine-tuning: lower --lr of fine-tuning")
     return value
 
 

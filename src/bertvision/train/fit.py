@@ -58,12 +58,12 @@ class FitConfig(OptimConfig):
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(
-                    f"--fit.{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}"
+                    f"--{name.replace('_', '-')} of the fit must be at least 1, not {getattr(self, name)}"
                 )
         if not self.heads:
-            raise ConfigError("--fit.heads names no head: give at least one (`bertvision heads` lists them)")
+            raise ConfigError("--heads names no head: give at least one (`bertvision heads` lists them)")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(f"--fit.seeds must be different numbers, not {self.seeds}")
+            raise ConfigError(f"--seeds must be different numbers, not {self.seeds}")
 
     @property
     def scores_epochs(self) -> bool:
@@ -232,7 +232,7 @@ def fit(
         run.fitted[name].head.load_state_dict(tensors)
     survivors = {name: f for name, f in run.fitted.items() if f.status != "diverged"}
     if not survivors:
-        raise TrainingError("every head diverged: lower --fit.lr")
+        raise TrainingError("every head diverged: lower --lr of the fit")
     for fitted in survivors.values():
         fitted.head.eval()
     return survivors

@@ -38,7 +38,7 @@ def zoo_members(config: FitConfig) -> list[tuple[str, HeadSpec, int]]:
     names = [name for name, _, _ in members]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise ConfigError(f"--fit.heads names {twice} twice: remove one or give it another seed")
+        raise ConfigError(f"--heads names {twice} twice: remove one or give it another seed")
     return members
 
 
@@ -93,7 +93,7 @@ def fit_zoo(
     if stage.done:
         return stage
     if config.scores_epochs and dev is None:
-        raise ConfigError("--fit.keep best and --fit.patience need --dev: scores on it choose the epoch")
+        raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     source = open_feed(encoder, train.windows, feed, label="encode train", passes=config.epochs)
     evaluate = None
     if dev is not None and config.scores_epochs:
