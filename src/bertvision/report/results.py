@@ -110,7 +110,7 @@ def collect(
             "seconds": sum(stage.seconds for stage in fits),
             "encode_seconds": sum(stage.results["encode_seconds"] for stage in fits),
         },
-        "systems": [_system(e, entries, encoder, splits, final) for e in entries]
+        "systems": [_system(e, entries, encoder, splits, final, out) for e in entries]
         + _baselines(splits, settings),
         "curves": {
             "finetune": read_metrics(finetune.metrics) if finetune else [],
@@ -122,7 +122,12 @@ def collect(
 
 
 def _system(
-    entry: Entry, entries: list[Entry], encoder: dict[str, Any], splits: dict[str, Split], final: str
+    entry: Entry,
+    entries: list[Entry],
+    encoder: dict[str, Any],
+    splits: dict[str, Split],
+    final: str,
+    out: Path,
 ) -> dict[str, Any]:
     windows = splits["dev"].windows
     price = (
@@ -147,6 +152,7 @@ def _system(
         "seconds": float(np.mean([info["seconds"] for info in entry.infos])) if fitted else None,
         "seeds": entry.seeds,
         "members": entry.members,
+        "folder": str(entry.folder.relative_to(out)) if entry.folders else None,
         "best": entry.best,
         "scores": {split: s.as_dict(entry.seeds) for split, s in entry.scores.items()},
         "versus": versus,
