@@ -1,7 +1,11 @@
-"""Fixtures shared by all tests: the shared data, tiny encoders, one torch thread a worker."""
+"""Fixtures shared by all tests: the shared data, tiny encoders, toy data, one torch thread a worker."""
 
+import json
 import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,3 +30,50 @@ def shared_data() -> Path:
     if not folder:
         pytest.skip("BERTVISION_DATA does not name the shared data")
     return Path(folder)
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every attempt to open a connection fails and is written down here."""
+    attempts: list[Any] = []
+
+    def refuse(*args: Any, **_: Any) -> None:
+        attempts.append(args)
+        raise OSError("no network in this test")
+
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    return attempts
+
+
+@pytest.fixture(scope="session")
+def toy_encoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A folder with a tiny random encoder of any architecture: `toy_encoder("roberta")`."""
+    from toy import save_encoder
+
+    made: dict[str, Path] = {}
+
+    def make(architecture: str) -> Path:
+        if architecture not in made:
+            folder = tmp_path_factory.mktemp("encoders") / architecture
+            made[architecture] = save_encoder(folder, architecture)
+        return made[architecture]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(toy_encoder: Callable[[str], Path]) -> Path:
+    """BERT with two layers of 32 features, two attention heads, token types and a pooler."""
+    return toy_encoder("bert")
+
+
+@pytest.fixture(scope="session")
+def toy_squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 questions in SQuAD 2.0 form, a third of them unanswerable, over 8 paragraphs, one of them long."""
+    from toy import squad_json
+
+    path = tmp_path_factory.mktemp("data") / "toy.json"
+    path.write_text(json.dumps(squad_json()), encoding="utf-8")
+    return path

@@ -26,6 +26,7 @@ __all__ = [
     "read_json",
     "read_tensors",
     "write_json",
+    "write_json_rows",
     "write_tensors",
     "write_text",
 ]
@@ -105,6 +106,12 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_json_rows(path: Path, rows: Mapping[str, Any]) -> None:
+    """A JSON object with one row a key: as readable as indented, and several times faster for large values."""
+    lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in rows.items())
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def read_json(path: Path) -> Any:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from bertvision.encoder.batch import TokenBatch
-from bertvision.encoder.load import load_model, load_tokenizer, tokenizer_fingerprint
-from bertvision.errors import ConfigError, EncoderError
+from bertvision.encoder.load import load_config, load_model, load_tokenizer, tokenizer_fingerprint
+from bertvision.errors import ConfigError, EncoderError, OutputError
 from bertvision.shapes import Float
 
 __all__ = ["Encoder", "Precision", "choose_device", "choose_precision"]
@@ -33,8 +33,12 @@ def choose_device(name: str = "auto") -> torch.device:
             device = torch.device(name)
         except RuntimeError as error:
             raise ConfigError(f"--device {name} is not a device: use auto, cpu, cuda or mps") from error
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise ConfigError(f"--device {name}: this machine has no usable CUDA device; use --device cpu")
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise ConfigError(f"--device {name}: this machine has no such CUDA device; use --device cpu")
+        if device.type == "mps" and not torch.backends.mps.is_available():
+            raise ConfigError(f"--device {name}: this machine has no such device; use --device cpu")
+        if device.type not in ("cpu", "cuda", "mps"):
+            raise ConfigError(f"--device {name} is not supported: use auto, cpu, cuda or mps")
         return device
     if torch.cuda.is_available():
         return torch.device("cuda")
@@ -59,14 +63,16 @@ class Encoder:
         self.precision = choose_precision(precision, device)
         self._fingerprint: str | None = None
         accepts = inspect.signature(model.forward).parameters
-        has_types = getattr(model.config, "type_vocab_size", 0) > 1
+        has_types = (getattr(model.config, "type_vocab_size", 0) or 0) > 1
         self._passes_types = has_types and "token_type_ids" in accepts
 
     @classmethod
     def load(cls, name: str, *, device: str = "auto", precision: Precision = "auto") -> "Encoder":
         """Load `embedded`, a local folder or a Hub name."""
+        place = choose_device(device)
+        load_config(name)  # the wrong kind of model should be told as such, not by its missing tokenizer
         tokenizer = load_tokenizer(name)
-        return cls(load_model(name), tokenizer, name=name, device=choose_device(device), precision=precision)
+        return cls(load_model(name), tokenizer, name=name, device=place, precision=precision)
 
     # ---- geometry
 
@@ -156,5 +162,13 @@ class Encoder:
 
     def save(self, folder: Path) -> None:
         """Write weights, config and tokenizer in Hugging Face format; the caller makes it atomic."""
-        self.model.save_pretrained(folder)
+        from safetensors import SafetensorError
+
+        try:
+            self.model.save_pretrained(folder)
+        except SafetensorError as error:
+            # It hides the operating system's error, such as a full disk.
+            raise OutputError(
+                f"cannot write the encoder ({error}): make room on the disk, then run the same command again"
+            ) from error
         self.tokenizer.save_pretrained(folder)

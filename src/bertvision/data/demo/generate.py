@@ -24,6 +24,7 @@ SIZES = {"train": (450, (1, 1, 1, 1, 2)), "dev": (200, (2, 1, 2, 1, 2)), "test":
 """Part -> passages of four questions each, and how many of the four have no answer, in turn."""
 
 QUESTIONS = 4
+DISTINCT = 0.7
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,15 @@ def _facts(topic: str, values: Values, rng: random.Random) -> Passage:
     kinds = TOPICS[topic].kinds
     keys = rng.sample(list(kinds), len(kinds))
     # one or two attributes of both, two or three of only one of them, the rest unstated
-    both, single = rng.choice(((1, 3), (2, 2), (1, 3) if len(keys) < 6 else (2, 3)))
+    both, single = rng.choice(((1, 2), (2, 2), (1, 3)))
     stated = [(thing, key) for key in keys[:both] for thing in (0, 1)]
     first = rng.randrange(2)
     stated += [((first + i) % 2, key) for i, key in enumerate(keys[both : both + single])]
     values.clear()
-    called = rng.choice(TOPICS[topic].called)
-    things = (called.format(values.draw("stem")), called.format(values.draw("stem")))
+    # mostly two kinds of one topic, a violin and a harp; else their own words alone tell them apart
+    called = TOPICS[topic].called
+    one, two = rng.sample(called, 2) if rng.random() < DISTINCT else [rng.choice(called)] * 2
+    things = (one.format(values.draw("stem")), two.format(values.draw("stem")))
     facts = [Fact(thing, key, values.draw(kinds[key])) for thing, key in stated]
     return Passage(topic, things, facts)
 
@@ -117,7 +120,7 @@ def _write(passage: Passage, wording: Wording, values: Values, rng: random.Rando
         plural = TOPICS[passage.topic].plural
         first, second = rng.sample(passage.things, 2)
         passage.text = _sentence_case(form.format(X=first, Y=second, P=plural))
-    aside = rng.randrange(len(facts) + 1) if not passage.text or (spare > 0 and rng.random() < 0.5) else -1
+    aside = rng.randrange(len(facts) + 1) if not passage.text or (spare > 1 and rng.random() < 0.5) else -1
     spoken_of = -1
     while facts:
         if len(passage.facts) - len(facts) >= aside >= 0:
@@ -142,7 +145,7 @@ def _sentence(p: Passage, facts: list[Fact], spoken_of: int, wording: Wording, r
         whole.append(form)
         if i:
             text += join + " "
-        again = fact.thing == spoken_of and rng.random() < 0.7
+        again = fact.thing == spoken_of and rng.random() < 0.4
         thing = rng.choice(("it", f"this {TOPICS[p.topic].noun}")) if again else p.things[fact.thing]
         before, after = form.replace("{S}", thing).split("{A}")
         p.starts[fact.thing, fact.attribute] = len(text + before)

@@ -9,7 +9,7 @@ null_odds.json          id -> score of no answer minus score of the best candida
 
 from pathlib import Path
 
-from bertvision.artifacts import write_json
+from bertvision.artifacts import write_json_rows
 from bertvision.tasks.span.answers import SpanAnswers
 
 __all__ = ["write_answers"]
@@ -17,6 +17,6 @@ __all__ = ["write_answers"]
 
 def write_answers(folder: Path, answers: SpanAnswers, *, threshold: float | None = None) -> None:
     """Write the three files into `folder`, each in one step; `threshold` as in `SpanAnswers.predictions`."""
-    write_json(folder / "nbest_predictions.json", answers.nbest)
-    write_json(folder / "null_odds.json", answers.null_odds)
-    write_json(folder / "predictions.json", answers.predictions(threshold))
+    write_json_rows(folder / "nbest_predictions.json", answers.nbest)
+    write_json_rows(folder / "null_odds.json", answers.null_odds)
+    write_json_rows(folder / "predictions.json", answers.predictions(threshold))

