@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: the shared data, tiny encoders, toy data, one torch thread a worker."""
 
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -21,6 +22,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep windows of tests out of the user's cache."""
     monkeypatch.setenv("BERTVISION_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def fresh_logger() -> None:
+    """Undo what a command line run inside a test process did to the library's logger: `caplog` reads it."""
+    logger = logging.getLogger("bertvision")
+    logger.handlers[:], logger.propagate = [], True
+    logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
@@ -77,3 +86,18 @@ def toy_squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "toy.json"
     path.write_text(json.dumps(squad_json()), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, toy_squad: Path) -> Path:
+    """What `bertvision run` writes for the toy data: a folder to read, not to change."""
+    from cli_runner import TINY, bertvision
+
+    folder = tmp_path_factory.mktemp("runs") / "toy"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BERTVISION_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        outcome = bertvision(
+            "run", "--encoder", tiny_bert, "--train", toy_squad, "--dev", toy_squad, "--out", folder, *TINY
+        )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    return folder

@@ -70,7 +70,9 @@ def sentences(name: str) -> set[str]:
     return {delexicalise(s) for text in part(name).paragraphs for s in re.split(r"(?<=\.) ", text)}
 
 
-@pytest.mark.parametrize(("name", "size", "without"), [("train", 1800, 540), ("dev", 800, 320), ("test", 800, 320)])
+@pytest.mark.parametrize(
+    ("name", "size", "without"), [("train", 1800, 540), ("dev", 800, 320), ("test", 800, 320)]
+)
 def test_sizes_and_balance(name: str, size: int, without: int) -> None:
     data = part(name)
     assert len(data) == size
@@ -132,7 +134,10 @@ def test_no_answer_means_a_near_miss(name: str) -> None:
             (key,) = {key for _, key in asked}
             owners = [thing for thing in p.things if q.template.format(S=thing) == q.text]
             if q.answers:
-                assert stated[owners[0], key] == q.answers[0].text.lower() or stated[owners[0], key] == q.answers[0].text
+                assert (
+                    stated[owners[0], key] == q.answers[0].text.lower()
+                    or stated[owners[0], key] == q.answers[0].text
+                )
                 continue
             reasons[q.reason] += 1
             assert not owners or (owners[0], key) not in stated
@@ -164,18 +169,23 @@ def test_parts_share_nothing_in_the_text(one: str, two: str) -> None:
     assert not set(part(one).paragraphs) & set(part(two).paragraphs)
     # invented words: capitalised inside a sentence and unknown in lower case
     invented = [
-        {w for text in part(name).paragraphs for w in re.findall(r"(?<=[a-z] )[A-Z][a-z]+", text)} for name in (one, two)
+        {w for text in part(name).paragraphs for w in re.findall(r"(?<=[a-z] )[A-Z][a-z]+", text)}
+        for name in (one, two)
     ]
-    shared = {word for word in invented[0] & invented[1] if not any(word in c for t in TOPICS.values() for c in t.called)}
+    shared = {
+        word
+        for word in invented[0] & invented[1]
+        if not any(word in c for t in TOPICS.values() for c in t.called)
+    }
     assert len(invented[0]) > 200
     assert not shared
 
 
 def test_the_same_set_on_every_machine() -> None:
     assert {name: part(name).fingerprint for name in PARTS} == {
-        "train": "TRAINHASH",
-        "dev": "DEVHASH",
-        "test": "TESTHASH",
+        "train": "42b84cd9e6a293abbfe842387ca1eaca",
+        "dev": "352dcdba7468bcd18fc917c3d88f1cba",
+        "test": "f09e0970a746b1f07fca7f0534559905",
     }
     assert demo_data("dev", seed=1).fingerprint != part("dev").fingerprint
 
@@ -221,5 +231,7 @@ def test_trivial_baselines_stay_low(name: str) -> None:
     answers = overlap_answers(data)
     assert mean_f1(data, abstain(answers, best_threshold())) <= 45.0
     # it does try: without abstention it finds a good part of the answers that exist
-    found = [f1(text, e.answers[0].text) for (text, _), e in zip(answers, data.examples, strict=True) if e.answers]
+    found = [
+        f1(text, e.answers[0].text) for (text, _), e in zip(answers, data.examples, strict=True) if e.answers
+    ]
     assert sum(found) / len(found) >= 0.3

@@ -275,11 +275,17 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "wrong type of value": (lambda f: _set(f, num_hidden_layers="two"), "num_hidden_layers"),
     "impossible heads": (lambda f: _set(f, num_attention_heads=5), "multiple"),
     "other shapes": (lambda f: _set(f, intermediate_size=99), "other shapes than its config"),
-    "missing layer": (lambda f: _set(f, num_hidden_layers=3), r"lacks 16 weights of BertModel, first 'encoder"),
+    "missing layer": (
+        lambda f: _set(f, num_hidden_layers=3),
+        r"lacks 16 weights of BertModel, first 'encoder",
+    ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no file named model.safetensors"),
     "cut weights": (lambda f: _cut(f / "model.safetensors"), "weights of .* are damaged"),
     "empty weights": (lambda f: (f / "model.safetensors").write_bytes(b""), "weights of .* are damaged"),
-    "garbage weights": (lambda f: (f / "model.safetensors").write_bytes(b"x" * 999), "weights of .* are damaged"),
+    "garbage weights": (
+        lambda f: (f / "model.safetensors").write_bytes(b"x" * 999),
+        "weights of .* are damaged",
+    ),
     "old format, garbage": (_old_format, "weights of .* are damaged"),
     "no tokenizer": (_no_tokenizer, "without a tokenizer"),
     "cut tokenizer": (lambda f: _cut(f / "tokenizer.json"), "cannot load"),
@@ -292,7 +298,11 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_folder_is_one_sentence(
-    case: str, tiny_bert: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    case: str,
+    tiny_bert: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spoil, words = BROKEN[case]
     folder = tmp_path / "enc"

@@ -14,7 +14,16 @@ __all__ = ["ARCHITECTURES", "POSITIONS", "save_encoder", "squad_json", "toy_conf
 POSITIONS = 96
 """The longest window of every toy encoder."""
 
-_PEOPLE = ["Ada Holt", "Ben Carr", "Cora Dunn", "Dirk Elm", "Edna Frost", "Finn Gale", "Greta Hull", "Hugo Ives"]
+_PEOPLE = [
+    "Ada Holt",
+    "Ben Carr",
+    "Cora Dunn",
+    "Dirk Elm",
+    "Edna Frost",
+    "Finn Gale",
+    "Greta Hull",
+    "Hugo Ives",
+]
 _THINGS = ["mill", "bridge", "tower", "barn", "chapel", "harbour", "school", "market"]
 _TOWNS = ["Arden", "Brill", "Corwen", "Dunster", "Elham", "Fowey", "Goring", "Hythe"]
 
@@ -80,7 +89,9 @@ _STYLES = {
 def _words() -> list[str]:
     """Every word of the toy data in lower case, then single characters as beginnings and continuations."""
     text = json.dumps(squad_json()).lower()
-    words = sorted({word for word in "".join(c if c.isalpha() else " " for c in text).split() if len(word) > 1})
+    words = sorted(
+        {word for word in "".join(c if c.isalpha() else " " for c in text).split() if len(word) > 1}
+    )
     characters = [chr(point) for point in range(33, 127) if not chr(point).isupper()]
     return words + characters + [f"##{character}" for character in characters]
 
@@ -101,7 +112,9 @@ def toy_tokenizer(style: str) -> Any:
         pair=marks.pair,
         special_tokens=[(token, vocabulary[token]) for token in marks.special],
     )
-    inputs = ["input_ids", "token_type_ids", "attention_mask"] if marks.types else ["input_ids", "attention_mask"]
+    inputs = (
+        ["input_ids", "token_type_ids", "attention_mask"] if marks.types else ["input_ids", "attention_mask"]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token=marks.token("[PAD]", "<pad>"),

@@ -1,7 +1,8 @@
 """Folders anyone can read, written so that a half-written one is never seen.
 
 Files are written to a temporary name in the same folder, flushed to disk and renamed; folders likewise.
-A reader therefore finds the old content or the new, whatever was killed in between.
+A reader therefore finds the old content or the new, whatever was killed in between. Only the exchange of a
+folder for a new one takes two renames; `restore` brings the old one back where a kill fell between them.
 """
 
 import contextlib
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
 __all__ = [
     "atomic_file",
     "atomic_folder",
+    "check_output",
     "output_folder",
     "read_json",
     "read_tensors",
+    "remove",
+    "restore",
+    "sweep",
     "write_json",
     "write_json_rows",
     "write_tensors",
@@ -39,6 +44,9 @@ _DISK_TROUBLE = {
     errno.EROFS: "the file system is read-only",
     errno.ENOTDIR: "a part of the path is a file, not a folder",
     errno.EEXIST: "a file of that name stands there",
+    errno.ENOENT: "the folder cannot be made there",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.EFBIG: "a file may not become that large here",
 }
 
 
@@ -56,11 +64,26 @@ def disk_trouble(path: Path) -> Iterator[None]:
         ) from error
 
 
+def check_output(path: Path) -> None:
+    """Prove that `path` can be made and written, and leave no trace of it.
+
+    Commands call it first: a mistyped --out should not cost an hour, and one that fails for another reason
+    should not leave an empty folder behind.
+    """
+    with disk_trouble(path):
+        nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+        if not nearest.is_dir():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(nearest))
+        probe = nearest / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+
+
 def output_folder(path: Path) -> Path:
     """Create `path` and prove that files can be written into it."""
     with disk_trouble(path):
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".probe-{os.getpid()}"
+        probe = path / f".probe.tmp-{os.getpid()}"
         probe.touch()
         probe.unlink()
     return path
@@ -86,17 +109,52 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; on success it takes the place of `path`."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     with disk_trouble(path):
-        shutil.rmtree(temporary, ignore_errors=True)
+        restore(path)
+        remove(temporary)
         temporary.mkdir(parents=True)
         try:
             yield temporary
-            old = path.with_name(f".{path.name}.old-{os.getpid()}")
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    with file.open("rb") as handle:
+                        os.fsync(handle.fileno())
+            old = _aside(path)
+            remove(old)
             if path.exists():
                 path.rename(old)
             temporary.rename(path)
-            shutil.rmtree(old, ignore_errors=True)
+            remove(old)
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove(temporary)
+
+
+def _aside(path: Path) -> Path:
+    """Where a folder stands while a new one takes its place."""
+    return path.with_name(f".{path.name}.old")
+
+
+def restore(path: Path) -> None:
+    """Bring back a folder that was moved aside by a process that was killed before the new one was in place."""
+    if not path.exists() and _aside(path).is_dir():
+        _aside(path).rename(path)
+
+
+def sweep(folder: Path) -> None:
+    """Delete what killed processes left half-written in `folder`; what a living one writes stays."""
+    for path in list(folder.rglob(".*.tmp-*")):
+        number = path.name.rpartition("-")[2]
+        if number.isdigit() and int(number) != os.getpid() and not _alive(int(number)):
+            remove(path)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True  # it belongs to somebody else, or the system cannot tell
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

@@ -17,6 +17,8 @@ __all__ = ["dump_yaml", "from_mapping", "read_yaml", "recipe_path", "recipes", "
 
 T = TypeVar("T")
 
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+
 
 def recipes() -> dict[str, Path]:
     """The shipped recipes by name: inside the wheel, or beside `src` in a checkout."""
@@ -31,9 +33,11 @@ def recipe_path(name: str) -> Path:
         return Path(name)
     shipped = recipes()
     if name not in shipped:
-        raise ConfigError(
-            f"there is no recipe {name!r}: give a YAML file or one of {', '.join(shipped)} (`bertvision recipes`)"
-        )
+        import difflib
+
+        close = difflib.get_close_matches(name, shipped, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"give a YAML file or one of {', '.join(shipped)}"
+        raise ConfigError(f"there is no recipe {name!r}: {hint} (`bertvision recipes` shows them)")
     return shipped[name]
 
 
@@ -44,15 +48,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the recipe {path}: {error}") from error
+        raise ConfigError(f"cannot read the recipe {path} ({error}): check the file") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"the recipe {path} is not valid YAML{where}") from error
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise ConfigError(f"the recipe {path} is not valid YAML{where} ({problem}): correct it") from error
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"the recipe {path} must hold names and values, not a {type(value).__name__}")
+        raise ConfigError(
+            f"the recipe {path} must hold lines of the form `name: value`, not a {type(value).__name__}"
+        )
     return value
 
 
@@ -97,10 +104,18 @@ def _convert(value: Any, kind: Any, *, source: str, where: str) -> Any:
             pass
     elif isinstance(kind, type) and isinstance(value, kind) and (kind is bool) == isinstance(value, bool):
         return value
-    wanted = (
-        " or ".join(map(str, get_args(kind))) if origin is Literal else getattr(kind, "__name__", str(kind))
-    )
-    raise ConfigError(f"{source} sets {where} to {value!r}; it must be {wanted}")
+    raise ConfigError(f"{source} sets {where} to {value!r}: it must be {_wanted(kind)}")
+
+
+def _wanted(kind: Any) -> str:
+    """What a value must be, in words."""
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return f"a list, each item {_wanted(get_args(kind)[0])}"
+    if dataclasses.is_dataclass(kind):
+        return "a mapping of " + ", ".join(field.name for field in dataclasses.fields(kind))
+    return _WORDS.get(kind, str(kind))
 
 
 def to_mapping(config: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The only place that prints.
 
-Results go to stdout, everything a person watches (notes, progress) to stderr, so that `--json` output
-can be piped. Progress bars are drawn on a terminal only; without one a stage says when it starts and
-when it ends. `rich` is imported on first use, so that the library works without it.
+Results go to stdout, everything a person watches (notes, progress) to stderr, so that `--json` output can be
+piped. Progress bars are drawn on a terminal only; without one a stage is one line when it ends. `rich` is
+imported on first use, so that the library works without it.
 """
 
 import json
@@ -72,6 +72,11 @@ class Progress:
             self._bar.update(self._task, figures="  ".join(shown))
 
 
+def _pace(rate: float, unit: str) -> str:
+    """How fast a stage goes; what is slower than one a second is told the other way round."""
+    return f"{rate:.1f} {unit}/s" if rate >= 1 or rate <= 0 else f"{1 / rate:.1f} s each"
+
+
 @contextmanager
 def progress(label: str, total: float, *, unit: str = "it", done: float = 0) -> Iterator[Progress]:
     """Show a bar with rate and time left while the block runs; `done` is what a resumed stage has behind it."""
@@ -81,9 +86,9 @@ def progress(label: str, total: float, *, unit: str = "it", done: float = 0) -> 
         state.done = done
         yield state
         seconds = time.monotonic() - began
-        rate = (state.done - done) / max(seconds, 1e-9)
+        pace = _pace((state.done - done) / max(seconds, 1e-9), unit)
         logging.getLogger("bertvision").info(
-            "%s: %.0f %s in %.1f s (%.1f/s)", label, state.done, unit, seconds, rate
+            "%s: %.0f %s in %.1f s (%s)", label, state.done, unit, seconds, pace
         )
         return
     from rich.console import Console
@@ -101,7 +106,7 @@ def progress(label: str, total: float, *, unit: str = "it", done: float = 0) -> 
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:.1f} {unit}/s" if task.speed else "")
+            return Text(_pace(task.speed, unit) if task.speed else "")
 
     columns = (
         TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), Rate(),
@@ -113,9 +118,16 @@ def progress(label: str, total: float, *, unit: str = "it", done: float = 0) -> 
         yield state
 
 
+class _Stderr(logging.Handler):
+    """Writes to whatever stderr is now: while a bar is drawn, rich puts itself there and prints above the bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(self.format(record))
+
+
 def setup_logging(*, verbose: bool = True) -> None:
     """Send the library's log lines to stderr; called by the command line only."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("bertvision")
     logger.handlers[:] = [handler]

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from bertvision.artifacts import output_folder, read_json, write_json, write_text
+from bertvision.artifacts import check_output, read_json, write_json, write_text
 from bertvision.config import dump_yaml, to_mapping
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder, Precision
@@ -41,6 +41,8 @@ __all__ = ["RunConfig", "run"]
 
 logger = logging.getLogger(__name__)
 
+OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT")]
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -59,13 +61,13 @@ class RunConfig:
     """The same for test, which nothing is chosen on; may be left out."""
     out: Path = Path("runs/latest")
     """Folder for everything the run writes."""
-    max_train_examples: int | None = None
+    max_train_examples: OptionalInt = None
     """Take only the first so many training questions."""
-    max_dev_examples: int | None = None
+    max_dev_examples: OptionalInt = None
     """Take only the first so many dev questions."""
-    max_test_examples: int | None = None
+    max_test_examples: OptionalInt = None
     """Take only the first so many test questions."""
-    seed: int | None = None
+    seed: OptionalInt = None
     """Seed of the fine-tuning and of the order of data; overrides finetune.seed and fit.seed."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
@@ -101,14 +103,15 @@ def run(config: RunConfig, *, command: str) -> dict[str, Any]:
         raise ConfigError("--train and --dev must both be given (or neither, which runs the demo)")
     zoo_members(config.fit)  # a mistyped head should fail now, not after the fine-tuning
     began = time.monotonic()
-    out = output_folder(config.out)
+    out = config.out
+    check_output(out)
     encoder = Encoder.load(config.encoder, device=config.device, precision=config.precision)
     splits = _splits(config, encoder)
-    write_text(
-        out / "config.yaml", dump_yaml(config, heading=f"{command}\nbertvision run --config config.yaml")
-    )
-    results = _Run(config, encoder, splits, out).results(command)
-    results["seconds"] = time.monotonic() - began
+    record = _Record(config, command)
+    record.begin()
+    results = _Run(config, encoder, splits, out).results(record.command)
+    results["seconds"] = max(time.monotonic() - began, record.seconds)
+    record.end()
     write_json(out / "results.json", results)
     write_report(results, out / "report.html")
     return results
@@ -126,6 +129,34 @@ def _splits(config: RunConfig, encoder: Encoder) -> dict[str, Split]:
         for name, source in sources.items()
         if source
     }
+
+
+class _Record:
+    """config.yaml: the resolved settings as a recipe, under the command that gave them.
+
+    It is written first only where there is none: a command that is refused because of its settings must not
+    replace the record of the work that stands there. A repeated run keeps the command and the time of the first.
+    """
+
+    def __init__(self, config: RunConfig, command: str) -> None:
+        self._path, self._config = config.out / "config.yaml", dataclasses.replace(config, overwrite=False)
+        self.command, self.seconds = command, 0.0
+        if self._path.is_file():
+            first, _, rest = self._path.read_text(encoding="utf-8").partition("\n")
+            if f"{first}\n{rest}" == self._text(first.removeprefix("# ")):
+                self.command = first.removeprefix("# ")
+                results = config.out / "results.json"
+                self.seconds = read_json(results).get("seconds", 0.0) if results.is_file() else 0.0
+
+    def _text(self, command: str) -> str:
+        return dump_yaml(self._config, heading=f"{command}\nbertvision run --config {self._path}")
+
+    def begin(self) -> None:
+        if not self._path.exists():
+            self.end()
+
+    def end(self) -> None:
+        write_text(self._path, self._text(self.command))
 
 
 class _Run:

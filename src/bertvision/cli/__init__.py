@@ -4,13 +4,11 @@ One small file a verb: a dataclass of flags (`ARGS`) and a `main` that calls the
 file is imported only when it is called, and torch only when the verb needs it, so `--help` answers at once.
 """
 
-import dataclasses
 import errno
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from bertvision._version import __version__
 from bertvision.errors import BertvisionError, ConfigError
@@ -44,61 +42,6 @@ def _help() -> str:
         "  --debug                     show the traceback of an error\n"
         "  --version                   the version\n"
     )
-
-
-def _take_value(argv: list[str], flag: str) -> str | None:
-    """Remove `flag VALUE` or `flag=VALUE` from `argv`."""
-    for i, word in enumerate(argv):
-        if word == flag:
-            if i + 1 == len(argv):
-                raise ConfigError(f"{flag} needs a value")
-            value = argv[i + 1]
-            del argv[i : i + 2]
-            return value
-        if word.startswith(flag + "="):
-            del argv[i]
-            return word.partition("=")[2]
-    return None
-
-
-def _split_lists(argv: list[str]) -> list[str]:
-    """`--snapshots 0.3,1.0` as well as `--snapshots 0.3 1.0`; only for flags that take several numbers."""
-    words: list[str] = []
-    listed = False
-    for word in argv:
-        flag, equals, value = word.partition("=")
-        if flag.startswith("--"):
-            listed = flag.rpartition(".")[2].lstrip("-") in ("snapshots", "seeds")
-            words += [flag, *value.split(",")] if listed and equals else [word]
-        else:
-            words += word.split(",") if listed else [word]
-    return words
-
-
-def _parse(verb: str, argv: list[str]) -> tuple[Any, Any]:
-    """The verb's module and its flags as a dataclass."""
-    from bertvision.config import from_mapping, read_yaml, recipe_path
-
-    module = importlib.import_module(f"bertvision.cli.{verb}")
-    recipe = _take_value(argv, "--config")
-    if recipe is None and hasattr(module, "default_recipe"):
-        recipe = module.default_recipe(argv)
-    import tyro
-
-    default: Any = tyro.MISSING_NONPROP
-    if recipe is not None:
-        path = recipe_path(recipe)
-        default = from_mapping(module.ARGS, read_yaml(path), source=str(path))
-    options: dict[str, Any] = {} if recipe is None else {"default": default}
-    args = tyro.cli(module.ARGS, args=_split_lists(argv), prog=f"bertvision {verb}", config=_MARKERS(), **options)
-    return module, args
-
-
-def _MARKERS() -> tuple[Any, ...]:
-    import tyro
-
-    # --json instead of --json/--no-json; True defaults still get their --no- form.
-    return (tyro.conf.FlagCreatePairsOff,)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -145,9 +88,10 @@ def _run(words: list[str]) -> None:
     from bertvision import console
 
     console.setup_logging()
-    module, args = _parse(verb, rest)
-    assert dataclasses.is_dataclass(args)
-    module.main(args)
+    from bertvision.cli.flags import parse
+
+    module = importlib.import_module(f"bertvision.cli.{verb}")
+    module.main(parse(module, rest, prog=f"bertvision {verb}"))
 
 
 def _fail(sentence: str, code: int) -> None:

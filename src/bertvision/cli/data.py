@@ -5,6 +5,7 @@ from typing import Annotated
 
 import tyro
 
+from bertvision.cli.flags import OptionalInt
 from bertvision.data.windows import WindowConfig
 
 __all__ = ["ARGS", "DataArgs", "main"]
@@ -17,15 +18,15 @@ _NO_LIMIT = 1_000_000
 class DataArgs:
     """Show examples, windows, tokens, label balance and lengths of a data set; suggest a maximum length."""
 
-    file: tyro.conf.Positional[str]
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
     """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train|dev|test or a saved datasets folder."""
     encoder: str = "embedded"
     """Encoder whose tokenizer counts: embedded, a local folder or a name on the Hub."""
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
-    max_examples: int | None = None
+    max_examples: OptionalInt = None
     """Look only at the first so many questions."""
     json: bool = False
-    """Print JSON instead of tables."""
+    """Print the result as JSON."""
 
 
 ARGS = DataArgs

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from bertvision.cli.flags import OptionalInt, OptionalPath, OptionalText
 from bertvision.encoder.encoder import Precision
 from bertvision.feed.batches import FeedConfig
 from bertvision.tasks.span.decode import DecodeConfig
@@ -19,17 +20,17 @@ __all__ = ["ARGS", "EnsembleArgs", "main"]
 class EnsembleArgs:
     """Join the probabilities of several heads, score the result and its members, and tune its threshold."""
 
-    folders: tyro.conf.Positional[tuple[Path, ...]]
-    """Heads or snapshots that fit, finetune or run wrote; their windows must be the same."""
+    folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FOLDER ...")]
+    """Heads or snapshots that fit, finetune or run wrote (of a fit, all its heads); they must read the same windows."""
     data: str
     """Data to score on; with --out the threshold stored with the ensemble is tuned on it, so give dev."""
-    out: Path | None = None
+    out: OptionalPath = None
     """Write the ensemble here, to be used by eval and predict."""
     how: Combination = "max"
     """Element-wise max of the probabilities (the paper's), their mean or their product."""
-    encoder: str | None = None
+    encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""
-    max_examples: int | None = None
+    max_examples: OptionalInt = None
     """Take only the first so many questions."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
@@ -38,7 +39,7 @@ class EnsembleArgs:
     decode: Annotated[DecodeConfig, tyro.conf.arg(name="")] = field(default_factory=DecodeConfig)
     feed: FeedConfig = field(default_factory=FeedConfig)
     json: bool = False
-    """Print JSON."""
+    """Print the result as JSON."""
 
 
 ARGS = EnsembleArgs
@@ -46,21 +47,22 @@ ARGS = EnsembleArgs
 
 def main(args: EnsembleArgs) -> None:
     from bertvision._version import __version__
-    from bertvision.artifacts import atomic_folder, output_folder, write_json
-    from bertvision.cli.eval import show
+    from bertvision.artifacts import atomic_folder, check_output, write_json
+    from bertvision.cli.eval import members, show
     from bertvision.data.load import load_span_data
     from bertvision.errors import ConfigError, OutputError
     from bertvision.tasks.span import combine, decode, write_answers
     from bertvision.train.scoring import score_answers
     from bertvision.train.trained import logits_of_trained, read_trained
 
-    if len(args.folders) < 2:
+    folders = members(args.folders)
+    if len(folders) < 2:
         raise ConfigError("ensemble needs at least two folders that fit, finetune or run wrote")
     if args.out is not None:
-        output_folder(args.out.parent)
+        check_output(args.out.parent)
         if args.out.exists() and not (args.out / "config.json").exists():
             raise OutputError(f"--out {args.out} exists and is not an ensemble: choose another folder")
-    systems = [read_trained(folder) for folder in args.folders]
+    systems = [read_trained(folder) for folder in folders]
     data = load_span_data(args.data, max_examples=args.max_examples)
     results = logits_of_trained(
         systems, data, encoder=args.encoder, device=args.device, precision=args.precision, feed=args.feed
@@ -80,10 +82,10 @@ def main(args: EnsembleArgs) -> None:
     rows.append({"system": f"{args.how} of {len(systems)}", **score_answers(answers, threshold)})
     if args.out is not None:
         with atomic_folder(args.out) as temporary:
-            members = [os.path.relpath(system.folder.resolve(), args.out.resolve()) for system in systems]
+            parts = [os.path.relpath(system.folder.resolve(), args.out.resolve()) for system in systems]
             write_json(
                 temporary / "config.json",
-                {"bertvision": __version__, "ensemble": {"how": args.how, "members": members}},
+                {"bertvision": __version__, "ensemble": {"how": args.how, "members": parts}},
             )
             tuned = {"value": threshold, "tuned_on": data.name}
             write_json(temporary / "metrics.json", {"threshold": tuned, data.name: rows[-1]})

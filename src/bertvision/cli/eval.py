@@ -1,33 +1,35 @@
 """`bertvision eval HEAD ... --data FILE`: official scores of trained heads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
+from bertvision.cli.flags import OptionalInt, OptionalPath, OptionalText
 from bertvision.encoder.encoder import Precision
 from bertvision.feed.batches import FeedConfig
 from bertvision.tasks.span.decode import DecodeConfig
 
-__all__ = ["ARGS", "EvalArgs", "main", "show"]
+__all__ = ["ARGS", "EvalArgs", "main", "members", "show"]
 
 
 @dataclass(frozen=True)
 class EvalArgs:
     """Score trained heads, ensembles or runs on a data set: at threshold 0, and at the threshold stored with each."""
 
-    folders: tyro.conf.Positional[tuple[Path, ...]]
-    """What fit, finetune, ensemble or run wrote; several on one encoder share one pass."""
+    folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FOLDER ...")]
+    """What fit, finetune, ensemble or run wrote (of a fit, all its heads); those on one encoder share one pass."""
     data: str
     """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:test or a saved datasets folder."""
-    out: Path | None = None
+    out: OptionalPath = None
     """Write predictions.json, nbest_predictions.json, null_odds.json and metrics.json here, a folder a head."""
-    encoder: str | None = None
+    encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""
     scorer: Literal["official", "wordpiece"] = "official"
     """wordpiece = the paper's scores on word pieces, which are not official SQuAD scores."""
-    max_examples: int | None = None
+    max_examples: OptionalInt = None
     """Take only the first so many questions."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
@@ -36,14 +38,14 @@ class EvalArgs:
     decode: Annotated[DecodeConfig, tyro.conf.arg(name="")] = field(default_factory=DecodeConfig)
     feed: FeedConfig = field(default_factory=FeedConfig)
     json: bool = False
-    """Print JSON."""
+    """Print the result as JSON."""
 
 
 ARGS = EvalArgs
 
 
 def main(args: EvalArgs) -> None:
-    from bertvision.artifacts import output_folder, write_json
+    from bertvision.artifacts import check_output, write_json
     from bertvision.data.load import load_span_data
     from bertvision.encoder.load import load_tokenizer, token_ids
     from bertvision.errors import ConfigError
@@ -53,9 +55,9 @@ def main(args: EvalArgs) -> None:
 
     if not args.folders:
         raise ConfigError("eval needs at least one folder that fit, finetune, ensemble or run wrote")
-    systems = [read_trained(folder) for folder in args.folders]
+    systems = [read_trained(folder) for folder in members(args.folders)]
     if args.out is not None:
-        output_folder(args.out)
+        check_output(args.out)
     data = load_span_data(args.data, max_examples=args.max_examples)
     results = logits_of_trained(
         systems, data, encoder=args.encoder, device=args.device, precision=args.precision, feed=args.feed
@@ -72,6 +74,19 @@ def main(args: EvalArgs) -> None:
             write_json(args.out / system.name / "metrics.json", row)
         rows.append(row)
     show(rows, as_json=args.json)
+
+
+def members(folders: Sequence[Path]) -> list[Path]:
+    """The folders as given; a whole fit or fine-tuning stands for all its heads or snapshots."""
+    found: list[Path] = []
+    for folder in folders:
+        parts = sorted(
+            part
+            for part in (folder.iterdir() if (folder / "stage.json").is_file() else ())
+            if (part / "config.json").is_file() or (part / "head" / "config.json").is_file()
+        )
+        found += parts or [folder]
+    return found
 
 
 def show(rows: list[dict[str, Any]], *, as_json: bool) -> None:

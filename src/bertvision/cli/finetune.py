@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from bertvision.cli.flags import OptionalInt
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
 from bertvision.train.finetune import FinetuneConfig
@@ -23,7 +24,7 @@ class FinetuneArgs:
     """Folder for the snapshots."""
     encoder: str = "embedded"
     """embedded, a local folder in Hugging Face format, or a name on the Hub."""
-    max_train_examples: int | None = None
+    max_train_examples: OptionalInt = None
     """Take only the first so many questions."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
@@ -36,7 +37,7 @@ class FinetuneArgs:
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
     finetune: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = field(default_factory=FinetuneConfig)
     json: bool = False
-    """Print JSON."""
+    """Print the result as JSON."""
 
 
 ARGS = FinetuneArgs
@@ -44,7 +45,7 @@ ARGS = FinetuneArgs
 
 def main(args: FinetuneArgs) -> None:
     from bertvision import console
-    from bertvision.artifacts import output_folder
+    from bertvision.artifacts import check_output
     from bertvision.encoder.encoder import Encoder
     from bertvision.errors import ConfigError
     from bertvision.train.finetune import tune
@@ -52,7 +53,7 @@ def main(args: FinetuneArgs) -> None:
 
     if args.finetune.epochs == 0:
         raise ConfigError("--epochs 0 leaves nothing to do: give the length of the run")
-    output_folder(args.out)
+    check_output(args.out)
     encoder = Encoder.load(args.encoder, device=args.device, precision=args.precision)
     train = load_split(args.train, encoder, args.windows, max_examples=args.max_train_examples)
     stage, snapshots = tune(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from bertvision.cli.flags import OptionalInt
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
 from bertvision.feed.batches import FeedConfig
@@ -18,7 +19,7 @@ __all__ = ["ARGS", "FitArgs", "main"]
 class FitArgs:
     """Fit several heads in one pass over the states of a frozen encoder (a snapshot's folder, or any encoder)."""
 
-    encoder: tyro.conf.Positional[str]
+    encoder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENCODER")]
     """A snapshot folder, a folder in Hugging Face format, a name on the Hub, or embedded."""
     train: str
     """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train or a saved datasets folder."""
@@ -26,9 +27,9 @@ class FitArgs:
     """Folder for the heads, one folder each."""
     dev: str = ""
     """Scores on it choose the epoch with --keep best or --patience."""
-    max_train_examples: int | None = None
+    max_train_examples: OptionalInt = None
     """Take only the first so many training questions."""
-    max_dev_examples: int | None = None
+    max_dev_examples: OptionalInt = None
     """Take only the first so many dev questions."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
@@ -42,7 +43,7 @@ class FitArgs:
     fit: Annotated[FitConfig, tyro.conf.arg(name="")] = field(default_factory=FitConfig)
     feed: FeedConfig = field(default_factory=FeedConfig)
     json: bool = False
-    """Print JSON."""
+    """Print the result as JSON."""
 
 
 ARGS = FitArgs
@@ -50,15 +51,18 @@ ARGS = FitArgs
 
 def main(args: FitArgs) -> None:
     from bertvision import console
-    from bertvision.artifacts import output_folder, write_text
+    from bertvision.artifacts import check_output, write_text
     from bertvision.encoder.encoder import Encoder
+    from bertvision.errors import ConfigError
     from bertvision.heads.files import load_head
     from bertvision.report.card import card
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import encoder_reference, fit_zoo, zoo_members
 
     zoo_members(args.fit)  # a mistyped head should fail before the encoder is loaded
-    output_folder(args.out)
+    if args.fit.scores_epochs and not args.dev:
+        raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
+    check_output(args.out)
     folder, about = encoder_reference(args.encoder)
     encoder = Encoder.load(folder, device=args.device, precision=args.precision)
     train = load_split(args.train, encoder, args.windows, max_examples=args.max_train_examples)

@@ -1,6 +1,9 @@
 """`bertvision heads`: what each head costs, for any encoder size."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
 
 __all__ = ["ARGS", "HeadsArgs", "main"]
 
@@ -9,7 +12,7 @@ __all__ = ["ARGS", "HeadsArgs", "main"]
 class HeadsArgs:
     """Parameters and FLOPs of heads, for an encoder of any size."""
 
-    heads: tuple[str, ...] = ()
+    heads: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[HEAD ...]")] = ()
     """Heads such as adapter:size=64,skip; none = the papers' sizes of every head."""
     layers: int = 24
     """Layers of the encoder; heads read one state more, the embedding output."""
@@ -20,7 +23,7 @@ class HeadsArgs:
     encoder_parameters: int = 335_141_888
     """What the percentage refers to; BERT-large by default."""
     json: bool = False
-    """Print JSON."""
+    """Print the result as JSON."""
 
 
 ARGS = HeadsArgs

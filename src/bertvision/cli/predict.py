@@ -2,9 +2,11 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
+from bertvision.cli.flags import OptionalFloat, OptionalInt, OptionalPath, OptionalText
 from bertvision.encoder.encoder import Precision
 
 __all__ = ["ARGS", "PredictArgs", "main"]
@@ -14,28 +16,28 @@ __all__ = ["ARGS", "PredictArgs", "main"]
 class PredictArgs:
     """Answer questions with a trained head: one with --question and --context, or all of a file with --data."""
 
-    folder: tyro.conf.Positional[Path]
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """What fit, finetune, ensemble or run wrote; a run means its best head."""
-    question: str | None = None
-    """A question."""
-    context: str | None = None
+    question: OptionalText = None
+    """The question to answer; goes with --context."""
+    context: OptionalText = None
     """The text to find the answer in."""
-    data: str | None = None
+    data: OptionalText = None
     """Questions from a SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT] or demo:test; answers may be missing in it."""
-    out: Path | None = None
+    out: OptionalPath = None
     """With --data: write predictions.json, nbest_predictions.json and null_odds.json here."""
-    threshold: float | None = None
+    threshold: OptionalFloat = None
     """No answer is given where its score exceeds the best candidate's by more than this; stored with the head."""
-    encoder: str | None = None
+    encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""
-    max_examples: int | None = None
+    max_examples: OptionalInt = None
     """Take only the first so many questions of --data."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
     precision: Precision = "auto"
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
     json: bool = False
-    """Print JSON."""
+    """Print the result as JSON."""
 
 
 ARGS = PredictArgs
@@ -45,7 +47,7 @@ def main(args: PredictArgs) -> None:
     import dataclasses
 
     from bertvision import console
-    from bertvision.artifacts import output_folder
+    from bertvision.artifacts import check_output
     from bertvision.data.load import load_span_data
     from bertvision.errors import ConfigError
     from bertvision.serve.predictor import load
@@ -56,7 +58,7 @@ def main(args: PredictArgs) -> None:
     if args.out is not None:
         if args.data is None:
             raise ConfigError("--out goes with --data")
-        output_folder(args.out)
+        check_output(args.out)
     data = (
         load_span_data(args.data, max_examples=args.max_examples, answers_required=False)
         if args.data

@@ -1,6 +1,7 @@
 """`bertvision recipes [NAME]`: list the shipped recipes, or show one to copy."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import tyro
 
@@ -11,10 +12,10 @@ __all__ = ["ARGS", "RecipesArgs", "main"]
 class RecipesArgs:
     """List the shipped recipes; with a NAME, print that one (redirect it to a file to change it)."""
 
-    name: tyro.conf.Positional[str] = ""
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[NAME]")] = ""
     """Recipe to print."""
     json: bool = False
-    """Print JSON."""
+    """Print the result as JSON."""
 
 
 ARGS = RecipesArgs

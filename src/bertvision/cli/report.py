@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
 from bertvision import console
+from bertvision.cli.flags import OptionalPath
 
 __all__ = ["ARGS", "Report", "main"]
 
@@ -14,9 +16,9 @@ __all__ = ["ARGS", "Report", "main"]
 class Report:
     """Write the HTML report of a run, one file with everything in it."""
 
-    run_dir: tyro.conf.Positional[Path]
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Folder that `bertvision run` wrote (it holds results.json)."""
-    out: Path | None = None
+    out: OptionalPath = None
     """File to write; report.html in the run folder unless told."""
     json: bool = False
     """Print path and headline as JSON."""

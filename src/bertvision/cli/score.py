@@ -4,10 +4,11 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
+from bertvision.cli.flags import OptionalPath
 from bertvision.console import emit, emit_json, table
 from bertvision.errors import DataError
 
@@ -21,11 +22,11 @@ __all__ = ["ARGS", "Score", "main"]
 class Score:
     """Score a predictions file with the official SQuAD 2.0 metrics."""
 
-    data: Positional[str]
+    data: Annotated[Positional[str], arg(metavar="DATA")]
     """The questions and their answers: a SQuAD JSON file, or anything else that can be read as span data."""
-    predictions: Positional[Path]
+    predictions: Annotated[Positional[Path], arg(metavar="PREDICTIONS")]
     """JSON object from question id to answer text, "" for no answer."""
-    na_prob: Path | None = None
+    na_prob: OptionalPath = None
     """JSON object from question id to a number that grows with no answer (probabilities or null odds); adds
     the best thresholds and the average precisions."""
     na_prob_thresh: float = 1.0
@@ -33,7 +34,7 @@ class Score:
     allow_missing: bool = False
     """Score the questions that have a prediction, and leave aside predictions for unknown questions."""
     json: bool = False
-    """Print JSON instead of a table."""
+    """Print the result as JSON."""
 
 
 def main(args: Score) -> None:

@@ -27,7 +27,7 @@ def load_span_data(
     """
     if max_examples is not None and max_examples < 1:
         raise ConfigError(
-            f"the number of examples to take must be at least 1, not {max_examples}; leave it out for all"
+            f"--max-...-examples must be at least 1, not {max_examples}; leave it out to take all of {source}"
         )
     data = _load(source, answers_required=answers_required)
     if max_examples is not None and max_examples < len(data):

@@ -72,8 +72,8 @@ class MemoryFeed:
         states = self.store.index_select(1, flat.reshape(-1))  # (L, B * T, H)
         states = states.view(states.shape[0], *flat.shape, states.shape[-1])
         return StateBatch(
-            # Heads compute in float32 on a CPU; on a GPU autocast picks its own precision.
-            states=states.float() if states.device.type == "cpu" else states,
+            # Heads are float32; autocast, where it is on, picks its own precision from half.
+            states=states.float() if self.encoder.precision == "fp32" else states,
             mask=mask,
             labels=self.labels[torch.from_numpy(indices).to(self.labels.device)],
             windows=indices,

@@ -35,6 +35,8 @@ class AdapterConfig:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ConfigError(f"an adapter's size must be at least 1, not {self.size}")
+        if not 0 < self.init_std < 1:
+            raise ConfigError(f"an adapter's init_std must lie between 0 and 1, not {self.init_std}")
 
 
 @register("adapter.v1", AdapterConfig)

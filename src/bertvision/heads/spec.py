@@ -36,13 +36,12 @@ class HeadSpec:
     @property
     def label(self) -> str:
         """Short name for tables and folders: the head and what differs from its defaults."""
-        parts = [self.name.rsplit(".v", 1)[0].replace("_", "-")]
-        default = type(self.config)()
+        parts = [self.name.removesuffix(".v1").replace("_", "-")]
         for field in dataclasses.fields(self.config):
             value = getattr(self.config, field.name)
             if field.name == "size":
                 parts.append(str(value))
-            elif value != getattr(default, field.name):
+            elif value != field.default:
                 parts.append(field.name.replace("_", "-") if value is True else f"{field.name}={value}")
         parts += [f"{f.name}={v}" for f in dataclasses.fields(self.train)
                   if f.name != "seed" and (v := getattr(self.train, f.name)) is not None]  # fmt: skip
@@ -89,4 +88,7 @@ def parse_head(text: str) -> HeadSpec:
         values[group][key] = _convert(
             value.strip() if equals else "true", fields[group][key], f"{key} of head {text!r}"
         )
+    for field in dataclasses.fields(cls.config_class):
+        if field.default is field.default_factory is dataclasses.MISSING and field.name not in values["config"]:
+            raise ConfigError(f"head {text!r} needs a value for {field.name}: {name}:{field.name}=...")
     return HeadSpec(cls.name, cls.config_class(**values["config"]), TrainOverrides(**values["train"]))

@@ -264,7 +264,8 @@ def fit_curves(results: Mapping[str, Any]) -> str | None:
                 )
             panel.set_ylabel(title)
         panels[-1].set_xlabel("epoch of fitting")
-        panels[-1].xaxis.get_major_locator().set_params(integer=True)
+        # One tick is enough where there was one epoch; more would be fractions of it.
+        panels[-1].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(
             handles, labels, loc="outside lower center", ncols=columns, handlelength=1.8, columnspacing=1.2

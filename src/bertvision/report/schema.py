@@ -56,6 +56,8 @@ _JSON_NAMES = {dict: "an object", list: "a list", str: "a text"}
 
 def read_results(run: Path) -> dict[str, Any]:
     """The checked results of a run folder (or of a results file itself)."""
+    if not run.exists():
+        raise ArtifactError(f"there is no {run}: give the folder of a run")
     path = run / RESULTS_FILE if run.is_dir() else run
     return validate(read_json(path), str(path))
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
-from bertvision.data.examples import Example, SpanData
+from bertvision.data.building import Flaw, SpanBuilder
+from bertvision.data.examples import SpanData
 from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import DataError
 from bertvision.feed import LiveFeed
@@ -52,16 +53,15 @@ class Predictor:
         contexts = [context] * len(questions) if isinstance(context, str) else list(context)
         if len(questions) != len(contexts):
             raise DataError(f"predict got {len(questions)} questions but {len(contexts)} contexts")
-        for i, (asked, read) in enumerate(zip(questions, contexts, strict=True)):
-            if not asked.strip() or not read.strip():
-                raise DataError(f"question {i + 1} or its context is empty: both need text")
-        places = {text: i for i, text in enumerate(dict.fromkeys(contexts))}
-        examples = [
-            Example(str(i), q, places[c]) for i, (q, c) in enumerate(zip(questions, contexts, strict=True))
-        ]
-        if not examples:
+        if not questions:
             return []
-        found = self.predictions(self.answer(SpanData(list(places), examples, "the questions")))
+        builder = SpanBuilder("the questions")
+        for i, (asked, read) in enumerate(zip(questions, contexts, strict=True)):
+            try:
+                builder.add(str(i), asked, builder.shared(read), ())
+            except Flaw as flaw:
+                raise DataError(f"question {i + 1}: {flaw}") from None
+        found = self.predictions(self.answer(builder.build()))
         return found[0] if isinstance(question, str) else found
 
     def answer(self, data: SpanData) -> SpanAnswers:

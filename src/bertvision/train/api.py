@@ -8,7 +8,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.feed import FeedConfig
 from bertvision.train.fit import FitConfig
 from bertvision.train.splits import load_split
-from bertvision.train.zoo import fit_zoo
+from bertvision.train.zoo import encoder_reference, fit_zoo
 
 __all__ = ["fit"]
 
@@ -32,7 +32,11 @@ def fit(
     Example:
         >>> bv.fit("train.json", out="heads", encoder="my-encoder", heads=["adapter:size=64", "learned_pooling"])
     """
-    source = Encoder.load(encoder) if isinstance(encoder, str) else encoder
+    if isinstance(encoder, str):
+        place, about = encoder_reference(encoder)
+        source = Encoder.load(place)
+    else:
+        source, about = encoder, {"name": encoder.name}
     windows = WindowConfig(max_seq_length=max_seq_length)
     config = FitConfig(
         heads=tuple(heads), seeds=(seed,), epochs=epochs, lr=lr, batch_size=batch_size, seed=seed,
@@ -44,7 +48,7 @@ def fit(
         folder=Path(out),
         config=config,
         windows=windows,
-        encoder_about={"name": source.name},
+        encoder_about=about,
         feed=FeedConfig(),
         dev=load_split(dev, source, windows) if dev else None,
         overwrite=overwrite,

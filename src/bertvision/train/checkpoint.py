@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.artifacts import read_tensors, write_tensors
+from bertvision.train.randomness import generator_of
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -32,9 +33,7 @@ def save_checkpoint(
     for name, optimizer in optimizers.items():
         for index, moments in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{name}/{index}/{key}": value for key, value in moments.items()}
-    tensors["random/cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["random/cuda"] = torch.cuda.get_rng_state()
+    tensors |= {f"random/{name}": generator.get_state() for name, generator in _generators(modules).items()}
     write_tensors(path, tensors, {"progress": json.dumps(progress)})
 
 
@@ -51,10 +50,15 @@ def load_checkpoint(
             index, _, moment = key.partition("/")
             state.setdefault(int(index), {})[moment] = value
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    torch.set_rng_state(tensors["random/cpu"])
-    if torch.cuda.is_available() and "random/cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["random/cuda"])
+    for name, generator in _generators(modules).items():
+        generator.set_state(tensors[f"random/{name}"])
     return json.loads(metadata["progress"]), _under(tensors, "extra/")
+
+
+def _generators(modules: Mapping[str, nn.Module]) -> dict[str, torch.Generator]:
+    """The random number generators of the CPU and of the device the modules live on."""
+    device = next((p.device for module in modules.values() for p in module.parameters()), torch.device("cpu"))
+    return {"cpu": torch.default_generator, "device": generator_of(device)}
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

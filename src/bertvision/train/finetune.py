@@ -66,8 +66,10 @@ class FinetuneConfig(OptimConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.epochs < 0:
-            raise ConfigError(f"--epochs of fine-tuning must not be negative, not {self.epochs}")
+        if not (self.epochs >= 0 and math.isfinite(self.epochs)):
+            raise ConfigError(f"--epochs of fine-tuning must be finite and not negative, not {self.epochs}")
+        if self.log_every < 1:
+            raise ConfigError(f"--log-every must be at least 1, not {self.log_every}")
         for fraction in self.snapshots:
             if not 0 < fraction <= self.epochs:
                 raise ConfigError(
@@ -122,8 +124,9 @@ def finetune(
     """Train `encoder` in place; returns the snapshot folders in order. Goes on where a killed run stopped."""
     per_epoch = math.ceil(len(windows) / config.batch_size)
     total = max(1, round(config.epochs * per_epoch))
-    marks = {max(1, round(f * per_epoch)): f for f in sorted({*config.snapshots, config.epochs})}
-    folders = [stage.folder / snapshot_name(f) for f in marks.values()]
+    # On little data two fractions may fall on one step; each gets its folder all the same.
+    marks = {f: max(1, round(f * per_epoch)) for f in sorted({*config.snapshots, config.epochs})}
+    folders = [stage.folder / snapshot_name(f) for f in marks]
     if stage.done:
         return folders
     torch.manual_seed(config.seed)
@@ -159,14 +162,12 @@ def finetune(
                         step=step,
                         group="finetune",
                     )
-                if step in marks:
-                    _snapshot(
-                        encoder,
-                        head,
-                        stage.folder / snapshot_name(marks[step]),
-                        about | {"fraction": marks[step]},
-                    )
+                for fraction in [f for f, mark in marks.items() if mark == step]:
+                    _finite(loss, step)
+                    folder = stage.folder / snapshot_name(fraction)
+                    _snapshot(encoder, head, folder, about | {"fraction": fraction})
                 if step < total and time.monotonic() - saved >= config.checkpoint_seconds:
+                    _finite(loss, step)
                     state = {"step": step, "lines": log.lines, "seconds": stage.seconds}
                     save_checkpoint(
                         stage.checkpoint, modules=modules, optimizers={"all": optimizer}, progress=state
@@ -202,11 +203,15 @@ def _step(
 def _finite(loss: torch.Tensor, step: int) -> float:
     value = float(loss)
     if not math.isfinite(value):
-        raise TrainingError(f"the loss became {value} at step {step} of fine-tuning: lower --lr of fine-tuning")
+        raise TrainingError(
+            f"the loss became {value} at step {step} of fine-tuning: lower --lr of fine-tuning"
+        )
     return value
 
 
 def _snapshot(encoder: Encoder, head: Head, folder: Path, about: dict[str, Any]) -> None:
+    if not all(bool(p.isfinite().all()) for module in (encoder.model, head) for p in module.parameters()):
+        raise TrainingError(f"the weights of {folder.name} are not finite: lower --lr of fine-tuning")
     encoder.changed()
     encoder_about = about.get("encoder", {}) | {"path": "../encoder", "fingerprint": encoder.fingerprint}
     with atomic_folder(folder) as temporary:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from bertvision.console import progress
@@ -24,6 +25,7 @@ from bertvision.tasks.span.loss import span_loss
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.log import MetricsLog
 from bertvision.train.optim import OptimConfig, learning_rate, make_optimizer, update
+from bertvision.train.randomness import seeded
 from bertvision.train.stage import Stage
 
 __all__ = ["Evaluate", "FitConfig", "FittedHead", "fit"]
@@ -31,7 +33,7 @@ __all__ = ["Evaluate", "FitConfig", "FittedHead", "fit"]
 logger = logging.getLogger(__name__)
 
 Evaluate = Callable[[Mapping[str, Head]], Mapping[str, float]]
-"""Scores of heads on a held-out split, higher is better."""
+"""Scores of heads on a held-out split, higher is better; NaN for a head whose logits are not finite."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,29 @@ class FitConfig(OptimConfig):
                 raise ConfigError(
                     f"--{name.replace('_', '-')} of the fit must be at least 1, not {getattr(self, name)}"
                 )
+        if self.patience < 0:
+            raise ConfigError(f"--patience must not be negative, not {self.patience}")
         if not self.heads:
             raise ConfigError("--heads names no head: give at least one (`bertvision heads` lists them)")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(f"--seeds must be different numbers, not {self.seeds}")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise ConfigError(f"--seeds must be different numbers, none negative, not {self.seeds}")
 
     @property
     def scores_epochs(self) -> bool:
         """Whether dev scores are needed during the fit."""
         return self.keep == "best" or self.patience > 0
+
+    def optim(self, spec: HeadSpec, seed: int) -> OptimConfig:
+        """What one head is fitted with: its own settings where it has some, else the fit's."""
+        own = {k: v for k, v in dataclasses.asdict(spec.train).items() if v is not None and k != "seed"}
+        return OptimConfig(
+            lr=own.get("lr", self.lr),
+            schedule=self.schedule,
+            warmup=self.warmup,
+            weight_decay=own.get("weight_decay", self.weight_decay),
+            clip=self.clip,
+            seed=seed,
+        )
 
 
 @dataclass
@@ -102,17 +118,8 @@ class _Fit:
         geometry = Geometry(feed.encoder.num_states, feed.encoder.hidden)
         self.fitted: dict[str, FittedHead] = {}
         for name, spec, seed in specs:
-            own = {k: v for k, v in dataclasses.asdict(spec.train).items() if v is not None and k != "seed"}
-            optim = OptimConfig(
-                lr=own.get("lr", config.lr),
-                schedule=config.schedule,
-                warmup=config.warmup,
-                weight_decay=own.get("weight_decay", config.weight_decay),
-                clip=config.clip,
-                seed=seed,
-            )
             head = spec.build(geometry, seed=seed).to(feed.encoder.device)
-            self.fitted[name] = FittedHead(name, spec, seed, head, optim)
+            self.fitted[name] = FittedHead(name, spec, seed, head, config.optim(spec, seed))
         self.optimizers = {name: make_optimizer([f.head], f.config) for name, f in self.fitted.items()}
         self.best: dict[str, dict[str, Tensor]] = {}
         self.steps = feed.num_batches(config.batch_size)
@@ -127,7 +134,8 @@ class _Fit:
         for fitted in self.live():
             began = time.perf_counter()
             fitted.head.train()
-            with self.feed.encoder.autocast():
+            # Each head has its own stream for dropout, so that it does the same whoever is fitted beside it.
+            with seeded(self.feed.encoder.device, fitted.seed, step), self.feed.encoder.autocast():
                 logits = fitted.head(batch.states, batch.mask)
             loss = span_loss(logits, batch.mask, batch.labels, reduction="mean")
             loss.backward()
@@ -137,14 +145,23 @@ class _Fit:
             fitted.loss_sum += value
             fitted.seconds += time.perf_counter() - began
             if not math.isfinite(value):
-                fitted.status = "diverged"
-                logger.warning(
-                    "head %s diverged (loss %s at step %d) and is dropped; the others go on",
-                    fitted.name,
-                    value,
-                    step + 1,
-                )
+                self._drop(fitted, f"loss {value} at step {step + 1}")
         self.batch += 1
+
+    @staticmethod
+    def _drop(fitted: FittedHead, why: str) -> None:
+        fitted.status = "diverged"
+        logger.warning("head %s diverged (%s) and is dropped; the others go on", fitted.name, why)
+
+    @torch.no_grad()
+    def drop_broken(self) -> None:
+        """Drop heads that the very last step broke: no loss came after it, and they would end the evaluation."""
+        batch = next(iter(self.feed.walk()))
+        for fitted in (f for f in self.fitted.values() if f.status != "diverged"):
+            with self.feed.encoder.autocast():
+                logits = fitted.head.eval()(batch.states, batch.mask)
+            if not bool(logits[batch.mask].isfinite().all()):
+                self._drop(fitted, "its logits are not finite")
 
     def end_epoch(self, evaluate: Evaluate | None, log: MetricsLog) -> None:
         """Score, remember the best, stop who does not improve any more."""
@@ -156,6 +173,9 @@ class _Fit:
             fitted.loss_sum = 0.0
             if fitted.name in scores:
                 record["score"] = score = float(scores[fitted.name])
+                if math.isnan(score):
+                    self._drop(fitted, f"its dev logits after epoch {self.epoch} are not finite")
+                    continue
                 if fitted.best_score is None or score > fitted.best_score:
                     fitted.best_score, fitted.best_epoch = score, self.epoch
                     if self.config.keep == "best":
@@ -211,8 +231,9 @@ def fit(
 ) -> dict[str, FittedHead]:
     """Fit the heads `specs` (name, spec, seed); those that did not diverge come back, ready for evaluation."""
     run = _Fit(feed, specs, config)
-    lines = run.load(stage) if stage.checkpoint.exists() else 0
-    if lines:
+    lines = 0
+    if stage.checkpoint.exists():
+        lines = run.load(stage)
         logger.info("fitting goes on at epoch %d, batch %d", run.epoch + 1, run.batch + 1)
     log = MetricsLog(stage.metrics, keep=lines, tensorboard=tensorboard)
     saved = time.monotonic()
@@ -223,6 +244,8 @@ def fit(
             for batch in batches:
                 run.train_batch(batch)
                 bar.advance()
+                if not run.live():
+                    break
                 if time.monotonic() - saved >= config.checkpoint_seconds:
                     run.save(stage, log)
                     saved = time.monotonic()
@@ -230,6 +253,7 @@ def fit(
     log.close()
     for name, tensors in run.best.items():
         run.fitted[name].head.load_state_dict(tensors)
+    run.drop_broken()
     survivors = {name: f for name, f in run.fitted.items() if f.status != "diverged"}
     if not survivors:
         raise TrainingError("every head diverged: lower --lr of the fit")

@@ -3,6 +3,7 @@
 The learning rate is a pure function of the step, so resuming a run needs nothing but the step's number.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -33,14 +34,16 @@ class OptimConfig:
     """Order of the data, dropout and initial weights."""
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ConfigError(f"lr must be above 0, not {self.lr}")
+        if not 0 < self.lr <= 1e36:  # Adam's first step is ten times that, and float32 ends at 3e38
+            raise ConfigError(f"lr must lie above 0 and not above 1e36, not {self.lr}")
         if not 0 <= self.warmup < 1:
             raise ConfigError(f"warmup is a part of all steps, at least 0 and below 1, not {self.warmup}")
-        if self.clip < 0 or self.weight_decay < 0:
-            raise ConfigError(
-                f"clip and weight_decay must not be negative, not {self.clip} and {self.weight_decay}"
-            )
+        for name in ("clip", "weight_decay"):
+            value = getattr(self, name)
+            if not (value >= 0 and math.isfinite(value)):
+                raise ConfigError(f"{name} must be a finite number that is not negative, not {value}")
+        if self.seed < 0:
+            raise ConfigError(f"seed must not be negative, not {self.seed}")
 
 
 def learning_rate(config: OptimConfig, step: int, total: int) -> float:

@@ -4,6 +4,7 @@ A system may have several members (the same head with several seeds). Its score 
 question by question, so that systems can be compared in pairs on the same questions.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertvision.errors import ArtifactError
 from bertvision.feed import Feed
 from bertvision.heads.base import Head
 from bertvision.tasks.span.answers import SpanAnswers
@@ -31,14 +33,18 @@ def logits_of(
 ) -> dict[Path, SpanLogits]:
     """Logits of heads (by their folders) on a split, kept as FOLDER/NAME/logits.safetensors.
 
-    The feed is opened only when some are missing; all the missing ones come from one walk.
+    The feed is opened only when some are missing, damaged or of other data; all of those come from one walk.
     """
-    files = {folder: folder / name / "logits.safetensors" for folder in heads}
-    missing = {str(folder): heads[folder] for folder, file in files.items() if not file.exists()}
+    kept: dict[Path, SpanLogits] = {}
+    for folder in heads:
+        with contextlib.suppress(ArtifactError):
+            kept[folder] = SpanLogits.load(folder / name / "logits.safetensors", split.fingerprint)
+    missing = {str(folder): head for folder, head in heads.items() if folder not in kept}
     if missing:
         for folder, logits in span_logits(feed(), missing, label=f"evaluate {name}").items():
-            logits.save(files[Path(folder)], split.fingerprint)
-    return {folder: SpanLogits.load(file, split.fingerprint) for folder, file in files.items()}
+            logits.save(Path(folder) / name / "logits.safetensors", split.fingerprint)
+            kept[Path(folder)] = logits
+    return {folder: kept[folder] for folder in heads}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bertvision.artifacts import output_folder, read_json, remove, write_json
+from bertvision.artifacts import output_folder, read_json, remove, sweep, write_json
 from bertvision.errors import OutputError
 
 __all__ = ["Stage"]
@@ -29,6 +29,7 @@ class Stage:
                     f"{folder} holds work with other settings ({names}): choose another --out, "
                     "or use --overwrite to replace it"
                 )
+            remove(self._mark)  # first: a kill in the middle must not leave a mark on half of the work
             remove(folder)
             found = None
         self.done = bool(found and found["done"])
@@ -37,7 +38,13 @@ class Stage:
         self._seconds: float | None = found.get("seconds") if found else None
         if found is None:
             output_folder(folder)
+            # Without a mark nobody knows what settings they belong to.
+            remove(self.checkpoint)
+            remove(self.metrics)
             write_json(self._mark, {"key": key, "done": False})
+        elif self.done:
+            remove(self.checkpoint)  # a kill may have come between the mark and its removal
+        sweep(folder)
 
     @property
     def checkpoint(self) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from bertvision.artifacts import read_json
+from bertvision.artifacts import read_json, restore
 from bertvision.config import from_mapping
 from bertvision.data.examples import SpanData
 from bertvision.data.windows import WindowConfig, Windows
@@ -57,17 +57,26 @@ class Trained:
 def read_trained(folder: str | Path) -> Trained:
     """Read a folder that `fit`, `finetune`, `ensemble` or `run` wrote."""
     folder = Path(folder)
+    restore(folder)
     if not folder.is_dir():
         raise ArtifactError(f"there is no folder {folder}: give a head, an ensemble or a run of bertvision")
     if (folder / "results.json").exists():
         folder = _best_of_run(folder)
     elif not (folder / "config.json").exists() and (folder / "head" / "config.json").exists():
         folder = folder / "head"  # a snapshot
+    elif not (folder / "config.json").exists() and (heads := sorted(folder.glob("*/config.json"))):
+        names = ", ".join(file.parent.name for file in heads)
+        raise ArtifactError(f"{folder} holds several heads ({names}): name the folder of one of them")
     config = read_json(folder / "config.json")
-    ensemble = config.get("ensemble", {})
+    ensemble = config.get("ensemble", {}) if isinstance(config, dict) else {}
     members = [(folder / member).resolve() for member in ensemble.get("members", ["."])]
     loaded = [load_head(member) for member in members]
     abouts = [about for _, about in loaded]
+    for member, about in zip(members, abouts, strict=True):
+        if not {"encoder", "windows"} <= about.keys() or "fingerprint" not in about["encoder"]:
+            raise ArtifactError(
+                f"{member / 'config.json'} does not say which encoder and windows the head reads: fit it again"
+            )
     fingerprints = {about["encoder"]["fingerprint"] for about in abouts}
     if len(fingerprints) > 1:
         raise ArtifactError(f"the members of {folder} read {len(fingerprints)} encoders: use each alone")

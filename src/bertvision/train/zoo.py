@@ -5,9 +5,12 @@ fingerprint, windows, fit) and model.safetensors.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bertvision.artifacts import atomic_folder
 from bertvision.config import to_mapping
@@ -34,6 +37,7 @@ def zoo_members(config: FitConfig) -> list[tuple[str, HeadSpec, int]]:
         spec = parse_head(text)
         seeds = config.seeds if spec.train.seed is None else (spec.train.seed,)
         for seed in seeds:
+            config.optim(spec, seed)  # settings that cannot work should fail before anything is trained
             members.append((f"{spec.label}.seed{seed}", spec, seed))
     names = [name for name, _, _ in members]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -52,13 +56,23 @@ def encoder_reference(name: str) -> tuple[str, dict[str, Any]]:
     return str(folder), {"name": folder.name, "path": str(folder.resolve())}
 
 
+def _findable(about: dict[str, Any]) -> dict[str, Any]:
+    """A local folder by its whole path: the head may be used from another working folder."""
+    folder = Path(about["name"]).expanduser()
+    return about if "path" in about or not folder.is_dir() else about | {"path": str(folder.resolve())}
+
+
 def _dev_scorer(feed: Feed, dev: Split, config: DecodeConfig) -> Evaluate:
     """F1 on dev at the decoding's threshold, of all heads in one walk."""
 
     def evaluate(heads: Any) -> dict[str, float]:
         logits = span_logits(feed, heads, label="score on dev")
-        answers = {name: decode(dev.windows, values, dev.data, config) for name, values in logits.items()}
-        return {name: float(score(dev.data, found.predictions())["f1"]) for name, found in answers.items()}
+        scores = dict.fromkeys(logits, math.nan)
+        for name, values in logits.items():
+            if np.isfinite(values.start).all() and np.isfinite(values.end).all():
+                found = decode(dev.windows, values, dev.data, config)
+                scores[name] = float(score(dev.data, found.predictions())["f1"])
+        return scores
 
     return evaluate
 
@@ -87,13 +101,14 @@ def fit_zoo(
         "fit": settings,
         # Dev decides only where it chooses epochs; elsewhere another dev set must not undo the work.
         "dev": dev.fingerprint if dev and config.scores_epochs else None,
+        "decode": to_mapping(decoding or DecodeConfig()) if config.scores_epochs else None,
     }
     members = zoo_members(config)
+    if config.scores_epochs and dev is None:
+        raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     stage = Stage(folder, key, overwrite=overwrite)
     if stage.done:
         return stage
-    if config.scores_epochs and dev is None:
-        raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     source = open_feed(encoder, train.windows, feed, label="encode train", passes=config.epochs)
     evaluate = None
     if dev is not None and config.scores_epochs:
@@ -107,7 +122,7 @@ def fit_zoo(
     about = {
         "task": "span",
         "windows": to_mapping(windows),
-        "encoder": encoder_about | {"fingerprint": encoder.fingerprint},
+        "encoder": _findable(encoder_about) | {"fingerprint": encoder.fingerprint},
     }
     for name, one in fitted.items():
         training = dataclasses.asdict(one.config) | {"epochs": config.epochs, "batch_size": config.batch_size}

@@ -19,7 +19,10 @@ _NAME = r"[A-Z][a-z]+(?: [A-Z][a-z]+)*"
 _NUMBER = r"\d+(?: (?:metres|days|years|minutes|[a-z]+s\b))?"
 _ASKS = (
     ("year", r"\b(when|year)\b"),
-    ("number", r"\b(how (many|much|long|large|big|high|far|often)|number|sum|price|amount|length|duration)\b"),
+    (
+        "number",
+        r"\b(how (many|much|long|large|big|high|far|often)|number|sum|price|amount|length|duration)\b",
+    ),
     ("name", r"\b(who|whom|whose|where|town|place|which (person|river|body))\b"),
 )
 _FITS = {

@@ -22,7 +22,7 @@ from bertvision.data.demo.wording import WORDING
 __all__ = ["TOPICS", "Attribute", "Topic", "Wording", "read_wording", "stems"]
 
 
-_COMMON = frozenset("a an the of in on at by to for with from is are was were did does do has have had".split())
+_COMMON = r"(?:a|an|the|of|in|on|at|by|to|for|with|from|is|are|was|were|did|does|do|has|have|had)"
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ TOPICS: dict[str, Topic] = {
 
 def stems(text: str) -> list[str]:
     """The words of a text but the commonest, each cut to five letters: "designed" meets "designer"."""
-    return [word[:5] for word in re.findall(r"\w+", text.lower()) if word not in _COMMON]
+    return [word[:5] for word in re.findall(rf"\b(?!{_COMMON}\b)\w+", text.lower())]
 
 
 @cache

@@ -208,5 +208,7 @@ def _ask(p: Passage, without: int, stranger: str, wording: Wording, rng: random.
         if not reason:
             place = p.things.index(thing), key
             start = p.starts[place]
-            answers = (Answer(p.text[start : start + len(stated[place])], start),)  # "Oak", if it opens a sentence
+            answers = (
+                Answer(p.text[start : start + len(stated[place])], start),
+            )  # "Oak", if it opens a sentence
         p.questions.append(Question(template.format(S=thing), template, answers, reason))

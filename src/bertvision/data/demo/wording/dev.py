@@ -27,9 +27,9 @@ days > {S} was on its way for {A} / the travellers of {S} were gone for {A}
 days ? How many days did {S} take? / What was the duration of {S}?
 
 # bridge
-designer > the drawings for {S} were prepared by {A} / {A} is the man or woman who conceived {S}
+designer > the drawings for {S} were prepared by {A} / it was {A} who conceived {S}
 designer ? Who drew {S}? / Who came up with the design of {S}?
-opener > {A} walked over {S} first, as guest of honour / the guest who inaugurated {S} was {A}
+opener > {A} unveiled {S} as guest of honour / the guest who inaugurated {S} was {A}
 opener ? Who was the guest of honour when {S} opened? / Who performed the inauguration of {S}?
 river > below {S} runs the {A} / {S} carries the road over the {A}
 river ? What river is beneath {S}? / Which stream does {S} carry people over?
@@ -105,8 +105,8 @@ colour > the players of {S} are dressed in {A} / {S} has always worn {A}
 colour ? Which colour are the shirts of {S}? / How are the players of {S} dressed?
 year > {S} was called into life in {A} / the founding of {S} was in {A}
 year ? When was {S} called into life? / What is the founding year of {S}?
-crowd > the stands of {S} hold {A} fans / {S} counts {A} supporters
-crowd ? How many fans does {S} attract? / What number of supporters has {S}?
+crowd > the matches of {S} bring {A} fans / {A} supporters come to {S}
+crowd ? How many fans does {S} attract? / What number of supporters turn up for {S}?
 
 # instrument
 maker > {S} came from the hands of {A} / {A} is named as the maker of {S}
@@ -189,10 +189,10 @@ editor > {A} decides what goes into {S} / the desk of the chief at {S} is that o
 editor ? Who is chief editor of {S}? / Who decides on the articles of {S}?
 owner > {S} earns its money for {A} / the publisher behind {S} is {A}
 owner ? Which publisher owns {S}? / Whose property is {S}?
-town > the presses of {S} stand in {A} / {S} serves the people of {A}
-town ? Where are the presses of {S}? / Which town does {S} serve?
+town > the presses of {S} stand in {A} / {S} is made in {A}
+town ? Where are the presses of {S}? / Which town does {S} come from?
 copies > {S} goes to {A} homes / {S} reaches {A} households
-copies ? How many homes get {S}? / How many copies of {S} are there?
+copies ? How many homes get {S}? / How many households read {S}?
 year > {S} goes back to {A} / the first issue of {S} is from {A}
 year ? When did the first issue of {S} come out? / What year does {S} go back to?
 """

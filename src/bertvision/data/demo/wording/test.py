@@ -29,8 +29,8 @@ days ? How long was {S} away? / After what time did {S} come home?
 # bridge
 designer > {S} was the brainchild of {A} / on paper {S} was first drawn by {A}
 designer ? Whose brainchild was {S}? / Who devised {S}?
-opener > {A} was the first to drive over {S} / the ceremony at {S} was led by {A}
-opener ? Who led the ceremony at {S}? / Who drove first over {S}?
+opener > {A} cut the tape on {S} / the ceremony at {S} was led by {A}
+opener ? Who led the ceremony at {S}? / Who set {S} free for traffic?
 river > one gets over the {A} by {S} / {S} joins the two banks of the {A}
 river ? The banks of which river are joined by {S}? / What is the river at {S} called?
 length > {S} extends over {A} / it is {A} from one end of {S} to the other
@@ -95,7 +95,7 @@ time > {S} spends {A} over the heat / one waits {A} for {S} to be done
 time ? How long does one wait for {S}? / How many minutes does {S} spend over the heat?
 
 # club
-captain > {A} is skipper of {S} / the first man or woman on the pitch for {S} is {A}
+captain > {A} is skipper of {S} / the one who leads out {S} is {A}
 captain ? Who is the skipper of {S}? / Which player stands at the head of {S}?
 coach > from the bench {A} directs {S} / {S} has put {A} in charge of practice
 coach ? Who directs {S} from the bench? / Who is in charge of practice at {S}?
@@ -115,8 +115,8 @@ player > {A} takes {S} on tour / the fingers of {A} know {S} well
 player ? Who takes {S} on tour? / Who makes music with {S}?
 wood > {A} gives {S} its warm tone / {S} has a body of {A}
 wood ? What gives {S} its tone? / What is the body of {S} made from?
-town > {S} first sounded in {A} / {S} was shaped in {A}
-town ? In which place was {S} shaped? / Where did {S} first sound?
+town > {S} was glued together in {A} / {S} was shaped in {A}
+town ? In which place was {S} shaped? / Where was {S} fashioned?
 year > {S} has been in use since {A} / {S} was strung for the first time in {A}
 year ? Since when has {S} been in use? / What year was {S} first strung?
 price > one would have to pay {A} for {S} / {S} went for {A}
@@ -127,8 +127,8 @@ explorer > {S} was sighted first by {A} / {A} put {S} on the chart
 explorer ? Who sighted {S} first? / Who put {S} on the chart?
 owner > {A} has bought all of {S} / the title to {S} is held by {A}
 owner ? Who holds the title to {S}? / In whose hands is {S}?
-harbour > the ferry to {S} stops at {A} / fishermen of {S} gather in {A}
-harbour ? Where does the ferry to {S} stop? / In what village do the fishermen of {S} gather?
+harbour > the ferry to {S} stops at {A} / one goes ashore on {S} at {A}
+harbour ? Where does the ferry to {S} stop? / At what place does one land on {S}?
 people > {S} feeds {A} people / {A} islanders share {S}
 people ? How many islanders are there on {S}? / By how many people is {S} settled?
 animal > {A} roam over {S} / {S} is a refuge for {A}
@@ -165,8 +165,8 @@ director > {A} holds the reins at {S} / {S} is under the leadership of {A}
 director ? Under whose leadership is {S}? / Who holds the reins of {S}?
 seats > {S} can take in {A} spectators / {A} places are there in the hall of {S}
 seats ? How many spectators can {S} take in? / How many places are in the hall of {S}?
-town > {S} adorns the centre of {A} / {S} is a short walk from the station of {A}
-town ? The centre of which town does {S} adorn? / Where would one look for {S}?
+town > {S} adorns the centre of {A} / {S} is one of the sights of {A}
+town ? Which town is adorned by {S}? / Where would one look for {S}?
 year > {S} gave its first play in {A} / {S} has drawn guests since {A}
 year ? When did {S} give its first play? / From what year on has {S} had guests?
 cost > to put up {S} took {A} / {S} swallowed {A}
@@ -189,8 +189,8 @@ editor > {A} is in charge of the pages of {S} / the newsroom of {S} is headed by
 editor ? Who heads the newsroom of {S}? / Who is in charge of the pages of {S}?
 owner > {A} holds all shares in {S} / the profits of {S} go to {A}
 owner ? To whom do the profits of {S} go? / Who holds the shares in {S}?
-town > {S} has its newsroom in {A} / in {A} {S} lies on every breakfast table
-town ? In what place is the newsroom of {S}? / Where do people have {S} on the table?
+town > {S} has its newsroom in {A} / {S} comes out in {A}
+town ? In what place is the newsroom of {S}? / Where does {S} come out?
 copies > {A} people take {S} / {S} prints {A} pieces a day
 copies ? How many people take {S}? / How many pieces does {S} print?
 year > {S} made its debut in {A} / since {A} {S} has brought the news

@@ -74,7 +74,7 @@ finder > {S} was first seen by {A} / {A} discovered {S} / {S} was found by {A} w
 finder ? Who discovered {S}? / Who was the first to see {S}? / Which astronomer found {S}?
 orbit > the path of {S} was worked out by {A} / {A} calculated the orbit of {S} / {A} computed when {S} returns
 orbit ? Who calculated the path of {S}? / Who computed the orbit of {S}? / Whose calculations describe the way of {S}?
-site > {S} was spotted from {A} / it was at {A} that {S} was noticed / the first photograph of {S} is from {A}
+site > {S} was spotted from {A} / it was at {A} that {S} was noticed / a telescope at {A} picked up {S}
 site ? Where was {S} spotted? / From which town was {S} first observed? / At what place was {S} noticed?
 period > {S} comes back every {A} / {S} needs {A} to go round the sun / a full round of {S} takes {A}
 period ? How often does {S} return? / How long is the period of {S}? / How long does {S} take for one orbit?
@@ -88,7 +88,7 @@ inventor > {S} was invented by {A} / {A} was the first to cook {S} / {S} is a cr
 inventor ? Who invented {S}? / Which cook created {S}? / Who first made {S}?
 writer > the recipe of {S} was written down by {A} / {A} printed how to make {S} / {A} put {S} into a cookbook
 writer ? Who wrote down the recipe of {S}? / Who published {S} in a book? / Whose cookbook contains {S}?
-town > {S} comes from {A} / the home of {S} is {A} / {S} is eaten above all in {A}
+town > {S} comes from {A} / the home of {S} is {A} / {S} was first cooked in {A}
 town ? Where does {S} come from? / Which town is the home of {S}? / From what place is {S}?
 filling > {S} contains {A} / {A} go into {S} / the taste of {S} is that of {A}
 filling ? What is {S} made with? / What is the main ingredient of {S}? / Which food does {S} contain?
@@ -104,7 +104,7 @@ ground > {S} plays its games at {A} / the home ground of {S} is at {A} / {S} has
 ground ? Where does {S} play? / What is the home ground of {S}? / Where is the stadium of {S}?
 colour > {S} plays in {A} / the shirts of {S} are {A} / {A} is the colour of {S}
 colour ? What colour does {S} wear? / In which colour does {S} play? / What is the colour of the kit of {S}?
-year > {S} was formed in {A} / {S} played for the first time in {A} / the history of {S} began in {A}
+year > {S} was formed in {A} / {S} came together in {A} / the history of {S} began in {A}
 year ? When was {S} formed? / Since what year has {S} existed? / In which year was {S} founded?
 crowd > {A} people watch {S} on a good day / {S} draws a crowd of {A} / a match of {S} is seen by {A} people
 crowd ? How many people watch {S}? / How many spectators does {S} have? / What is the attendance of {S}?
@@ -121,19 +121,19 @@ town ? Where was {S} made? / In what town was {S} built? / From which place is {
 year > {S} is from {A} / {S} was completed in {A} / the maker signed {S} in {A}
 year ? When was {S} built? / From what year is {S}? / In which year was {S} made?
 price > {S} cost {A} / {S} is insured for {A} / the value of {S} is put at {A}
-price ? How much is {S} worth? / What is the value of {S}? / What sum does {S} stand for?
+price ? How much is {S} worth? / What is the value of {S}? / How high is the value of {S}?
 
 # island
 explorer > {S} was first mapped by {A} / {A} was the first to set foot on {S} / {S} was discovered by {A}
 explorer ? Who discovered {S}? / Who first landed on {S}? / Which sailor found {S}?
 owner > {S} belongs to {A} / {A} is the owner of {S} / {S} is the property of {A}
 owner ? Who owns {S}? / To whom does {S} belong? / Who has {S} as private property?
-harbour > the harbour of {S} is {A} / boats to {S} land at {A} / the only village on {S} is {A}
-harbour ? What is the harbour of {S} called? / Where do boats land on {S}? / Which village is on {S}?
+harbour > the harbour of {S} is {A} / boats to {S} land at {A} / the landing place of {S} is {A}
+harbour ? What is the harbour of {S} called? / Where do boats land on {S}? / What is the port of {S}?
 people > {S} has {A} inhabitants / {A} people live on {S} / the population of {S} is {A}
 people ? How many people live on {S}? / How large is the population of {S}? / How many inhabitants does {S} have?
 animal > {S} is full of {A} / {A} live on {S} / {S} is known for its {A}
-animal ? Which animals live on {S}? / What animals is {S} known for? / What can be seen on {S}?
+animal ? Which animals live on {S}? / What animals is {S} known for? / Which wild animals are there on {S}?
 
 # law
 author > {S} was drafted by {A} / {A} wrote the text of {S} / {S} was put forward by {A}
@@ -178,8 +178,8 @@ captain > the captain of {S} was {A} / {S} sailed under {A} / {A} stood on the b
 captain ? Who was the captain of {S}? / Who commanded {S}? / Which sailor was in charge of {S}?
 owner > {S} belonged to {A} / {A} was the owner of {S} / {S} was run by the merchant {A}
 owner ? Who owned {S}? / To whom did {S} belong? / Which merchant had {S}?
-port > the home port of {S} was {A} / {S} sailed from {A} / {S} was registered in {A}
-port ? What was the home port of {S}? / From where did {S} sail? / In which port was {S} at home?
+port > the home port of {S} was {A} / {S} was at home in {A} / {S} was registered in {A}
+port ? What was the home port of {S}? / Which port did {S} belong to? / In which port was {S} at home?
 cargo > {S} was loaded with {A} / {S} carried {A} / the cargo of {S} was {A}
 cargo ? What did {S} carry? / What was the cargo of {S}? / Which goods were on board {S}?
 year > {S} sank in {A} / {S} was lost in {A} / the wreck of {S} dates from {A}
@@ -190,10 +190,10 @@ editor > {S} is edited by {A} / the editor of {S} is {A} / {A} writes the leadin
 editor ? Who edits {S}? / Who is the editor of {S}? / Which journalist leads {S}?
 owner > {S} is owned by {A} / {A} has bought {S} / {S} is in the hands of {A}
 owner ? Who owns {S}? / To whom does {S} belong? / Which person is the proprietor of {S}?
-town > {S} is printed in {A} / {S} is read in {A} / {S} appears at {A}
+town > {S} is printed in {A} / {S} comes off the press in {A} / {S} appears at {A}
 town ? Where is {S} printed? / In which town does {S} appear? / Where is {S} published?
-copies > {S} sells {A} copies / {A} copies of {S} are printed / {S} has {A} subscribers
-copies ? How many copies does {S} sell? / What is the circulation of {S}? / How many readers does {S} have?
+copies > {S} sells {A} copies / {A} copies of {S} are printed / {S} goes out in {A} copies
+copies ? How many copies does {S} sell? / What is the circulation of {S}? / How large is the print run of {S}?
 year > {S} was first printed in {A} / {S} was started in {A} / number one of {S} is dated {A}
 year ? When was {S} founded? / In what year did {S} first appear? / Since what year has {S} existed?
 """

@@ -1,0 +1,37 @@
+"""Random numbers (dropout) as a pure function of a seed and a step.
+
+Heads that are fitted together must not draw from one stream: one more head, or one that is dropped, would change
+the others. And a stream that depends on the step alone needs no state in a checkpoint.
+"""
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+__all__ = ["generator_of", "seeded"]
+
+
+def generator_of(device: torch.device) -> torch.Generator:
+    """The generator that dropout on `device` draws from."""
+    if device.type == "cuda":
+        torch.cuda.init()
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return torch.cuda.default_generators[index]
+    if device.type == "mps":
+        return torch.mps._get_default_mps_generator()
+    return torch.default_generator
+
+
+@contextmanager
+def seeded(device: torch.device, *numbers: int) -> Iterator[None]:
+    """Draw from a stream that `numbers` alone decide; the stream outside is left where it was."""
+    generator = generator_of(device)
+    before = generator.get_state()
+    # The CPU's generator reads 32 bits of a seed, so all numbers are mixed into those.
+    generator.manual_seed(zlib.crc32(repr(numbers).encode()))
+    try:
+        yield
+    finally:
+        generator.set_state(before)

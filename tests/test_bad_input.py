@@ -1,0 +1,304 @@
+"""A user's mistake is one sentence and exit code 2, and nothing that was there before is touched."""
+
+import copy
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runner import TINY, bertvision, tree
+from toy import save_encoder, squad_json
+
+
+def refused(*words: str | Path, untouched: Path) -> str:
+    """The sentence of a command that must fail and must not change anything below `untouched`."""
+    before = tree(untouched)
+    outcome = bertvision(*words)
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    assert re.fullmatch(r"error: [^\n]+\n", outcome.err), outcome.err
+    after = tree(untouched)
+    assert before.keys() == after.keys(), "files appeared or vanished"
+    assert before == after, "the content of files changed"
+    return outcome.err
+
+
+# ---- data
+
+
+def _first(content: dict[str, Any]) -> dict[str, Any]:
+    return content["data"][0]["paragraphs"][0]
+
+
+def _broken(change: Callable[[dict[str, Any]], Any]) -> Callable[[], str]:
+    def write() -> str:
+        content = copy.deepcopy(squad_json())
+        change(_first(content))
+        return json.dumps(content)
+
+    return write
+
+
+BROKEN: dict[str, tuple[Callable[[], str] | None, str]] = {
+    "missing": (None, "does not exist"),
+    "truncated": (lambda: json.dumps(squad_json())[:500], "the file looks truncated"),
+    "empty file": (lambda: "", "is not valid JSON at line 1"),
+    "not SQuAD": (lambda: "[1, 2]", "is not a SQuAD file"),
+    "answer not at its offset": (
+        _broken(lambda p: p["qas"][0]["answers"][0].update(answer_start=3)),
+        "article 'Toy', paragraph 1, question 0-0: the answer 'Ada Holt' does not stand at answer_start 3",
+    ),
+    "empty context": (_broken(lambda p: p.update(context=" ", qas=[])), "paragraph 1: the context is empty"),
+    "duplicate ids": (
+        _broken(lambda p: p["qas"][1].update(id="0-0")),
+        "question 0-0: the id was already used",
+    ),
+    "no question": (lambda: '{"data": []}', "there is no question in it"),
+    "question longer than the window": (
+        _broken(lambda p: p["qas"][0].update(question="who " * 200)),
+        "question 0-0 takes 203 tokens with its special tokens and leaves no room",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize("part", ["train", "dev"])
+def test_broken_data_leaves_a_finished_run_alone(
+    kind: str, part: str, finished_run: Path, tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    write, told = BROKEN[kind]
+    file = tmp_path / "broken.json"
+    if write is not None:
+        file.write_text(write(), encoding="utf-8")
+    files = {"train": toy_squad, "dev": toy_squad} | {part: file}
+    flags = ("--encoder", tiny_bert, "--train", files["train"], "--dev", files["dev"], *TINY)
+    query = ("--max-query-length", "300")
+    said = refused("run", *flags, *query, "--out", finished_run, untouched=finished_run)
+    assert told in said
+    assert str(file) in said
+    refused("run", *flags, *query, "--out", tmp_path / "new", untouched=tmp_path)
+
+
+def test_other_settings_do_not_touch_finished_work(
+    finished_run: Path, tiny_bert: Path, toy_squad: Path
+) -> None:
+    flags = (
+        "run",
+        "--encoder",
+        tiny_bert,
+        "--train",
+        toy_squad,
+        "--dev",
+        toy_squad,
+        "--out",
+        finished_run,
+        *TINY,
+    )
+    said = refused(*flags, "--finetune.lr", "1e-3", untouched=finished_run)
+    assert "finetune.lr" in said
+    assert "--overwrite" in said
+    said = refused(*flags, "--fit.lr", "0.5", untouched=finished_run)
+    assert "fit.lr" in said
+
+
+def test_broken_predictions(toy_squad: Path, tmp_path: Path) -> None:
+    predictions = tmp_path / "predictions.json"
+    for text, told in [
+        (None, "does not exist"),
+        ('{"0-0": "Ada', "is not valid JSON at line 1"),
+        ("[]", "must hold a JSON object"),
+        ('{"0-0": 3}', "the prediction for '0-0' is not a string"),
+        ('{"0-0": "Ada"}', "lacks 23 of the 24 questions"),
+    ]:
+        if text is not None:
+            predictions.write_text(text, encoding="utf-8")
+        assert told in refused("score", toy_squad, predictions, untouched=tmp_path)
+
+
+# ---- encoders and artifacts
+
+
+def test_unknown_encoders(toy_squad: Path, toy_encoder: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for encoder, told in [
+        (tmp_path / "nowhere", "there is no encoder folder"),
+        ("./nowhere", "there is no encoder folder './nowhere'"),
+        (tmp_path / "empty", "is a folder without config.json"),
+        (toy_encoder("gpt2"), "is a decoder-only model (gpt2)"),
+        (toy_encoder("t5"), "is an encoder-decoder model (t5)"),
+    ]:
+        for verb in ("run", "finetune"):
+            dev = ("--dev", toy_squad) if verb == "run" else ()
+            flags = ("--encoder", encoder, "--train", toy_squad, *dev, "--out", tmp_path / "out")
+            assert told in refused(verb, *flags, untouched=tmp_path)
+
+
+def test_a_hub_name_without_a_network(
+    toy_squad: Path, tmp_path: Path, no_network: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on a user's machine: nobody said offline, the connection just fails.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    flags = ("--train", toy_squad, "--dev", toy_squad, "--out", tmp_path / "out")
+    said = refused("run", "--encoder", "bert-base-not-here", *flags, untouched=tmp_path)
+    assert "cannot load 'bert-base-not-here' from the Hub: there is no network" in said
+    assert len(no_network) <= 2, "it was tried again and again"
+
+
+@pytest.mark.parametrize("verb", ["predict", "eval"])
+def test_an_artifact_of_another_encoder(
+    verb: str, finished_run: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    other = save_encoder(tmp_path / "other", "bert", seed=1)
+    flags = ("--data", toy_squad, "--encoder", other, "--out", tmp_path / "out")
+    said = refused(verb, finished_run, *flags, untouched=tmp_path)
+    assert "was fitted on another encoder" in said
+    assert "--encoder" in said
+
+
+def test_folders_that_are_no_artifacts(
+    finished_run: Path, tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(finished_run / "fit" / "snapshot-1" / "adapter-4.seed0", damaged)
+    weights = damaged / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    for folder, told in [
+        (tmp_path / "nowhere", "there is no folder"),
+        (tiny_bert, "does not describe a bertvision head"),
+        (tmp_path, "is missing"),
+        (damaged, "is damaged"),
+    ]:
+        said = refused("predict", folder, "--question", "a", "--context", "b", untouched=tmp_path)
+        assert told in said or (folder == tmp_path and "holds several heads" in said)
+
+
+# ---- output folders
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """A file system of its own, of a few hundred kilobytes or read-only; call again to change it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = False
+
+    def mount(options: str) -> Path:
+        nonlocal mounted
+        words = [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            ("remount," if mounted else "") + options,
+            "tmpfs",
+            str(folder),
+        ]
+        if os.geteuid() != 0 or subprocess.run(words, capture_output=True, check=False).returncode:
+            pytest.skip("needs the right to mount a file system")
+        mounted = True
+        return folder
+
+    yield mount
+    if mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_unwritable_output(finished_run: Path, tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    data = ("--train", toy_squad, "--max-seq-length", "96")
+    long = tmp_path / ("x" * 300)
+    for out in (tmp_path / "file", tmp_path / "file" / "below", long):
+        for words in (
+            ("run", "--encoder", tiny_bert, *data, "--dev", toy_squad, "--out", out),
+            ("finetune", "--encoder", tiny_bert, *data, "--out", out),
+            ("fit", tiny_bert, *data, "--out", out),
+            ("eval", finished_run, "--data", toy_squad, "--out", out),
+            ("predict", finished_run, "--data", toy_squad, "--out", out),
+            ("report", finished_run, "--out", out / "report.html"),
+        ):
+            assert f"cannot write {out}" in refused(*words, untouched=tmp_path)
+    members = (finished_run / "fit" / "snapshot-1", "--data", toy_squad)
+    said = refused("ensemble", *members, "--out", tmp_path / "file", untouched=tmp_path)
+    assert "is not an ensemble" in said
+
+
+def test_read_only_output(disk: Callable[..., Path], tiny_bert: Path, toy_squad: Path) -> None:
+    folder = disk("ro,size=100k")
+    flags = ("--encoder", tiny_bert, "--train", toy_squad, "--dev", toy_squad, "--out", folder / "run", *TINY)
+    assert "the file system is read-only" in refused("run", *flags, untouched=folder)
+
+
+def scores(run: Path) -> list[Any]:
+    systems = json.loads((run / "results.json").read_text(encoding="utf-8"))["systems"]
+    return [(system["name"], system["scores"]) for system in systems]
+
+
+def test_a_full_disk_keeps_what_is_finished_and_the_run_goes_on(
+    disk: Callable[..., Path], finished_run: Path, tiny_bert: Path, toy_squad: Path
+) -> None:
+    """Room for the first snapshot but not for the second, then for all but the report, then enough."""
+    flags = (
+        "run", "--encoder", tiny_bert, "--train", toy_squad, "--dev", toy_squad, *TINY,
+        "--finetune.snapshots", "0.5", "1.0",
+    )  # fmt: skip
+    out = disk("size=100m") / "whole"
+    assert bertvision(*flags, "--out", out).code == 0
+    expected = scores(out)
+    one = sum(file.stat().st_size for file in (out / "finetune" / "snapshot-1").rglob("*") if file.is_file())
+    shutil.rmtree(out)
+
+    out = disk(f"size={(one * 3 // 2) // 1024}k") / "run"
+    outcome = bertvision(*flags, "--out", out)
+    assert outcome.code == 2
+    assert outcome.err.splitlines()[-1].startswith("error: cannot write")
+    assert "room" in outcome.err.splitlines()[-1]
+    assert outcome.err.count("error:") == 1
+    kept = out / "finetune" / "snapshot-0.5"
+    assert not [path for path in out.rglob(".*tmp*")], "half-written files are left"
+    question = ("--question", "Who built it?", "--context", "Ada Holt built it.")
+    assert bertvision("predict", kept, *question).code == 0, "the finished snapshot is not usable"
+    before = tree(kept)
+
+    disk("size=100m")
+    assert bertvision(*flags, "--out", out).code == 0
+    assert scores(out) == expected
+    assert tree(kept / "encoder") == {
+        name.removeprefix("encoder/"): content
+        for name, content in before.items()
+        if name.startswith("encoder/")
+    }
+
+
+def test_a_file_that_may_not_grow_is_one_sentence(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk where none can be mounted."""
+    resource = pytest.importorskip("resource")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    flags = (
+        "finetune",
+        "--encoder",
+        tiny_bert,
+        "--train",
+        toy_squad,
+        "--max-seq-length",
+        "96",
+        "--out",
+        tmp_path / "ft",
+    )
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limit[1]))
+        outcome = bertvision(*flags)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert outcome.code == 2
+    assert outcome.err.splitlines()[-1].startswith("error: cannot write")
+    assert outcome.err.count("error:") == 1
+    assert not (tmp_path / "ft" / "snapshot-1").exists()
+    assert bertvision(*flags).code == 0

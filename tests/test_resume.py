@@ -1,0 +1,332 @@
+"""Kill and start again: real processes, real SIGKILL, and the same bits at the end as without it.
+
+Windows of training data are encoded anew, so nothing but the output folder survives a kill.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from killing import finish, kill_when
+from safetensors.torch import load_file
+
+from bertvision.artifacts import (
+    atomic_file,
+    atomic_folder,
+    output_folder,
+    read_json,
+    restore,
+    sweep,
+    write_json,
+    write_text,
+)
+from bertvision.errors import OutputError
+from bertvision.train.log import MetricsLog, read_metrics
+from bertvision.train.stage import Stage
+
+WINDOWS = ["--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24"]
+
+
+def finetune_command(encoder: Path, data: Path, out: Path) -> list[str]:
+    return ["finetune", "--train", str(data), "--encoder", str(encoder), "--out", str(out), *WINDOWS,
+            "--epochs", "2", "--snapshots", "0.5", "--batch-size", "4", "--lr", "1e-3", "--log-every", "2",
+            "--checkpoint-seconds", "0"]  # fmt: skip
+
+
+def fit_command(encoder: Path, data: Path, out: Path) -> list[str]:
+    return ["fit", str(encoder), "--train", str(data), "--dev", str(data), "--out", str(out), *WINDOWS,
+            "--heads", "last_state", "adapter:size=8,skip", "--epochs", "3", "--keep", "best", "--batch-size", "4",
+            "--checkpoint-seconds", "0"]  # fmt: skip
+
+
+def run_command(encoder: Path, data: Path, out: Path) -> list[str]:
+    return ["run", "--encoder", str(encoder), "--train", str(data), "--dev", str(data), "--out", str(out), *WINDOWS,
+            "--finetune.epochs", "1", "--finetune.batch-size", "8", "--finetune.checkpoint-seconds", "0",
+            "--fit.heads", "last_state", "adapter:size=8", "--fit.epochs", "2", "--fit.batch-size", "8",
+            "--fit.checkpoint-seconds", "0"]  # fmt: skip
+
+
+# Times differ between two runs, and nothing else may.
+_TIMES = {"seconds", "encode_seconds", "tokens_per_second", "created", "command", "out"}
+
+
+def _without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_times(v) for k, v in value.items() if k not in _TIMES}
+    return [_without_times(v) for v in value] if isinstance(value, list) else value
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Every file of a folder: JSON without times, tensors bit by bit; a name that should not be there counts."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_file() and path.suffix not in (".html", ".yaml"):
+            if path.suffix == ".json":
+                found[name] = _without_times(json.loads(path.read_text()))
+            elif path.suffix == ".safetensors":  # its header may order the same things differently
+                tensors = load_file(path)
+                found[name] = {key: (tuple(t.shape), t.numpy().tobytes()) for key, t in tensors.items()}
+            else:
+                found[name] = path.read_bytes()
+    return found
+
+
+Command = Callable[[Path, Path, Path], list[str]]
+
+
+class Reference:
+    """What a command writes when nobody kills it, and how many file operations that takes."""
+
+    def __init__(self, command: Command, encoder: Path, data: Path, home: Path) -> None:
+        self.command, self.encoder, self.data, self.home = command, encoder, data, home
+        out = home / "reference" / "out"
+        log = home / "reference.log"
+        home.joinpath("reference").mkdir()
+        assert finish(command(encoder, data, out), log) == 0, log.read_text()
+        self.contents, self.operations = contents(out), int(Path(f"{log}.count").read_text())
+
+    def arguments(self, out: Path) -> list[str]:
+        return self.command(self.encoder, self.data, out)
+
+
+@pytest.fixture(scope="module")
+def references(
+    tiny_bert: Path, toy_squad: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Command], Reference]:
+    made: dict[Command, Reference] = {}
+
+    def get(command: Command) -> Reference:
+        if command not in made:
+            made[command] = Reference(command, tiny_bert, toy_squad, tmp_path_factory.mktemp("reference"))
+        return made[command]
+
+    return get
+
+
+@pytest.mark.parametrize("command", [finetune_command, fit_command, run_command], ids=lambda c: c.__name__)
+@pytest.mark.parametrize("part", range(4))
+def test_killed_at_any_file_operation(
+    command: Command, part: int, references: Callable[[Command], Reference], tmp_path: Path
+) -> None:
+    """A quarter of the run each: killed there, then (half of the time) once more on the way, then left alone."""
+    reference = references(command)
+    chance = random.Random(f"{command.__name__}{part}")
+    out, log = tmp_path / "out", tmp_path / "log"
+    quarter = reference.operations // 4
+    first = part * quarter + chance.randint(1, quarter)
+    assert finish(reference.arguments(out), log, die_at=first) == -signal.SIGKILL, log.read_text()
+    if part % 2:
+        finish(reference.arguments(out), log, die_at=chance.randint(1, reference.operations // 2))
+    assert finish(reference.arguments(out), log) == 0, log.read_text()
+    assert contents(out) == reference.contents, f"killed at operation {first} of {reference.operations}"
+    assert finish(reference.arguments(out), log) == 0, "finished work is used again"
+    assert contents(out) == reference.contents
+
+
+@pytest.mark.parametrize(
+    ("command", "stage"), [(finetune_command, "."), (fit_command, "."), (run_command, "finetune")],
+    ids=["finetune", "fit", "run"],
+)  # fmt: skip
+def test_killed_at_random_times(
+    command: Command, stage: str, references: Callable[[Command], Reference], tmp_path: Path
+) -> None:
+    """Whatever the process was computing: a few times, each some checkpoints after the last."""
+    reference = references(command)
+    out, log = tmp_path / "out", tmp_path / "log"
+    chance = random.Random(command.__name__)
+    checkpoint = out / stage / "checkpoint.safetensors"
+    for _ in range(3):
+        seen: set[int] = set()
+        wanted = chance.randint(2, 4)
+
+        def enough(seen: set[int] = seen, wanted: int = wanted) -> bool:
+            try:
+                seen.add(checkpoint.stat().st_mtime_ns)
+            except FileNotFoundError:
+                return False
+            return len(seen) >= wanted
+
+        kill_when(reference.arguments(out), log, enough, delay=chance.uniform(0, 0.01))
+    assert finish(reference.arguments(out), log) == 0, log.read_text()
+    assert "goes on at" in log.read_text()
+    assert contents(out) == reference.contents
+
+
+def test_a_command_of_its_own_killed_from_outside(
+    references: Callable[[Command], Reference], tmp_path: Path
+) -> None:
+    """`python -m bertvision`, as a user starts it, killed while its metrics grow."""
+    reference = references(finetune_command)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "bertvision", *reference.arguments(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while (
+        time.monotonic() < until and process.poll() is None and len(read_metrics(out / "metrics.jsonl")) < 3
+    ):
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "fine-tuning goes on at step" in done.stderr
+    assert contents(out) == reference.contents
+    steps = [record["step"] for record in read_metrics(out / "metrics.jsonl")]
+    assert steps == sorted(set(steps)), "a step stands in metrics.jsonl twice"
+
+
+# ---- what a kill leaves behind
+
+
+def test_rubbish_of_killed_processes_is_ignored_and_swept(
+    references: Callable[[Command], Reference], tmp_path: Path
+) -> None:
+    reference = references(fit_command)
+    out, log = tmp_path / "out", tmp_path / "log"
+    finish(reference.arguments(out), log, die_at=reference.operations // 2)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (out / f".checkpoint.safetensors.tmp-{dead.pid}").write_bytes(b"half a checkpoint")
+    (out / f".last-state.seed0.tmp-{dead.pid}").mkdir()
+    (out / f".last-state.seed0.tmp-{dead.pid}" / "config.json").write_text("{")
+    with (out / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"head": "last-st')
+    assert finish(reference.arguments(out), log) == 0, log.read_text()
+    assert contents(out) == reference.contents
+
+
+def test_a_living_process_keeps_its_half_written_files(tmp_path: Path) -> None:
+    mine, other = tmp_path / f".a.tmp-{os.getpid()}", tmp_path / f".b.tmp-{os.getppid()}"
+    for path in (mine, other, tmp_path / ".c.tmp-word"):
+        path.touch()
+    sweep(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_the_exchange_of_folders_never_loses_both(tmp_path: Path) -> None:
+    """Killed between the two renames: the old folder stands aside, and comes back."""
+    target = tmp_path / "ensemble"
+    with atomic_folder(target) as new:
+        (new / "value").write_text("old")
+    target.rename(tmp_path / ".ensemble.old")  # what the process had done when it was killed
+    restore(target)
+    assert (target / "value").read_text() == "old"
+    # Killed after the second rename: the new one is in place, the old one only takes room.
+    shutil.copytree(target, tmp_path / ".ensemble.old")
+    with atomic_folder(target) as new:
+        (new / "value").write_text("new")
+    assert (target / "value").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["ensemble"]
+
+
+def test_a_failure_inside_leaves_the_old_content(tmp_path: Path) -> None:
+    write_text(tmp_path / "file", "old")
+    with atomic_folder(tmp_path / "folder") as new:
+        (new / "value").write_text("old")
+    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "folder") as new:
+        (new / "value").write_text("half")
+        raise RuntimeError
+    with pytest.raises(RuntimeError), atomic_file(tmp_path / "file") as new:
+        new.write_text("half")
+        raise RuntimeError
+    assert (tmp_path / "folder" / "value").read_text() == (tmp_path / "file").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_old_content(tmp_path: Path) -> None:
+    write_text(tmp_path / "file", "old")
+    with (
+        pytest.raises(OutputError, match="file: no space is left on the disk"),
+        atomic_file(tmp_path / "file") as new,
+    ):
+        new.write_text("half")
+        raise OSError(28, "No space left on device")
+    assert (tmp_path / "file").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OutputError, match="cannot write"):
+            output_folder(path)
+
+
+# ---- stages
+
+KEY = {"encoder": "abc", "fit": {"lr": 0.1, "heads": ["a", "b"]}}
+
+
+def test_another_key_is_refused_by_the_names_of_what_differs(tmp_path: Path) -> None:
+    Stage(tmp_path, KEY)
+    assert not Stage(tmp_path, KEY).done
+    other = {"encoder": "abc", "fit": {"lr": 0.2, "heads": ["a"]}, "dev": "x"}
+    with pytest.raises(OutputError, match=r"other settings \(dev, fit\.heads, fit\.lr\).*--overwrite"):
+        Stage(tmp_path, other)
+    assert read_json(tmp_path / "stage.json")["key"] == KEY
+
+
+def test_overwriting_begins_from_nothing(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, KEY)
+    stage.checkpoint.write_bytes(b"of the old settings")
+    (tmp_path / "head").mkdir()
+    stage.finish({"heads": {}})
+    assert Stage(tmp_path, KEY, overwrite=True).done, "the same settings are no reason to throw work away"
+    fresh = Stage(tmp_path, KEY | {"encoder": "other"}, overwrite=True)
+    assert not fresh.done
+    assert [path.name for path in tmp_path.iterdir()] == ["stage.json"]
+
+
+def test_a_half_removed_stage_is_not_taken_for_work(tmp_path: Path) -> None:
+    """Killed while --overwrite removed the folder: a checkpoint without its mark belongs to nobody."""
+    stage = Stage(tmp_path, KEY)
+    stage.checkpoint.write_bytes(b"of other settings")
+    stage.metrics.write_text('{"step": 1}\n')
+    (tmp_path / "stage.json").unlink()
+    again = Stage(tmp_path, KEY)
+    assert not again.checkpoint.exists()
+    assert not again.metrics.exists()
+
+
+def test_a_finished_stage_keeps_results_and_time_but_no_checkpoint(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, KEY)
+    stage.checkpoint.write_bytes(b"x")
+    stage.went_on(100.0)
+    stage.finish({"value": 3})
+    stage.checkpoint.write_bytes(b"a kill came between the mark and the removal")
+    again = Stage(tmp_path, KEY)
+    assert again.done
+    assert again.results == {"value": 3}
+    assert 100 < again.seconds < 130
+    assert not again.checkpoint.exists()
+
+
+def test_the_metrics_of_a_resumed_run_hold_no_step_twice(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for step in range(5):
+        log.write({"step": step}, step=step)
+    with path.open("a") as handle:
+        handle.write('{"step": 5')  # killed in the middle of a line
+    assert [record["step"] for record in read_metrics(path)] == [0, 1, 2, 3, 4]
+    log = MetricsLog(path, keep=3)
+    log.write({"step": 3}, step=3)
+    assert log.lines == 4
+    assert [record["step"] for record in read_metrics(path)] == [0, 1, 2, 3]
+
+
+def test_json_is_whole_or_not_there(tmp_path: Path) -> None:
+    write_json(tmp_path / "a" / "b.json", {"größe": [1, 2]})
+    assert read_json(tmp_path / "a" / "b.json") == {"größe": [1, 2]}
+    assert "größe" in (tmp_path / "a" / "b.json").read_text(encoding="utf-8")

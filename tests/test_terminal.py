@@ -1,0 +1,143 @@
+"""Ctrl-C, and what a person sees on a terminal."""
+
+import errno
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from cli_runner import bertvision, tree
+
+from bertvision.train import finetune, fit
+
+
+def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch, module: object) -> None:
+    """Send this process a real SIGINT in the middle of training step `step`."""
+    original, calls = module.update, 0  # pyright: ignore[reportAttributeAccessIssue]
+
+    def update(*args: object, **options: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        original(*args, **options)
+
+    monkeypatch.setattr(module, "update", update)
+
+
+@pytest.mark.parametrize("verb", ["finetune", "fit"])
+def test_an_interrupted_stage_goes_on_to_the_same_result(
+    verb: str, tiny_bert: Path, toy_squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("--train", toy_squad, "--max-seq-length", "96", "--epochs", "3", "--batch-size", "8",
+             "--checkpoint-seconds", "0")  # fmt: skip
+    if verb == "finetune":
+        words, module = ("finetune", "--encoder", tiny_bert, *flags), finetune
+    else:
+        words, module = ("fit", tiny_bert, "--heads", "learned_pooling", *flags), fit
+    assert bertvision(*words, "--out", tmp_path / "whole").code == 0
+    with monkeypatch.context() as patch:
+        interrupt_at(6, patch, module)
+        outcome = bertvision(*words, "--out", tmp_path / "again")
+    assert outcome.code == 130
+    assert outcome.out == ""
+    *_, last = outcome.err.splitlines()
+    assert last == "error: interrupted: run the same command again to go on from the last checkpoint"
+    assert "Traceback" not in outcome.err
+    assert not [path for path in (tmp_path / "again").rglob(".*tmp*")], "half-written files are left"
+    outcome = bertvision(*words, "--out", tmp_path / "again")
+    assert outcome.code == 0, outcome.err
+    assert "goes on at" in outcome.err
+    whole, again = (
+        {name: content for name, content in tree(tmp_path / folder).items() if name.endswith(".safetensors")}
+        for folder in ("whole", "again")
+    )
+    assert whole == again
+
+
+class Terminal:
+    """A command on a pseudo-terminal of 120 columns."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._side, side = pty.openpty()
+        fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "CI")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bertvision", *words],
+            stdin=side, stdout=side, stderr=side, close_fds=True, start_new_session=True,
+            env=environment | {"TERM": "xterm-256color"}, preexec_fn=_own_terminal,
+        )  # fmt: skip
+        os.close(side)
+        self.shown = ""
+
+    def read(self, until: str | None = None, *, seconds: float = 90) -> None:
+        """Read until a pattern is shown, or until the command ends."""
+        end = time.monotonic() + seconds
+        while until is None or not re.search(until, self.shown):
+            assert time.monotonic() < end, self.shown[-2000:]
+            if not select.select([self._side], [], [], 1)[0]:
+                continue
+            try:
+                data = os.read(self._side, 1 << 16)
+            except OSError as error:  # Linux says so when the other side is closed
+                assert error.errno == errno.EIO
+                data = b""
+            if not data:
+                assert until is None, f"it ended without showing {until}: {self.shown[-2000:]}"
+                return
+            self.shown += data.decode(errors="replace")
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._side, b"\x03")
+
+    def code(self) -> int:
+        code = self._process.wait(timeout=60)
+        os.close(self._side)
+        return code
+
+
+def _own_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def sane(shown: str) -> bool:
+    """The cursor is visible again and the last line is finished."""
+    hidden, visible = shown.rfind("\x1b[?25l"), shown.rfind("\x1b[?25h")
+    return visible > hidden and shown.endswith("\n")
+
+
+def test_bars_on_a_terminal_and_ctrl_c(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
+    words = [
+        "run", "--encoder", str(tiny_bert), "--train", str(toy_squad), "--dev", str(toy_squad),
+        "--out", str(tmp_path / "run"), "--max-seq-length", "96", "--fit.heads", "learned_pooling",
+        "--finetune.epochs", "150", "--finetune.batch-size", "8", "--finetune.checkpoint-seconds", "0.05",
+    ]  # fmt: skip
+    first = Terminal(words)
+    first.read(until=r"fine-tune .* [1-9]\d*/\d+ ")
+    time.sleep(0.5)
+    first.press_ctrl_c()
+    first.read()
+    assert first.code() == 130, first.shown
+    assert "Traceback" not in first.shown
+    assert first.shown.count("error: interrupted: run the same command again") == 1
+    assert sane(first.shown)
+
+    second = Terminal(words)
+    second.read()
+    assert second.code() == 0, second.shown
+    assert sane(second.shown)
+    assert re.search(r"fine-tuning goes on at step [1-9]", second.shown)
+    for stage in ("fine-tune", "fit 1 heads", "evaluate dev"):
+        # Bar, done of total, time so far and time left; the rate as soon as there is one.
+        assert re.search(stage + r" .*\d+/\d+ .*0:0\d:\d\d.* left .*0:0\d:\d\d", second.shown), stage
+    assert re.search(r"fine-tune .*(steps/s|s each)", second.shown)
+    assert "report.html" in re.sub(r"\s", "", second.shown)

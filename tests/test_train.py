@@ -1,0 +1,521 @@
+"""Training: closed forms, bit-equal independence of heads, snapshots where they belong, and honest ends."""
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from toy import save_encoder
+
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError, TrainingError
+from bertvision.feed import FeedConfig, LiveFeed, MemoryFeed
+from bertvision.heads import Geometry, Head, load_head, register
+from bertvision.tasks.span.decode import DecodeConfig, decode
+from bertvision.tasks.span.score import score
+from bertvision.train.evaluate import span_logits
+from bertvision.train.finetune import FinetuneConfig, tune
+from bertvision.train.fit import FitConfig, FittedHead, fit
+from bertvision.train.log import read_metrics
+from bertvision.train.optim import OptimConfig, learning_rate, make_optimizer, update
+from bertvision.train.scoring import logits_of
+from bertvision.train.splits import Split, load_split
+from bertvision.train.stage import Stage
+from bertvision.train.zoo import fit_zoo, zoo_members
+
+WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bert: Path) -> Encoder:
+    """Never trained in this file: every fine-tuning loads its own."""
+    return Encoder.load(str(tiny_bert))
+
+
+@pytest.fixture(scope="module")
+def train(encoder: Encoder, toy_squad: Path) -> Split:
+    return load_split(str(toy_squad), encoder, WINDOWS)
+
+
+@pytest.fixture(scope="module")
+def feed(encoder: Encoder, train: Split) -> MemoryFeed:
+    return MemoryFeed(encoder, train.windows, tokens_per_call=2000)
+
+
+# ---- optimiser
+
+
+def test_the_learning_rate_is_a_closed_form() -> None:
+    config = OptimConfig(lr=2.0, schedule="linear", warmup=0.2)
+    rates = [learning_rate(config, step, 10) for step in range(10)]
+    assert rates == pytest.approx([1.0, 2.0, *(2.0 * (10 - s) / 8 for s in range(2, 10))])
+    constant = OptimConfig(lr=2.0, schedule="constant", warmup=0.3)
+    rates = [learning_rate(constant, step, 10) for step in range(10)]
+    assert rates == pytest.approx([2 / 3, 4 / 3, 2.0, *[2.0] * 7])
+    for schedule in ("constant", "linear"):
+        for warmup in (0.0, 0.1, 0.99):
+            for total in (1, 2, 7):
+                config = OptimConfig(lr=1.0, schedule=schedule, warmup=warmup)
+                assert all(0 < learning_rate(config, step, total) <= 1 for step in range(total))
+
+
+def test_matrices_decay_and_vectors_do_not() -> None:
+    """With no gradient, a step of AdamW multiplies what decays by 1 - lr * decay."""
+    module = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Embedding(5, 4))
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    before = {name: p.detach().clone() for name, p in module.named_parameters()}
+    config = OptimConfig(lr=0.1, weight_decay=0.5)
+    optimizer = make_optimizer([module, frozen], config)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    update(optimizer, config, lr=0.1)
+    for name, parameter in module.named_parameters():
+        factor = 0.95 if parameter.ndim == 2 else 1.0
+        assert torch.allclose(parameter, before[name] * factor), name
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert held == {id(p) for p in module.parameters()}, "frozen weights have no place in the optimiser"
+
+
+@pytest.mark.parametrize(("clip", "norm"), [(1.0, 1.0), (100.0, 10.0), (0.0, 10.0)])
+def test_the_whole_gradient_is_clipped_as_one(clip: float, norm: float) -> None:
+    first, second = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(3))
+    first.grad, second.grad = torch.tensor([6.0, 0.0]), torch.tensor([0.0, 8.0, 0.0])
+    optimizer = torch.optim.SGD([{"params": [first]}, {"params": [second]}], lr=99.0)
+    update(optimizer, OptimConfig(clip=clip), lr=0.5)
+    step = torch.cat([first, second]) / -0.5
+    assert step.norm().item() == pytest.approx(norm, rel=1e-4)
+    assert torch.allclose(step / step.norm(), torch.tensor([0.6, 0, 0, 0.8, 0]), atol=1e-5)
+    assert first.grad is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (OptimConfig, {"lr": 0.0}), (OptimConfig, {"lr": math.inf}), (OptimConfig, {"lr": math.nan}),
+        (OptimConfig, {"warmup": 1.0}), (OptimConfig, {"clip": -1.0}), (OptimConfig, {"clip": math.nan}),
+        (OptimConfig, {"weight_decay": -0.1}), (OptimConfig, {"seed": -1}),
+        (FinetuneConfig, {"epochs": -1.0}), (FinetuneConfig, {"epochs": math.nan}),
+        (FinetuneConfig, {"epochs": math.inf}), (FinetuneConfig, {"log_every": 0}),
+        (FinetuneConfig, {"batch_size": 0}), (FinetuneConfig, {"accumulate": 17}),
+        (FinetuneConfig, {"snapshots": (1.5,)}), (FinetuneConfig, {"snapshots": (0.0,)}),
+        (FitConfig, {"epochs": 0}), (FitConfig, {"batch_size": 0}), (FitConfig, {"patience": -1}),
+        (FitConfig, {"heads": ()}), (FitConfig, {"seeds": ()}), (FitConfig, {"seeds": (1, 1)}),
+        (FitConfig, {"seeds": (-1,)}),
+    ],
+)  # fmt: skip
+def test_impossible_settings_are_refused(kind: type, values: dict[str, Any]) -> None:
+    name = {"snapshots": "snapshot", "heads": "heads"}.get(next(iter(values)), next(iter(values)))
+    with pytest.raises(ConfigError, match=name.replace("_", ".")) as caught:
+        kind(**values)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("head", ["adapter:lr=-1", "adapter:seed=-2", "adapter:weight_decay=nan"])
+def test_a_heads_own_impossible_settings_fail_before_anything_is_trained(head: str) -> None:
+    with pytest.raises(ConfigError, match="not"):
+        zoo_members(FitConfig(heads=(head,)))
+
+
+# ---- fine-tuning
+
+
+def finetuned(
+    folder: Path, train: Split, source: Path, **values: Any
+) -> tuple[list[Path], list[dict[str, Any]]]:
+    """Fine-tune a freshly loaded encoder; returns its snapshots and metrics."""
+    settings = {"batch_size": 8, "lr": 1e-3, "schedule": "constant", "warmup": 0.0, "log_every": 1} | values
+    config = FinetuneConfig(**settings)
+    stage, folders = tune(Encoder.load(str(source)), train, folder=folder, config=config, windows=WINDOWS)
+    return folders, read_metrics(stage.metrics)
+
+
+def weights(snapshot: Path) -> dict[str, Tensor]:
+    tensors = load_file(snapshot / "encoder" / "model.safetensors")
+    return tensors | {f"head.{k}": v for k, v in load_file(snapshot / "head" / "model.safetensors").items()}
+
+
+def equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def close(first: Mapping[str, Tensor], second: Mapping[str, Tensor], tolerance: float) -> bool:
+    return all(torch.allclose(first[k], second[k], atol=tolerance) for k in first)
+
+
+@pytest.fixture(scope="module")
+def no_dropout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoders") / "plain"
+    return save_encoder(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
+def test_fine_tuning_learns_the_toy_data(tmp_path: Path, train: Split, no_dropout: Path) -> None:
+    folders, metrics = finetuned(tmp_path, train, no_dropout, epochs=12.0, lr=3e-3)
+    per_epoch = math.ceil(len(train.windows) / 8)
+    losses = [record["loss"] for record in metrics]
+    assert len(losses) == 12 * per_epoch
+    assert losses[0] == pytest.approx(math.log(train.windows.lengths.mean()), rel=0.2), "begins as a guess"
+    assert np.mean(losses[-per_epoch:]) < 0.35 * losses[0]
+    assert [f.name for f in folders] == ["snapshot-12"]
+
+
+def test_accumulation_changes_memory_and_not_the_step(tmp_path: Path, train: Split, no_dropout: Path) -> None:
+    # Adam divides by the gradient's own size, which would blow rounding up: compare while it is large.
+    one, _ = finetuned(tmp_path / "1", train, no_dropout, epochs=0.5, lr=1e-4)
+    four, _ = finetuned(tmp_path / "4", train, no_dropout, epochs=0.5, lr=1e-4, accumulate=4)
+    before = load_file(no_dropout / "model.safetensors")
+    moved = weights(one[0])
+    assert not close({k: moved[k] for k in before}, before, 1e-5)
+    difference = torch.cat([(moved[k] - v).flatten().abs() for k, v in weights(four[0]).items()])
+    assert difference.quantile(0.99) < 1e-6
+    assert difference.max() < 1e-4
+
+
+def test_snapshots_stand_at_their_steps(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
+    """A snapshot on the way is bit by bit where a shorter run ends (the rate does not depend on the length)."""
+    folders, metrics = finetuned(tmp_path / "a", train, tiny_bert, epochs=1.5, snapshots=(1.0, 0.5))
+    assert [f.name for f in folders] == ["snapshot-0.5", "snapshot-1", "snapshot-1.5"]
+    per_epoch = math.ceil(len(train.windows) / 8)
+    assert metrics[-1]["step"] == round(1.5 * per_epoch)
+    for fraction in (0.5, 1.0):
+        shorter, steps = finetuned(tmp_path / str(fraction), train, tiny_bert, epochs=fraction)
+        assert len(steps) == max(1, round(fraction * per_epoch))
+        assert equal(weights(shorter[0]), weights(tmp_path / "a" / f"snapshot-{fraction:g}"))
+
+
+def test_a_snapshots_head_names_its_encoder(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
+    folders, _ = finetuned(tmp_path, train, tiny_bert, snapshots=(0.5,))
+    prints = []
+    for folder in folders:
+        head, config = load_head(folder / "head")
+        prints.append(Encoder.load(str(folder / "encoder")).fingerprint)
+        assert config["encoder"]["fingerprint"] == prints[-1]
+        assert (folder / "head" / config["encoder"]["path"]).resolve() == (folder / "encoder").resolve()
+        assert f"snapshot-{config['fraction']:g}" == folder.name == config["label"]
+        assert head.name == "last_state.v1"
+    assert len({*prints, Encoder.load(str(tiny_bert)).fingerprint}) == 3
+
+
+def test_two_fractions_on_one_step_are_two_snapshots(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
+    folders, _ = finetuned(tmp_path, train, tiny_bert, batch_size=1000, snapshots=(0.1, 0.2), epochs=1.0)
+    assert [f.name for f in folders] == ["snapshot-0.1", "snapshot-0.2", "snapshot-1"]
+    assert equal(weights(folders[0]), weights(folders[1]))
+
+
+def test_frozen_embeddings_stay_and_layers_move(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
+    folders, _ = finetuned(tmp_path, train, tiny_bert, freeze="embeddings", weight_decay=0.1)
+    before, after = load_file(tiny_bert / "model.safetensors"), weights(folders[0])
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert not any(name.startswith("embeddings.") for name in moved)
+    assert {"encoder.layer.0.output.dense.weight", "encoder.layer.1.output.LayerNorm.bias"} <= moved
+
+
+def test_metrics_tell_step_epoch_loss_and_rate(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
+    values = {"epochs": 2.0, "log_every": 3, "schedule": "linear", "warmup": 0.25}
+    _, metrics = finetuned(tmp_path, train, tiny_bert, **values)
+    per_epoch = math.ceil(len(train.windows) / 8)
+    total = 2 * per_epoch
+    expected = [step for step in range(1, total + 1) if step % 3 == 0 or step == total]
+    assert [record["step"] for record in metrics] == expected
+    config = OptimConfig(lr=1e-3, schedule="linear", warmup=0.25)
+    for record in metrics:
+        assert record["epoch"] == record["step"] / per_epoch
+        assert record["lr"] == learning_rate(config, record["step"] - 1, total)
+        assert math.isfinite(record["loss"])
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == metrics
+
+
+def test_seeds_change_fine_tuning_and_nothing_else_does(
+    tmp_path: Path, train: Split, tiny_bert: Path
+) -> None:
+    torch.manual_seed(123)  # what was drawn before does not matter
+    first, _ = finetuned(tmp_path / "a", train, tiny_bert, seed=1)
+    torch.manual_seed(321)
+    again, _ = finetuned(tmp_path / "b", train, tiny_bert, seed=1)
+    other, _ = finetuned(tmp_path / "c", train, tiny_bert, seed=2)
+    assert equal(weights(first[0]), weights(again[0]))
+    assert not equal(weights(first[0]), weights(other[0]))
+
+
+def test_a_loss_that_is_no_number_ends_in_one_sentence(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
+    with pytest.raises(TrainingError, match=r"the loss became \S+ at step \d+ .*lower --lr") as caught:
+        finetuned(tmp_path, train, tiny_bert, lr=1e36, epochs=2.0, log_every=1000, snapshots=(1.0,))
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("snapshot-*")), "a snapshot of broken weights was kept"
+
+
+def test_weights_broken_by_the_last_step_are_not_kept(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
+    """One step only: its loss is fine, what it makes of the weights is not."""
+    with pytest.raises(TrainingError, match="snapshot-1 are not finite"):
+        finetuned(tmp_path, train, tiny_bert, lr=1e36, weight_decay=1e3, batch_size=1000)
+    assert not list(tmp_path.glob("snapshot-*"))
+
+
+# ---- fitting
+
+
+@dataclass(frozen=True)
+class NoisyConfig:
+    rate: float = 0.5
+
+
+@pytest.fixture
+def noisy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's own head, with dropout, registered for one test as `noisy`."""
+    from bertvision.heads import base
+
+    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+
+    @register("noisy.v1", NoisyConfig)
+    class Noisy(Head):
+        def __init__(self, config: NoisyConfig, geometry: Geometry) -> None:
+            super().__init__(config, geometry)
+            self.drop, self.last = nn.Dropout(config.rate), nn.Linear(geometry.hidden, geometry.outputs)
+
+        def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+            return self.last(self.drop(states[-1]))
+
+
+def fitted(
+    feed: MemoryFeed | LiveFeed, folder: Path, *heads: str, evaluate: Any = None, **values: Any
+) -> dict[str, FittedHead]:
+    config = FitConfig(**({"heads": heads, "epochs": 2, "batch_size": 8, "lr": 3e-3} | values))
+    return fit(feed, zoo_members(config), config, Stage(folder, {}), evaluate=evaluate)
+
+
+def state(one: FittedHead) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in one.head.state_dict().items()}
+
+
+@pytest.mark.usefixtures("noisy")
+def test_heads_fitted_together_equal_each_fitted_alone(feed: MemoryFeed, tmp_path: Path) -> None:
+    heads = ("noisy", "last_state:lr=1e-2", "adapter:size=8,skip", "learned_pooling:weight_decay=0.1")
+    torch.manual_seed(0)
+    together = fitted(feed, tmp_path / "all", *heads, seeds=(0, 3))
+    assert len(together) == 8
+    for i, text in enumerate(heads):
+        torch.manual_seed(i + 1)
+        alone = fitted(feed, tmp_path / str(i), text, seeds=(3,))
+        ((name, one),) = alone.items()
+        assert equal(state(one), state(together[name])), name
+        assert one.history == together[name].history
+
+
+@pytest.mark.usefixtures("noisy")
+def test_dropout_is_another_one_at_every_step(feed: MemoryFeed, tmp_path: Path) -> None:
+    drawn: list[Tensor] = []
+    config = FitConfig(heads=("noisy",), epochs=1, batch_size=8)
+    members = zoo_members(config)
+    real = torch.nn.functional.dropout
+
+    def spy(x: Tensor, *args: Any, **options: Any) -> Tensor:
+        result = real(x, *args, **options)
+        drawn.append((result == 0).flatten()[:64])
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "dropout", spy)
+        fit(feed, members, config, Stage(tmp_path, {}))
+    masks = {tuple(mask.tolist()) for mask in drawn[:-1]}
+    assert len(masks) == feed.num_batches(8)
+
+
+def test_seeds_change_weights_and_order(feed: MemoryFeed, tmp_path: Path) -> None:
+    runs = {
+        (seeds, seed): state(next(iter(fitted(feed, tmp_path / f"{seeds}{seed}", "adapter:size=8",
+                                              seeds=(seeds,), seed=seed).values())))
+        for seeds, seed in ((0, 0), (1, 0), (0, 1))
+    }  # fmt: skip
+    assert not equal(runs[0, 0], runs[1, 0])
+    assert not equal(runs[0, 0], runs[0, 1])
+
+
+def test_a_diverging_head_is_dropped_by_name_and_touches_nobody(
+    feed: MemoryFeed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calm = ("last_state", "adapter:size=8")
+    without = fitted(feed, tmp_path / "a", *calm)
+    with caplog.at_level(logging.WARNING):
+        beside = fitted(feed, tmp_path / "b", calm[0], "adapter:size=8,lr=1e30", calm[1], clip=0.0)
+    clipless = fitted(feed, tmp_path / "c", *calm, clip=0.0)
+    assert list(beside) == list(without)
+    assert all(equal(state(beside[name]), state(clipless[name])) for name in without)
+    assert "head adapter-8-lr=1e+30.seed0 diverged" in caplog.text
+
+
+def test_a_head_broken_by_its_very_last_step_is_dropped_too(
+    feed: MemoryFeed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One step an epoch and one epoch: no loss comes after the update that broke it."""
+    with caplog.at_level(logging.WARNING):
+        kept = fitted(feed, tmp_path, "last_state", "adapter:size=8,lr=1e30", epochs=1, batch_size=1000)
+    assert list(kept) == ["last-state.seed0"]
+    assert "adapter-8-lr=1e+30.seed0 diverged" in caplog.text
+
+
+def test_a_head_with_broken_dev_logits_does_not_end_the_fit(
+    encoder: Encoder, train: Split, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = FitConfig(
+        heads=("last_state", "adapter:size=8,lr=1e30"), epochs=2, batch_size=1000, keep="best", clip=0.0
+    )
+    with caplog.at_level(logging.WARNING):
+        stage = fit_zoo(
+            encoder, train, folder=tmp_path, config=config, windows=WINDOWS, dev=train,
+            encoder_about={"name": encoder.name}, feed=FeedConfig(),
+        )  # fmt: skip
+    assert list(stage.results["heads"]) == ["last-state.seed0"]
+    assert stage.results["dropped"] == ["adapter-8-lr=1e+30.seed0"]
+    assert not (tmp_path / "adapter-8-lr=1e+30.seed0").exists()
+    assert "dev logits after epoch 1 are not finite" in caplog.text
+
+
+def test_when_all_heads_diverge_the_fit_says_so(feed: MemoryFeed, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="every head diverged: lower --lr"):
+        fitted(feed, tmp_path, "adapter:size=8", "adapter:size=4", lr=1e30, clip=0.0)
+
+
+def test_early_stopping_and_the_best_epoch_follow_the_scores(feed: MemoryFeed, tmp_path: Path) -> None:
+    """Two heads with written scores: one improves to the end, one stops two epochs after its best."""
+    rising, falling = "adapter-8.seed0", "last-state.seed0"
+    written = {rising: [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], falling: [1.0, 3.0, 2.0, 3.0, 9.0, 9.0]}
+    seen: list[dict[str, dict[str, Tensor]]] = []
+
+    def evaluate(heads: Mapping[str, Head]) -> dict[str, float]:
+        epoch = len(seen)
+        seen.append({n: {k: v.clone() for k, v in h.state_dict().items()} for n, h in heads.items()})
+        return {name: written[name][epoch] for name in heads}
+
+    values: dict[str, Any] = {"epochs": 6, "patience": 2, "evaluate": evaluate}
+    kept = fitted(feed, tmp_path / "a", "last_state", "adapter:size=8", keep="best", **values)
+    assert [set(epoch) for epoch in seen] == [{rising, falling}] * 4 + [{rising}] * 2
+    assert kept[falling].status == "stopped"
+    assert (kept[falling].best_epoch, kept[falling].best_score) == (2, 3.0)
+    assert [record["score"] for record in kept[falling].history] == written[falling][:4]
+    assert equal(state(kept[falling]), seen[1][falling])
+    assert (kept[rising].best_epoch, kept[rising].status) == (6, "fitting")
+    assert equal(state(kept[rising]), seen[5][rising])
+
+    seen.clear()
+    last = fitted(feed, tmp_path / "b", "last_state", "adapter:size=8", keep="last", **values)
+    assert equal(state(last[falling]), seen[3][falling])
+
+
+def test_the_best_epoch_is_the_best_when_scored_again(
+    encoder: Encoder, train: Split, feed: MemoryFeed, tmp_path: Path
+) -> None:
+    """Scores of the fit's history against fits of 1, 2, ... epochs that are scored from outside."""
+    options: dict[str, Any] = {"batch_size": 4, "lr": 3e-2}
+    decoding = DecodeConfig(null_score_diff_threshold=1e3)  # always an answer, so that scores differ
+    config = FitConfig(heads=("adapter:size=8",), epochs=8, keep="best", **options)
+    stage = fit_zoo(
+        encoder, train, folder=tmp_path / "best", config=config, windows=WINDOWS, dev=train,
+        encoder_about={"name": encoder.name}, feed=FeedConfig(), decoding=decoding,
+    )  # fmt: skip
+    (info,) = stage.results["heads"].values()
+    scores, ends = [], []
+    for epochs in range(1, 9):
+        (one,) = fitted(feed, tmp_path / str(epochs), "adapter:size=8", epochs=epochs, **options).values()
+        logits = span_logits(feed, {"x": one.head})["x"]
+        answers = decode(train.windows, logits, train.data, decoding)
+        scores.append(score(train.data, answers.predictions())["f1"])
+        ends.append(state(one))
+    assert len(set(scores)) > 1, "scores must be able to disagree"
+    assert [record["score"] for record in info["history"]] == scores
+    assert info["best_epoch"] == int(np.argmax(scores)) + 1
+    head, _ = load_head(tmp_path / "best" / "adapter-8.seed0")
+    assert equal(head.state_dict(), ends[int(np.argmax(scores))])
+
+
+def test_the_fits_metrics_have_a_line_a_head_and_epoch(feed: MemoryFeed, tmp_path: Path) -> None:
+    kept = fitted(feed, tmp_path, "last_state", "average_pooling", epochs=3)
+    metrics = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(r["head"], r["epoch"]) for r in metrics] == [(n, e) for e in (1.0, 2.0, 3.0) for n in kept]
+    for name, one in kept.items():
+        losses = [r["loss"] for r in metrics if r["head"] == name]
+        assert losses == [record["loss"] for record in one.history]
+        assert losses[-1] < losses[0]
+
+
+def test_live_and_stored_states_fit_the_same_heads(
+    encoder: Encoder, train: Split, feed: MemoryFeed, tmp_path: Path
+) -> None:
+    live = fitted(
+        LiveFeed(encoder, train.windows, tokens_per_call=500), tmp_path / "a", "last_state", lr=1e-3
+    )
+    kept = fitted(feed, tmp_path / "b", "last_state", lr=1e-3)
+    for name in live:
+        first, second = live[name].history[-1]["loss"], kept[name].history[-1]["loss"]
+        assert first == pytest.approx(second, rel=1e-3)
+        assert first != second, "the stored states are rounded, so these are two sources"
+
+
+# ---- zoos
+
+
+def zoo(encoder: Encoder, train: Split, folder: Path, **values: Any) -> Stage:
+    config = FitConfig(**({"heads": ("last_state",), "batch_size": 16} | values))
+    return fit_zoo(
+        encoder, train, folder=folder, config=config, windows=WINDOWS,
+        encoder_about={"name": encoder.name}, feed=FeedConfig(),
+    )  # fmt: skip
+
+
+def test_choosing_an_epoch_without_dev_is_refused_and_leaves_nothing(
+    encoder: Encoder, train: Split, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="need --dev"):
+        zoo(encoder, train, tmp_path / "new", keep="best")
+    assert not (tmp_path / "new").exists(), "a folder with the wrong key would refuse the right command"
+
+
+def test_a_head_finds_a_local_encoder_from_anywhere(
+    tiny_bert: Path, train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tiny_bert.parent)
+    zoo(Encoder.load(tiny_bert.name), train, tmp_path)
+    _, config = load_head(tmp_path / "last-state.seed0")
+    assert Path(config["encoder"]["path"]) == tiny_bert.resolve()
+
+
+def test_logits_are_kept_for_their_data_and_made_anew_for_other(
+    encoder: Encoder, train: Split, feed: MemoryFeed, tmp_path: Path
+) -> None:
+    opened: list[str] = []
+
+    def open_feed() -> MemoryFeed:
+        opened.append("x")
+        return feed
+
+    heads = {tmp_path / "h": next(iter(fitted(feed, tmp_path / "fit", "last_state").values())).head}
+    first = logits_of(heads, train, "dev", open_feed)[tmp_path / "h"]
+    again = logits_of(heads, train, "dev", open_feed)[tmp_path / "h"]
+    assert len(opened) == 1
+    assert np.array_equal(first.start, again.start)
+    other = Split(train.data, train.windows, "another fingerprint")
+    logits_of(heads, other, "dev", open_feed)
+    assert len(opened) == 2, "logits of other data were used, or refused"
+    file = tmp_path / "h" / "dev" / "logits.safetensors"
+    file.write_bytes(file.read_bytes()[:-3])
+    assert np.array_equal(logits_of(heads, other, "dev", open_feed)[tmp_path / "h"].start, first.start)
+    assert len(opened) == 3
+
+
+def test_fit_from_python(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
+    import bertvision as bv
+
+    folders = bv.fit(
+        str(toy_squad), out=tmp_path, encoder=str(tiny_bert), heads=["last_state", "adapter:size=4"],
+        dev=str(toy_squad), epochs=2, max_seq_length=64,
+    )  # fmt: skip
+    assert [f.name for f in folders] == ["last-state.seed0", "adapter-4.seed0"]
+    assert all(bv.load(folder).predict("Who built the mill?", "Ada Holt built it.") for folder in folders)
