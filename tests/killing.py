@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 # For the server, which imports this file before it forks.
-import torch  # noqa: F401
+import torch
 from transformers import AutoModel, AutoTokenizer, BertModel  # noqa: F401
 
 import bertvision.cli.finetune
 import bertvision.cli.fit
-import bertvision.cli.run  # noqa: F401
-import bertvision.train.zoo  # noqa: F401
+import bertvision.cli.run
+import bertvision.train.zoo
 
 __all__ = ["finish", "kill_when", "start"]
 

@@ -260,7 +260,7 @@ def test_a_full_disk_keeps_what_is_finished_and_the_run_goes_on(
     assert outcome.code == 2
     assert outcome.err.splitlines()[-1].startswith("error: cannot write")
     assert "room" in outcome.err.splitlines()[-1]
-    assert outcome.err.count("error:") == 1
+    assert [line.startswith("error: ") for line in outcome.err.splitlines()].count(True) == 1
     kept = out / "finetune" / "snapshot-0.5"
     assert not [path for path in out.rglob(".*tmp*")], "half-written files are left"
     question = ("--question", "Who built it?", "--context", "Ada Holt built it.")
@@ -299,6 +299,6 @@ def test_a_file_that_may_not_grow_is_one_sentence(tiny_bert: Path, toy_squad: Pa
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert outcome.code == 2
     assert outcome.err.splitlines()[-1].startswith("error: cannot write")
-    assert outcome.err.count("error:") == 1
+    assert [line.startswith("error: ") for line in outcome.err.splitlines()].count(True) == 1
     assert not (tmp_path / "ft" / "snapshot-1").exists()
     assert bertvision(*flags).code == 0

@@ -1,5 +1,6 @@
 """Feeds: the plan as a pure function, live and stored states alike, and epochs that go on in the middle."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,7 @@ def test_calls_keep_order_and_budget(lengths: np.ndarray, batch_size: int, budge
     for call in calls:
         cells = sum(map(len, call)) * max(int(lengths[b].max()) for b in call)
         assert cells <= budget or len(call) == 1
-    for call, following in zip(calls, calls[1:], strict=False):
+    for call, following in pairwise(calls):
         joined = [*call, following[0]]
         assert sum(map(len, joined)) * max(int(lengths[b].max()) for b in joined) > budget, "not greedy"
 

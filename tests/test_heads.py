@@ -168,7 +168,8 @@ def test_the_adapter_begins_as_keras_truncated_normal() -> None:
 
 
 def test_pooling_begins_as_the_paper_says() -> None:
-    mixes = torch.stack([parse_head("learned_pooling").build(LARGE, seed=s).mix.detach() for s in range(80)])  # pyright: ignore[reportAttributeAccessIssue]
+    built: list[Any] = [parse_head("learned_pooling").build(LARGE, seed=seed) for seed in range(80)]
+    mixes = torch.stack([head.mix.detach() for head in built])
     assert mixes.std().item() == pytest.approx(0.05, rel=0.06)
     head: Any = parse_head("learned_pooling").build(LARGE, seed=0)
     assert head.gamma.tolist() == [1.0]

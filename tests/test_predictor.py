@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_an_ensemble_joins_its_members(home: Path) -> None:
         [dataclasses.replace(one, windows=short) for one in (whole, *members)], data
     )
     for name in ("start", "end"):
-        for begin, end in zip(split.windows.offsets, split.windows.offsets[1:], strict=False):
+        for begin, end in pairwise(split.windows.offsets):
             parts = [torch.tensor(getattr(one, name)[begin:end]).softmax(0) for one in (a, b)]
             expected = (parts[0] + parts[1]) / 2
             assert torch.allclose(torch.tensor(getattr(joined, name)[begin:end]).exp(), expected, atol=1e-6)

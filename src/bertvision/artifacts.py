@@ -74,7 +74,9 @@ def check_output(path: Path) -> None:
         nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not nearest.is_dir():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(nearest))
-        probe = nearest / f".probe-{os.getpid()}"
+        if nearest == path:
+            sweep(path)
+        probe = nearest / f".probe.tmp-{os.getpid()}"
         probe.touch()
         probe.unlink()
 
@@ -83,6 +85,7 @@ def output_folder(path: Path) -> Path:
     """Create `path` and prove that files can be written into it."""
     with disk_trouble(path):
         path.mkdir(parents=True, exist_ok=True)
+        sweep(path)
         probe = path / f".probe.tmp-{os.getpid()}"
         probe.touch()
         probe.unlink()
@@ -139,9 +142,13 @@ def restore(path: Path) -> None:
         _aside(path).rename(path)
 
 
-def sweep(folder: Path) -> None:
-    """Delete what killed processes left half-written in `folder`; what a living one writes stays."""
-    for path in list(folder.rglob(".*.tmp-*")):
+def sweep(folder: Path, *, depth: int = 0) -> None:
+    """Delete what killed processes left half-written in `folder` and so many levels below it.
+
+    What a living process writes stays. The depth is bounded because the folder may be a user's own.
+    """
+    patterns = ["*/" * level + ".*.tmp-*" for level in range(depth + 1)]
+    for path in [path for pattern in patterns for path in folder.glob(pattern)]:
         number = path.name.rpartition("-")[2]
         if number.isdigit() and int(number) != os.getpid() and not _alive(int(number)):
             remove(path)

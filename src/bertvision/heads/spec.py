@@ -89,6 +89,9 @@ def parse_head(text: str) -> HeadSpec:
             value.strip() if equals else "true", fields[group][key], f"{key} of head {text!r}"
         )
     for field in dataclasses.fields(cls.config_class):
-        if field.default is field.default_factory is dataclasses.MISSING and field.name not in values["config"]:
+        if (
+            field.default is field.default_factory is dataclasses.MISSING
+            and field.name not in values["config"]
+        ):
             raise ConfigError(f"head {text!r} needs a value for {field.name}: {name}:{field.name}=...")
     return HeadSpec(cls.name, cls.config_class(**values["config"]), TrainOverrides(**values["train"]))

@@ -20,9 +20,9 @@ __all__ = ["load_checkpoint", "save_checkpoint"]
 
 def save_checkpoint(
     path: Path,
-    *,
     modules: Mapping[str, nn.Module],
     optimizers: Mapping[str, torch.optim.Optimizer],
+    *,
     progress: Mapping[str, Any],
     extra: Mapping[str, Tensor] | None = None,
 ) -> None:
@@ -38,7 +38,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path, *, modules: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]
+    path: Path, modules: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Put a checkpoint back into modules, optimisers and random states; returns its progress and extra tensors."""
     tensors, metadata = read_tensors(path)

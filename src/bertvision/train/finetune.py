@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import nn
 
 from bertvision.artifacts import atomic_folder
 from bertvision.config import to_mapping
@@ -136,12 +137,7 @@ def finetune(
         encoder.freeze_embeddings()
     modules = {"encoder": encoder.model, "head": head}
     optimizer = make_optimizer(modules.values(), config)
-    step, lines = 0, 0
-    if stage.checkpoint.exists():
-        state, _ = load_checkpoint(stage.checkpoint, modules=modules, optimizers={"all": optimizer})
-        step, lines = state["step"], state["lines"]
-        stage.went_on(state["seconds"])
-        logger.info("fine-tuning goes on at step %d of %d", step, total)
+    step, lines = _resume(stage, modules, optimizer)
     log = MetricsLog(stage.metrics, keep=lines, tensorboard=tensorboard)
     saved = time.monotonic()
     with progress("fine-tune", total, unit="steps", done=step) as bar:
@@ -157,21 +153,16 @@ def finetune(
                 if step % config.log_every == 0 or step == total:
                     value = _finite(loss, step)
                     bar.tell(loss=value, lr=lr)
-                    log.write(
-                        {"step": step, "epoch": step / per_epoch, "loss": value, "lr": lr},
-                        step=step,
-                        group="finetune",
-                    )
+                    record = {"step": step, "epoch": step / per_epoch, "loss": value, "lr": lr}
+                    log.write(record, step=step, group="finetune")
                 for fraction in [f for f, mark in marks.items() if mark == step]:
                     _finite(loss, step)
                     folder = stage.folder / snapshot_name(fraction)
                     _snapshot(encoder, head, folder, about | {"fraction": fraction})
                 if step < total and time.monotonic() - saved >= config.checkpoint_seconds:
                     _finite(loss, step)
-                    state = {"step": step, "lines": log.lines, "seconds": stage.seconds}
-                    save_checkpoint(
-                        stage.checkpoint, modules=modules, optimizers={"all": optimizer}, progress=state
-                    )
+                    where = {"step": step, "lines": log.lines, "seconds": stage.seconds}
+                    save_checkpoint(stage.checkpoint, modules, {"all": optimizer}, progress=where)
                     saved = time.monotonic()
                 if step == total:
                     break
@@ -179,6 +170,16 @@ def finetune(
     encoder.model.eval().requires_grad_(False)
     stage.finish({"steps": total, "tokens_per_second": config.epochs * windows.num_tokens / stage.seconds})
     return folders
+
+
+def _resume(stage: Stage, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer) -> tuple[int, int]:
+    """Go on from the stage's checkpoint where there is one; the steps done, and the lines of metrics written."""
+    if not stage.checkpoint.exists():
+        return 0, 0
+    where, _ = load_checkpoint(stage.checkpoint, modules, {"all": optimizer})
+    stage.went_on(where["seconds"])
+    logger.info("fine-tuning goes on at step %d", where["step"])
+    return where["step"], where["lines"]
 
 
 def _step(

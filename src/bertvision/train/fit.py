@@ -201,14 +201,12 @@ class _Fit:
             f"{name}/{key}": value for name, tensors in self.best.items() for key, value in tensors.items()
         }
         modules = {name: f.head for name, f in self.fitted.items()}
-        save_checkpoint(
-            stage.checkpoint, modules=modules, optimizers=self.optimizers, progress=state, extra=best
-        )
+        save_checkpoint(stage.checkpoint, modules, self.optimizers, progress=state, extra=best)
 
     def load(self, stage: Stage) -> int:
         """Go on from the checkpoint; returns how many lines of the log it knew."""
         modules = {name: f.head for name, f in self.fitted.items()}
-        state, best = load_checkpoint(stage.checkpoint, modules=modules, optimizers=self.optimizers)
+        state, best = load_checkpoint(stage.checkpoint, modules, self.optimizers)
         self.epoch, self.batch = state["epoch"], state["batch"]
         for name, saved in state["heads"].items():
             for key, value in saved.items():

@@ -44,7 +44,7 @@ class Stage:
             write_json(self._mark, {"key": key, "done": False})
         elif self.done:
             remove(self.checkpoint)  # a kill may have come between the mark and its removal
-        sweep(folder)
+        sweep(folder, depth=3)  # SNAPSHOT/head/dev/ is the deepest that is written to
 
     @property
     def checkpoint(self) -> Path:

@@ -23,7 +23,7 @@ from bertvision.heads.spec import HeadSpec, parse_head
 from bertvision.tasks.span.decode import DecodeConfig, decode
 from bertvision.tasks.span.score import score
 from bertvision.train.evaluate import span_logits
-from bertvision.train.fit import Evaluate, FitConfig, fit
+from bertvision.train.fit import Evaluate, FitConfig, FittedHead, fit
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
 
@@ -77,6 +77,15 @@ def _dev_scorer(feed: Feed, dev: Split, config: DecodeConfig) -> Evaluate:
     return evaluate
 
 
+def _save(one: FittedHead, folder: Path, config: FitConfig, about: dict[str, Any]) -> dict[str, Any]:
+    """Write a head's folder; returns what the stage remembers of it."""
+    training = dataclasses.asdict(one.config) | {"epochs": config.epochs, "batch_size": config.batch_size}
+    with atomic_folder(folder) as temporary:
+        save_head(one.head, temporary, about=about | {"label": one.spec.label, "fit": training})
+    told = ("seed", "seconds", "best_epoch", "status", "history")
+    return {"label": one.spec.label} | {name: getattr(one, name) for name in told}
+
+
 def fit_zoo(
     encoder: Encoder,
     train: Split,
@@ -124,21 +133,7 @@ def fit_zoo(
         "windows": to_mapping(windows),
         "encoder": _findable(encoder_about) | {"fingerprint": encoder.fingerprint},
     }
-    for name, one in fitted.items():
-        training = dataclasses.asdict(one.config) | {"epochs": config.epochs, "batch_size": config.batch_size}
-        with atomic_folder(folder / name) as temporary:
-            save_head(one.head, temporary, about=about | {"label": one.spec.label, "fit": training})
-    heads = {
-        name: {
-            "label": one.spec.label,
-            "seed": one.seed,
-            "seconds": one.seconds,
-            "best_epoch": one.best_epoch,
-            "status": one.status,
-            "history": one.history,
-        }
-        for name, one in fitted.items()
-    }
+    heads = {name: _save(one, folder / name, config, about) for name, one in fitted.items()}
     dropped = [name for name, _, _ in members if name not in fitted]
     stage.finish({"heads": heads, "dropped": dropped, "encode_seconds": source.encode_seconds})
     return stage
