@@ -272,7 +272,10 @@ class _Run:
         )
         for i, folder in enumerate(folders):
             write_head_results(
-                folder, {split: (s, i) for split, s in scores.items()}, dev=self.splits["dev"].data.name
+                folder,
+                {split: (s, i) for split, s in scores.items()},
+                dev=self.splits["dev"].data.name,
+                decode=self.config.decode,
             )
             write_text(folder / "README.md", card(*_card_inputs(folder)))
         infos = [stage.results["heads"].get(folder.name) for folder in folders]

@@ -49,6 +49,7 @@ def main(args: EnsembleArgs) -> None:
     from bertvision._version import __version__
     from bertvision.artifacts import atomic_folder, check_output, write_json
     from bertvision.cli.eval import members, show
+    from bertvision.config import to_mapping
     from bertvision.data.load import load_span_data
     from bertvision.errors import ConfigError, OutputError
     from bertvision.tasks.span import combine, decode, write_answers
@@ -88,6 +89,9 @@ def main(args: EnsembleArgs) -> None:
                 {"bertvision": __version__, "ensemble": {"how": args.how, "members": parts}},
             )
             tuned = {"value": threshold, "tuned_on": data.name}
-            write_json(temporary / "metrics.json", {"threshold": tuned, data.name: rows[-1]})
+            write_json(
+                temporary / "metrics.json",
+                {"threshold": tuned, "decode": to_mapping(args.decode), data.name: rows[-1]},
+            )
             write_answers(temporary, answers, threshold=threshold)
     show(rows, as_json=args.json)

@@ -172,3 +172,5 @@ class Encoder:
                 f"cannot write the encoder ({error}): make room on the disk, then run the same command again"
             ) from error
         self.tokenizer.save_pretrained(folder)
+        for file in folder.iterdir():
+            file.chmod(0o644)  # the weights come out readable by their owner alone

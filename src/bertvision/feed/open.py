@@ -24,5 +24,6 @@ def open_feed(encoder: Encoder, windows: Windows, config: FeedConfig, *, label: 
     if passes > 1 and size <= config.memory_gb:
         logger.info("%s: keeping %.2f GB of states in memory", label, size)
         return MemoryFeed(encoder, windows, tokens_per_call=config.tokens_per_call, label=label)
-    logger.info("%s: %.2f GB of states are encoded in every pass", label, size)
+    if passes > 1:
+        logger.info("%s: %.2f GB of states are more than --memory-gb and encoded in every pass", label, size)
     return LiveFeed(encoder, windows, tokens_per_call=config.tokens_per_call)

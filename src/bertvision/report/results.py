@@ -13,10 +13,12 @@ import numpy as np
 
 from bertvision._version import __version__
 from bertvision.artifacts import write_json
+from bertvision.config import to_mapping
 from bertvision.data.examples import SpanData
 from bertvision.heads.base import Head
 from bertvision.heads.cost import cost
 from bertvision.report.schema import SCHEMA
+from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.files import write_answers
 from bertvision.tasks.span.score import score
 from bertvision.train.log import read_metrics
@@ -64,11 +66,14 @@ class Entry:
         return [info["seed"] for info in self.infos] or None
 
 
-def write_head_results(folder: Path, scores: dict[str, tuple[SystemScores, int]], *, dev: str) -> None:
+def write_head_results(
+    folder: Path, scores: dict[str, tuple[SystemScores, int]], *, dev: str, decode: DecodeConfig
+) -> None:
     """metrics.json of one head and its predictions on each split, at the tuned threshold."""
     metrics: dict[str, Any] = {
         "threshold": {"value": scores["dev"][0].thresholds[scores["dev"][1]], "tuned_on": dev}
     }
+    metrics["decode"] = to_mapping(decode)
     for split, (system, i) in scores.items():
         metrics[split] = system.members[i]
         write_answers(folder / split, system.answers[i], threshold=system.thresholds[i])
@@ -91,7 +96,8 @@ def collect(
     """The dict that results.json holds."""
     final = "test" if "test" in splits else "dev"
     for snapshot in {entry.snapshot for entry in entries}:
-        heads = [e for e in entries if e.snapshot == snapshot and e.kind == "head"]
+        own = [e for e in entries if e.snapshot == snapshot]
+        heads = [e for e in own if e.kind == "head"] or [e for e in own if e.kind == "control"]
         if heads:
             max(heads, key=lambda e: e.dev_f1).best = True
     return {

@@ -41,6 +41,8 @@ class Trained:
     """Of the encoder's weights and tokenizer."""
     threshold: float
     """Tuned on dev where there was one, else 0."""
+    decode: DecodeConfig
+    """The decoding its threshold was tuned with."""
     how: Combination = "max"
     """How several heads are joined."""
 
@@ -49,9 +51,9 @@ class Trained:
         """A short name for tables and folders; a snapshot's own head goes by the snapshot's."""
         return self.folder.parent.name if self.folder.name == "head" else self.folder.name
 
-    def decoding(self, base: DecodeConfig | None = None) -> DecodeConfig:
-        """`base` at this system's own threshold."""
-        return dataclasses.replace(base or DecodeConfig(), null_score_diff_threshold=self.threshold)
+    def decoding(self) -> DecodeConfig:
+        """How this system's logits become answers: as its threshold was tuned, at that threshold."""
+        return dataclasses.replace(self.decode, null_score_diff_threshold=self.threshold)
 
 
 def read_trained(folder: str | Path) -> Trained:
@@ -80,13 +82,15 @@ def read_trained(folder: str | Path) -> Trained:
     fingerprints = {about["encoder"]["fingerprint"] for about in abouts}
     if len(fingerprints) > 1:
         raise ArtifactError(f"the members of {folder} read {len(fingerprints)} encoders: use each alone")
+    metrics = read_json(folder / "metrics.json") if (folder / "metrics.json").exists() else {}
     return Trained(
         folder=folder,
         heads=[head for head, _ in loaded],
         windows=from_mapping(WindowConfig, abouts[0]["windows"], source=str(members[0] / "config.json")),
         encoder=_encoder_source(members[0], abouts[0]["encoder"]),
         fingerprint=fingerprints.pop(),
-        threshold=_threshold(folder),
+        threshold=float(metrics.get("threshold", {}).get("value", 0.0)),
+        decode=from_mapping(DecodeConfig, metrics.get("decode", {}), source=str(folder / "metrics.json")),
         how=cast(Combination, ensemble.get("how", "max")),
     )
 
@@ -100,11 +104,6 @@ def _best_of_run(folder: Path) -> Path:
 
 def _encoder_source(folder: Path, about: dict[str, Any]) -> str:
     return str((folder / about["path"]).resolve()) if "path" in about else about["name"]
-
-
-def _threshold(folder: Path) -> float:
-    metrics = folder / "metrics.json"
-    return float(read_json(metrics).get("threshold", {}).get("value", 0.0)) if metrics.exists() else 0.0
 
 
 def load_encoder(
