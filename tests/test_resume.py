@@ -56,7 +56,7 @@ def run_command(encoder: Path, data: Path, out: Path) -> list[str]:
 
 
 # Times differ between two runs, and nothing else may.
-_TIMES = {"seconds", "encode_seconds", "tokens_per_second", "created", "command", "out"}
+_TIMES = {"seconds", "encode_seconds", "tokens_per_second", "created", "command", "commit", "out"}
 
 
 def _without_times(value: Any) -> Any:

@@ -169,8 +169,9 @@ def test_fine_tuning_learns_the_toy_data(tmp_path: Path, train: Split, no_dropou
 
 def test_accumulation_changes_memory_and_not_the_step(tmp_path: Path, train: Split, no_dropout: Path) -> None:
     # Adam divides by the gradient's own size, which would blow rounding up: compare while it is large.
-    one, _ = finetuned(tmp_path / "1", train, no_dropout, epochs=0.5, lr=1e-4)
-    four, _ = finetuned(tmp_path / "4", train, no_dropout, epochs=0.5, lr=1e-4, accumulate=4)
+    one, losses = finetuned(tmp_path / "1", train, no_dropout, epochs=0.5, lr=1e-4)
+    four, same = finetuned(tmp_path / "4", train, no_dropout, epochs=0.5, lr=1e-4, accumulate=4)
+    assert [r["loss"] for r in losses] == pytest.approx([r["loss"] for r in same], rel=1e-5)
     before = load_file(no_dropout / "model.safetensors")
     moved = weights(one[0])
     assert not close({k: moved[k] for k in before}, before, 1e-5)

@@ -63,8 +63,8 @@ def make_optimizer(modules: Iterable[nn.Module], config: OptimConfig) -> torch.o
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    on_gpu = any(p.is_cuda for p in parameters)
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, fused=True if on_gpu else None)
+    fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, fused=fused)
 
 
 def update(optimizer: torch.optim.Optimizer, config: OptimConfig, *, lr: float) -> None:
