@@ -1,11 +1,11 @@
 """Does a head beat its snapshot whatever the seed of the fine-tuning? Reads finished runs of one recipe.
 
     for s in 0 1 2; do bertvision run --seed $s --out runs/demo-$s; done
-    python benchmarks/demo_seeds.py runs/demo-0 runs/demo-1 runs/demo-2
+    python benchmarks/demo_seeds.py runs/demo-0 runs/demo-1 runs/demo-2 --out docs/results/demo.json
 
-Prints, on test at the thresholds tuned on dev, each run's snapshot, control and best head (chosen on that run's
-dev), and the paired differences pooled over the runs: per question the mean over runs and head seeds, then a
-bootstrap over questions.
+Prints, on test at threshold 0 and at the threshold tuned on dev, each run's snapshot, control and best head (chosen
+on that run's dev), and the paired differences pooled over the runs: per question the mean over runs and head seeds,
+then a bootstrap over questions.
 """
 
 import argparse
@@ -15,19 +15,37 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.artifacts import read_json
+from bertvision.artifacts import read_json, write_json
 from bertvision.data.load import load_span_data
 from bertvision.tasks.span.compare import paired_bootstrap
 from bertvision.tasks.span.score import per_question
 
 
-def question_f1(run: Path, system: dict, split: str) -> NDArray[np.float64]:
-    """(Q,) F1 of a system, mean over its seeds."""
+def question_f1(run: Path, system: dict, split: str, at: str) -> NDArray[np.float64]:
+    """(Q,) F1 of a system at threshold 0 or at the tuned one, mean over its seeds."""
     data = load_span_data(read_json(run / "results.json")["settings"][split])
     first = run / system["folder"]
     folders = [first] if system["seeds"] is None else sorted(first.parent.glob(f"{system['label']}.seed*"))
-    scores = [per_question(data, read_json(folder / split / "predictions.json"))[1] for folder in folders]
-    return np.mean(scores, axis=0)
+    return np.mean([per_question(data, predictions(folder / split, at))[1] for folder in folders], axis=0)
+
+
+def predictions(folder: Path, at: str) -> dict[str, str]:
+    """predictions.json holds the answers at the tuned threshold; those at 0 follow from odds and candidates."""
+    if at == "tuned":
+        return read_json(folder / "predictions.json")
+    odds, nbest = read_json(folder / "null_odds.json"), read_json(folder / "nbest_predictions.json")
+    best = {key: next((c["text"] for c in candidates if c["text"]), "") for key, candidates in nbest.items()}
+    return {key: "" if odds[key] > 0 else best[key] for key in odds}
+
+
+def choose(run: Path) -> dict[str, dict]:
+    """A run's snapshot, control, and best head (chosen on its dev)."""
+    systems = [s for s in read_json(run / "results.json")["systems"] if s["folder"]]
+    return {
+        "snapshot": next(s for s in systems if s["kind"] == "snapshot"),
+        "control": next(s for s in systems if s["kind"] == "control"),
+        "best head": next(s for s in systems if s["best"]),
+    }
 
 
 def main() -> None:
@@ -36,29 +54,39 @@ def main() -> None:
     )
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--split", default="test")
+    parser.add_argument("--out", type=Path, help="write the figures here as JSON")
     args = parser.parse_args()
-    rows: dict[str, list[NDArray[np.float64]]] = {"snapshot": [], "control": [], "best head": []}
+    told: dict = {"split": args.split, "runs": [], "pooled": {}}
     for run in args.runs:
-        systems = [s for s in read_json(run / "results.json")["systems"] if s["folder"]]
-        chosen = {
-            "snapshot": next(s for s in systems if s["kind"] == "snapshot"),
-            "control": next(s for s in systems if s["kind"] == "control"),
-            "best head": next(s for s in systems if s["best"]),
-        }
-        line = [f"{run.name}:"]
-        for name, system in chosen.items():
-            rows[name].append(question_f1(run, system, args.split))
-            zero = system["scores"][args.split]["zero"]["f1"]
-            line.append(
-                f"{name} ({system['label']}) F1 {100 * rows[name][-1].mean():.2f} (threshold 0: {zero:.2f})"
+        results = read_json(run / "results.json")
+        told["runs"].append({
+            "command": results["command"],
+            "commit": results["commit"],
+            "environment": results["environment"],
+            "seconds": results["seconds"],
+            f"{args.split} fingerprint": load_span_data(results["settings"][args.split]).fingerprint,
+        })  # fmt: skip
+    for at in ("zero", "tuned"):
+        rows: dict[str, list[NDArray[np.float64]]] = {"snapshot": [], "control": [], "best head": []}
+        for run, record in zip(args.runs, told["runs"], strict=True):
+            for name, system in choose(run).items():
+                rows[name].append(question_f1(run, system, args.split, at))
+                record.setdefault(name, {"label": system["label"]})[at] = 100 * float(rows[name][-1].mean())
+            record.setdefault("best head - snapshot", {})[at] = vars(
+                paired_bootstrap(rows["best head"][-1], rows["snapshot"][-1])
             )
-        print("  ".join(line))
-        gain = paired_bootstrap(rows["best head"][-1], rows["snapshot"][-1])
-        print(f"    best head - snapshot {gain.difference:+.2f} ({gain.low:+.2f} … {gain.high:+.2f})")
-    pooled = {name: np.mean(values, axis=0) for name, values in rows.items()}
-    for first, second in (("best head", "snapshot"), ("best head", "control"), ("control", "snapshot")):
-        gap = paired_bootstrap(pooled[first], pooled[second])
-        print(json.dumps({"pooled over": len(args.runs), "difference": f"{first} - {second}", **vars(gap)}))
+        pooled = {name: np.mean(values, axis=0) for name, values in rows.items()}
+        told["pooled"][at] = {name: {"f1": 100 * float(values.mean())} for name, values in pooled.items()} | {
+            f"{first} - {second}": vars(paired_bootstrap(pooled[first], pooled[second]))
+            for first, second in (
+                ("best head", "snapshot"),
+                ("best head", "control"),
+                ("control", "snapshot"),
+            )
+        }
+    print(json.dumps(told, indent=2))
+    if args.out:
+        write_json(args.out, told)
 
 
 if __name__ == "__main__":
