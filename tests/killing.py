@@ -55,7 +55,7 @@ def start(argv: list[str], log: Path, *, die_at: int | None = None) -> BaseProce
     return process
 
 
-def finish(argv: list[str], log: Path, *, die_at: int | None = None, seconds: float = 60) -> int:
+def finish(argv: list[str], log: Path, *, die_at: int | None = None, seconds: float = 240) -> int:
     """Run to the end and return the exit code, -9 for killed."""
     process = start(argv, log, die_at=die_at)
     process.join(seconds)
@@ -68,7 +68,7 @@ def finish(argv: list[str], log: Path, *, die_at: int | None = None, seconds: fl
 def kill_when(argv: list[str], log: Path, ready: Callable[[], bool], *, delay: float = 0.0) -> int:
     """Start, wait until `ready`, and kill; returns -9, or the exit code of a process that was faster."""
     process = start(argv, log)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 240
     while process.is_alive() and not ready() and time.monotonic() < until:
         time.sleep(0.001)
     time.sleep(delay)

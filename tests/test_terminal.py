@@ -13,12 +13,21 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli_runner import bertvision, tree
 
 from bertvision.train import finetune, fit
+
+
+@pytest.fixture(autouse=True)
+def listens_to_sigint() -> Iterator[None]:
+    """A shell starts background jobs deaf to SIGINT, and Python then keeps it so; the tests must not depend on it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch, module: object) -> None:

@@ -110,7 +110,7 @@ def run(config: RunConfig, *, command: str) -> dict[str, Any]:
     record = _Record(config, command)
     record.begin()
     results = _Run(config, encoder, splits, out).results(record.command)
-    results["seconds"] = max(time.monotonic() - began, record.seconds)
+    results["seconds"] = record.seconds or time.monotonic() - began
     record.end()
     write_json(out / "results.json", results)
     write_report(results, out / "report.html")
