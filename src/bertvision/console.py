@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Progress", "emit", "emit_json", "note", "progress", "setup_logging", "table", "warn"]
+__all__ = ["Progress", "emit", "emit_json", "note", "progress", "setup_logging", "table"]
 
 
 def emit(text: str) -> None:
@@ -31,11 +31,6 @@ def note(text: str) -> None:
     """Tell the person watching something; goes to stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-
-
-def warn(text: str) -> None:
-    """Tell the person watching about something that may surprise; goes to stderr."""
-    note(f"warning: {text}")
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -125,11 +120,11 @@ class _Stderr(logging.Handler):
         note(self.format(record))
 
 
-def setup_logging(*, verbose: bool = True) -> None:
+def setup_logging() -> None:
     """Send the library's log lines to stderr; called by the command line only."""
     handler = _Stderr()
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("bertvision")
     logger.handlers[:] = [handler]
-    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+    logger.setLevel(logging.INFO)
     logger.propagate = False

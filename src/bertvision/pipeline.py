@@ -26,7 +26,7 @@ from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
 from bertvision.report.card import card
 from bertvision.report.html import write_report
-from bertvision.report.results import Entry, collect, write_head_results
+from bertvision.report.results import Entry, card_inputs, collect, write_head_results
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.ensemble import combine
 from bertvision.tasks.span.logits import SpanLogits
@@ -277,7 +277,7 @@ class _Run:
                 dev=self.splits["dev"].data.name,
                 decode=self.config.decode,
             )
-            write_text(folder / "README.md", card(*_card_inputs(folder)))
+            write_text(folder / "README.md", card(*card_inputs(folder)))
         infos = [stage.results["heads"].get(folder.name) for folder in folders]
         head = heads[folders[0]]
         return Entry(
@@ -303,20 +303,25 @@ class _Run:
         pairs = [(own[0], heads[0])] if own and heads else []
         pairs += [(heads[0], heads[1])] if len(heads) > 1 else []
         for first, second in pairs:
-            count = max(len(first.folders), len(second.folders))
+            seeds = [seed for seed in second.by_seed if first.kind == "snapshot" or seed in first.by_seed]
+            pairs_by_seed = [
+                (first.by_seed.get(seed, first.folders[0]), second.by_seed[seed]) for seed in seeds
+            ]
             members = {
                 split: [
                     combine(
-                        [logits[split][e.folders[i % len(e.folders)]] for e in (first, second)],
+                        [logits[split][folder] for folder in pair],
                         self.splits[split].windows,
                         how=self.config.combine,
                     )
-                    for i in range(count)
+                    for pair in pairs_by_seed
                 ]
                 for split in self.eval_names
             }
+            if not seeds:
+                continue  # the two heads share no seed that did not diverge
             label = f"{self.config.combine} of {first.label} and {second.label}"
-            seeds = first.infos if len(first.folders) == count else second.infos
+            infos = [info for info in second.infos if info["seed"] in seeds]
             self.entries.append(
                 Entry(
                     snapshot,
@@ -324,7 +329,7 @@ class _Run:
                     "ensemble",
                     None,
                     [],
-                    seeds,
+                    infos,
                     self._score(members),
                     members=[first.label, second.label],
                 )
@@ -350,7 +355,3 @@ class _Feeds:
                 passes=passes,
             )
         return self._kept[name]
-
-
-def _card_inputs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    return read_json(folder / "config.json"), read_json(folder / "metrics.json")

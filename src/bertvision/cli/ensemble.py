@@ -48,7 +48,7 @@ ARGS = EnsembleArgs
 def main(args: EnsembleArgs) -> None:
     from bertvision._version import __version__
     from bertvision.artifacts import atomic_folder, check_output, write_json
-    from bertvision.cli.eval import members, show
+    from bertvision.cli.eval import decoding, members, show, unique_names
     from bertvision.config import to_mapping
     from bertvision.data.load import load_span_data
     from bertvision.errors import ConfigError, OutputError
@@ -64,6 +64,16 @@ def main(args: EnsembleArgs) -> None:
         if args.out.exists() and not (args.out / "config.json").exists():
             raise OutputError(f"--out {args.out} exists and is not an ensemble: choose another folder")
     systems = [read_trained(folder) for folder in folders]
+    names = unique_names(systems)
+    if len({system.decode for system in systems}) > 1 and args.decode == DecodeConfig():
+        raise ConfigError("these heads were tuned with different decodings: name one with --decoding")
+    if args.out is not None and len({system.fingerprint for system in systems}) > 1:
+        raise ConfigError(
+            "these heads read different encoders: score them without --out, nothing could load it"
+        )
+    if args.out is not None and any(len(system.heads) > 1 for system in systems):
+        raise ConfigError("an ensemble cannot be a member of another with --out: name its heads instead")
+    settings = decoding(args.decode, systems[0])
     data = load_span_data(args.data, max_examples=args.max_examples)
     results = logits_of_trained(
         systems, data, encoder=args.encoder, device=args.device, precision=args.precision, feed=args.feed
@@ -74,11 +84,11 @@ def main(args: EnsembleArgs) -> None:
         )
     windows = results[0][0].windows
     joined = combine([logits for _, logits in results], windows, how=args.how)
-    answers = decode(windows, joined, data, args.decode)
+    answers = decode(windows, joined, data, settings)
     threshold = score_answers(answers, 0.0)["oracle"]["threshold"]
     rows = [
-        {"system": system.name, **score_answers(decode(windows, logits, data, args.decode), system.threshold)}
-        for system, (_, logits) in zip(systems, results, strict=True)
+        {"system": name, **score_answers(decode(windows, logits, data, settings), system.threshold)}
+        for name, system, (_, logits) in zip(names, systems, results, strict=True)
     ]
     rows.append({"system": f"{args.how} of {len(systems)}", **score_answers(answers, threshold)})
     if args.out is not None:
@@ -91,7 +101,7 @@ def main(args: EnsembleArgs) -> None:
             tuned = {"value": threshold, "tuned_on": data.name}
             write_json(
                 temporary / "metrics.json",
-                {"threshold": tuned, "decode": to_mapping(args.decode), data.name: rows[-1]},
+                {"threshold": tuned, "decode": to_mapping(settings), data.name: rows[-1]},
             )
             write_answers(temporary, answers, threshold=threshold)
     show(rows, as_json=args.json)

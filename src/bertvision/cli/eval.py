@@ -3,16 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from bertvision.cli.flags import OptionalInt, OptionalPath, OptionalText
 from bertvision.encoder.encoder import Precision
+from bertvision.errors import ConfigError
 from bertvision.feed.batches import FeedConfig
 from bertvision.tasks.span.decode import DecodeConfig
 
-__all__ = ["ARGS", "EvalArgs", "main", "members", "show"]
+if TYPE_CHECKING:
+    from bertvision.train.trained import Trained
+
+__all__ = ["ARGS", "EvalArgs", "decoding", "main", "members", "show", "unique_names"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,8 @@ class EvalArgs:
     data: str
     """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:test or a saved datasets folder."""
     out: OptionalPath = None
-    """Write predictions.json, nbest_predictions.json, null_odds.json and metrics.json here, a folder a head."""
+    """Write predictions.json (at the stored threshold), nbest_predictions.json, null_odds.json and metrics.json
+    here, a folder a head."""
     encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""
     scorer: Literal["official", "wordpiece"] = "official"
@@ -48,7 +53,6 @@ def main(args: EvalArgs) -> None:
     from bertvision.artifacts import check_output, write_json
     from bertvision.data.load import load_span_data
     from bertvision.encoder.load import load_tokenizer, token_ids
-    from bertvision.errors import ConfigError
     from bertvision.tasks.span import answer_ids, decode, score_wordpiece, write_answers
     from bertvision.train.scoring import score_answers
     from bertvision.train.trained import logits_of_trained, read_trained
@@ -56,6 +60,7 @@ def main(args: EvalArgs) -> None:
     if not args.folders:
         raise ConfigError("eval needs at least one folder that fit, finetune, ensemble or run wrote")
     systems = [read_trained(folder) for folder in members(args.folders)]
+    names = unique_names(systems)
     if args.out is not None:
         check_output(args.out)
     data = load_span_data(args.data, max_examples=args.max_examples)
@@ -63,17 +68,35 @@ def main(args: EvalArgs) -> None:
         systems, data, encoder=args.encoder, device=args.device, precision=args.precision, feed=args.feed
     )
     rows = []
-    for system, (split, logits) in zip(systems, results, strict=True):
-        answers = decode(split.windows, logits, data, args.decode)
-        row = {"system": system.name, **score_answers(answers, system.threshold)}
+    for name, system, (split, logits) in zip(names, systems, results, strict=True):
+        answers = decode(split.windows, logits, data, decoding(args.decode, system))
+        row = {"system": name, **score_answers(answers, system.threshold)}
         if args.scorer == "wordpiece":
             tokenize = token_ids(load_tokenizer(args.encoder or system.encoder))
             row["wordpiece"] = score_wordpiece(data, answer_ids(answers), tokenize=tokenize)
         if args.out is not None:
-            write_answers(args.out / system.name, answers)
-            write_json(args.out / system.name / "metrics.json", row)
+            write_answers(args.out / name, answers, threshold=system.threshold)
+            write_json(args.out / name / "metrics.json", row)
         rows.append(row)
     show(rows, as_json=args.json)
+
+
+def decoding(asked: DecodeConfig, system: "Trained") -> DecodeConfig:
+    """What the flags say; where they say nothing, the decoding the system's threshold was tuned with."""
+    return system.decode if asked == DecodeConfig() else asked
+
+
+def unique_names(systems: "Sequence[Trained]") -> list[str]:
+    """Short names; those that several systems share get the folder above in front."""
+    names = [system.name for system in systems]
+    names = [
+        f"{system.folder.resolve().parent.name}.{name}" if names.count(name) > 1 else name
+        for name, system in zip(names, systems, strict=True)
+    ]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise ConfigError(f"two of the folders go by the name {twice}: score them one at a time")
+    return names
 
 
 def members(folders: Sequence[Path]) -> list[Path]:

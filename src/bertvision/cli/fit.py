@@ -26,7 +26,7 @@ class FitArgs:
     out: Path
     """Folder for the heads, one folder each."""
     dev: str = ""
-    """Scores on it choose the epoch with --keep best or --patience."""
+    """Heads are scored on it and their thresholds tuned; with --keep best or --patience it chooses the epoch."""
     max_train_examples: OptionalInt = None
     """Take only the first so many training questions."""
     max_dev_examples: OptionalInt = None
@@ -54,8 +54,12 @@ def main(args: FitArgs) -> None:
     from bertvision.artifacts import check_output, write_text
     from bertvision.encoder.encoder import Encoder
     from bertvision.errors import ConfigError
+    from bertvision.feed import open_feed
     from bertvision.heads.files import load_head
     from bertvision.report.card import card
+    from bertvision.report.results import card_inputs, write_head_results
+    from bertvision.tasks.span.decode import DecodeConfig
+    from bertvision.train.scoring import logits_of, score_system
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import encoder_reference, fit_zoo, zoo_members
 
@@ -64,6 +68,8 @@ def main(args: FitArgs) -> None:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     check_output(args.out)
     folder, about = encoder_reference(args.encoder)
+    if args.overwrite and args.out.resolve() in (Path(folder).resolve(), *Path(folder).resolve().parents):
+        raise ConfigError(f"--overwrite would delete the encoder in {folder}: choose an --out beside it")
     encoder = Encoder.load(folder, device=args.device, precision=args.precision)
     train = load_split(args.train, encoder, args.windows, max_examples=args.max_train_examples)
     dev = (
@@ -81,29 +87,33 @@ def main(args: FitArgs) -> None:
         overwrite=args.overwrite,
         tensorboard=args.tensorboard,
     )
+    heads = {
+        args.out / name: load_head(args.out / name)[0].to(encoder.device) for name in stage.results["heads"]
+    }
+    scores = {}
+    if dev is not None:
+        feed = lambda: open_feed(encoder, dev.windows, args.feed, label="encode dev", passes=1)  # noqa: E731
+        for path, logits in logits_of(heads, dev, "dev", feed).items():
+            scores[path] = score_system([logits], dev, DecodeConfig())
+            write_head_results(path, {"dev": (scores[path], 0)}, dev=dev.data.name, decode=DecodeConfig())
     rows = []
-    for name, info in stage.results["heads"].items():
-        head, config = load_head(args.out / name)
-        write_text(args.out / name / "README.md", card(config, {}))
-        last = info["history"][-1]
-        rows.append(
-            {
-                "folder": str(args.out / name),
-                "parameters": head.num_parameters,
-                **last,
-                "seconds": info["seconds"],
-            }
-        )
+    for path, info in zip(heads, stage.results["heads"].values(), strict=True):
+        write_text(path / "README.md", card(*card_inputs(path)))
+        kept = info["best_epoch"] if args.fit.keep == "best" else len(info["history"])
+        row = {"folder": str(path), "parameters": heads[path].num_parameters, "epoch": kept}
+        row["loss"] = info["history"][kept - 1]["loss"]
+        rows.append(row | (scores[path].members[0] if path in scores else {}) | {"seconds": info["seconds"]})
     if args.json:
         console.emit_json({"heads": rows, "dropped": stage.results["dropped"]})
         return
-    columns = ["head", "parameters", "loss", "dev F1", "seconds"]
+    columns = ["head", "parameters", "epoch", "loss", "dev F1", "dev F1 tuned", "seconds"]
     cells = [
         [
             r["folder"],
             f"{r['parameters']:,}",
+            f"{r['epoch']}",
             f"{r['loss']:.4f}",
-            f"{r['score']:.1f}" if "score" in r else "",
+            *(f"{r[name]:.1f}" if name in r else "" for name in ("f1", "tuned_f1")),
             f"{r['seconds']:.1f}",
         ]
         for r in rows

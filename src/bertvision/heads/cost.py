@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bertvision.heads.base import Geometry, Head
+from bertvision.heads.base import Geometry, Head, head_class
 from bertvision.heads.spec import HeadSpec
 
 __all__ = ["HeadCost", "cost"]
@@ -28,10 +28,7 @@ class HeadCost:
 def cost(head: Head | HeadSpec, geometry: Geometry, *, tokens: int = 384) -> HeadCost:
     """Parameters and FLOPs of a head for a window of `tokens` tokens; no memory is taken for either."""
     with torch.device("meta"):
-        config = head.config
-        from bertvision.heads.base import head_class
-
-        module = head_class(head.name)(config, geometry).eval()
+        module = head_class(head.name)(head.config, geometry).eval()
         states = torch.empty(geometry.states, 1, tokens, geometry.hidden)
         mask = torch.ones(1, tokens, dtype=torch.bool)
         with FlopCounterMode(display=False) as counter:

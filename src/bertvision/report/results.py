@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bertvision._version import __version__
-from bertvision.artifacts import write_json
+from bertvision.artifacts import read_json, write_json
 from bertvision.config import to_mapping
 from bertvision.data.examples import SpanData
 from bertvision.heads.base import Head
@@ -26,7 +26,7 @@ from bertvision.train.scoring import SystemScores, compare
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
 
-__all__ = ["Entry", "collect", "environment", "write_head_results"]
+__all__ = ["Entry", "card_inputs", "collect", "environment", "write_head_results"]
 
 _EXAMPLES = 12
 
@@ -62,6 +62,11 @@ class Entry:
         return self.folders[int(np.argmax(scores))]
 
     @property
+    def by_seed(self) -> dict[int, Path]:
+        """Folders of fitted heads by seed; empty for a snapshot."""
+        return {info["seed"]: folder for info, folder in zip(self.infos, self.folders, strict=False)}
+
+    @property
     def seeds(self) -> list[int] | None:
         return [info["seed"] for info in self.infos] or None
 
@@ -78,6 +83,12 @@ def write_head_results(
         metrics[split] = system.members[i]
         write_answers(folder / split, system.answers[i], threshold=system.thresholds[i])
     write_json(folder / "metrics.json", metrics)
+
+
+def card_inputs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a head's card is made of: its config, and its metrics where it was scored."""
+    metrics = folder / "metrics.json"
+    return read_json(folder / "config.json"), read_json(metrics) if metrics.exists() else {}
 
 
 def collect(

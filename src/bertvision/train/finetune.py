@@ -96,9 +96,14 @@ def tune(
 ) -> tuple[Stage, list[Path]]:
     """Fine-tune in `folder`, reusing or continuing what is there; returns the stage and the snapshots."""
     settings = to_mapping(config)
-    for name in ("checkpoint_seconds", "log_every", "accumulate"):  # these change no result
+    for name in ("checkpoint_seconds", "log_every"):  # these change no result
         settings.pop(name)
-    key = {"encoder": encoder.fingerprint, "train": train.fingerprint, "finetune": settings}
+    key = {
+        "encoder": encoder.fingerprint,
+        "train": train.fingerprint,
+        "finetune": settings,
+        "arithmetic": [encoder.device.type, encoder.precision],
+    }
     stage = Stage(folder, key, overwrite=overwrite)
     about = {
         "task": "span",

@@ -17,7 +17,7 @@ from bertvision.config import to_mapping
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.feed import Feed, FeedConfig, open_feed
+from bertvision.feed import Feed, FeedConfig, kept_in_memory, open_feed
 from bertvision.heads.files import save_head
 from bertvision.heads.spec import HeadSpec, parse_head
 from bertvision.tasks.span.decode import DecodeConfig, decode
@@ -108,6 +108,8 @@ def fit_zoo(
         "encoder": encoder.fingerprint,
         "train": train.fingerprint,
         "fit": settings,
+        "arithmetic": [encoder.device.type, encoder.precision],
+        "states": "memory" if kept_in_memory(encoder, train.windows, feed, passes=config.epochs) else "live",
         # Dev decides only where it chooses epochs; elsewhere another dev set must not undo the work.
         "dev": dev.fingerprint if dev and config.scores_epochs else None,
         "decode": to_mapping(decoding or DecodeConfig()) if config.scores_epochs else None,
