@@ -149,7 +149,7 @@ def test_eval_of_a_whole_fit_is_eval_of_its_heads(snapshots: Path, toy_squad: Pa
     # The written predictions are those the scores are about.
     scored = as_json("score", toy_squad, tmp_path / "learned-pooling.seed0" / "predictions.json")
     assert isinstance(scored, dict)
-    assert scored["f1"] == pytest.approx(whole[1]["zero"]["f1"])
+    assert scored["f1"] == pytest.approx(whole[1]["stored"]["f1"])
     table = answered("eval", snapshots / "fit", "--data", toy_squad, "--scorer", "wordpiece").out
     assert "on word pieces" in table
 
