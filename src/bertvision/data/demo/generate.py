@@ -63,7 +63,8 @@ class Passage:
 
 def passages(part: str, *, seed: int = 0) -> list[Passage]:
     """All passages of a part with their questions."""
-    # An earlier draw of test was seen while difficulty and recipe were chosen; this one was drawn once, afterwards.
+    # Scores on an earlier draw of test were seen in all trials of difficulty and recipe. This one was drawn when the
+    # difficulty was settled; the recipe was still changed once after a run on it (README, "How the recipe was chosen").
     draw = f"{seed} second draw" if part == "test" else str(seed)
     rng = random.Random(f"bertvision demo {part} {draw}")
     wording = read_wording(part)
