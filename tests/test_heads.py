@@ -21,7 +21,7 @@ LARGE = Geometry(states=25, hidden=1024)
 """BERT-large: the geometry of the published counts."""
 SMALL = Geometry(states=5, hidden=12)
 ALL = ["last_state", "average_pooling", "learned_pooling", "adapter:size=3", "adapter:size=3,skip",
-       "adapter:size=3,skip,gelu=none"]  # fmt: skip
+       "adapter:size=3,skip,gelu=erf"]  # fmt: skip
 
 
 def inputs(geometry: Geometry = SMALL, *, windows: int = 2, tokens: int = 4) -> tuple[Tensor, Tensor]:
@@ -89,7 +89,7 @@ def test_flops_follow_a_closed_formula(geometry: Geometry, tokens: int) -> None:
 
 
 def gelu(x: float, kind: str) -> float:
-    if kind == "none":
+    if kind == "erf":
         return 0.5 * x * (1 + math.erf(x / math.sqrt(2)))
     return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
@@ -110,9 +110,9 @@ def features(head: Any, token: list[list[float]]) -> list[float]:
         case "average_pooling.v1":
             return [sum(layer[h] for layer in token) / L for h in range(H)]
         case "learned_pooling.v1":
-            scores = [math.exp(w) for w in head.mix.tolist()]
+            scores = [math.exp(w) for w in head.mix.w.tolist()]
             share = [s / sum(scores) for s in scores]
-            return [head.gamma.item() * sum(share[i] * token[i][h] for i in range(L)) for h in range(H)]
+            return [head.mix.gamma.item() * sum(share[i] * token[i][h] for i in range(L)) for h in range(H)]
         case "adapter.v1":
             reduced = [
                 [gelu(x, head.config.gelu) for x in dense(layer, head.down)] for layer in token
@@ -169,12 +169,12 @@ def test_the_adapter_begins_as_keras_truncated_normal() -> None:
 
 def test_pooling_begins_as_the_paper_says() -> None:
     built: list[Any] = [parse_head("learned_pooling").build(LARGE, seed=seed) for seed in range(80)]
-    mixes = torch.stack([head.mix.detach() for head in built])
+    mixes = torch.stack([head.mix.w.detach() for head in built])
     assert mixes.std().item() == pytest.approx(0.05, rel=0.06)
     head: Any = parse_head("learned_pooling").build(LARGE, seed=0)
-    assert head.gamma.tolist() == [1.0]
+    assert head.mix.gamma.tolist() == [1.0]
     assert sum(head.layer_weights()) == pytest.approx(1)
-    assert head.layer_weights() == pytest.approx(head.mix.softmax(0).tolist())
+    assert head.layer_weights() == pytest.approx(head.mix.w.softmax(0).tolist())
 
 
 @pytest.mark.parametrize("text", ["last_state", "adapter", "learned_pooling"])
@@ -280,7 +280,7 @@ def test_nothing_is_written_twice_over(tmp_path: Path) -> None:
         (" adapter:size=64, skip ", "adapter.v1", {"size": 64, "skip": True}, {}, "adapter-64-skip"),
         ("adapter:skip=true", "adapter.v1", {"skip": True}, {}, "adapter-386-skip"),
         ("adapter:skip=0", "adapter.v1", {"skip": False}, {}, "adapter-386"),
-        ("adapter:gelu=none,lr=3e-4", "adapter.v1", {"gelu": "none"}, {"lr": 3e-4}, "adapter-386-gelu=none-lr=0.0003"),
+        ("adapter:gelu=erf,lr=3e-4", "adapter.v1", {"gelu": "none"}, {"lr": 3e-4}, "adapter-386-gelu=erf-lr=0.0003"),
         ("learned_pooling:weight-decay=0.1,seed=3", "learned_pooling.v1", {}, {"weight_decay": 0.1, "seed": 3},
          "learned-pooling-weight_decay=0.1"),
     ],
@@ -309,7 +309,7 @@ def test_specs_are_read(
         ("adapter:size=0", "size must be at least 1"),
         ("adapter:init_std=0", "init_std must lie between 0 and 1"),
         ("adapter:skip=perhaps", "must be a bool"),
-        ("adapter:gelu=erf", "must be one of tanh, none"),
+        ("adapter:gelu=none", "must be one of tanh, erf"),
         ("adapter:size=64,size=32", "sets size twice"),
         ("adapter:lr=fast", "lr of head .* must be a float"),
         ("last_state:size=3", "no option 'size'"),
@@ -322,7 +322,7 @@ def test_bad_specs_are_one_sentence(text: str, words: str) -> None:
 
 
 def test_different_heads_have_different_labels() -> None:
-    texts = ["adapter", "adapter:size=64", "adapter:skip", "adapter:gelu=none", "adapter:init_std=0.01",
+    texts = ["adapter", "adapter:size=64", "adapter:skip", "adapter:gelu=erf", "adapter:init_std=0.01",
              "adapter:size=64,skip", "adapter:lr=0.01", "adapter:weight_decay=0.01", "adapter:skip,lr=0.01",
              "last_state", "average_pooling", "learned_pooling"]  # fmt: skip
     labels = [parse_head(text).label for text in texts]

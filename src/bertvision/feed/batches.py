@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -39,6 +40,16 @@ class StateBatch:
     labels: Int[Tensor, "B 2"]
     windows: NDArray[np.int64]
     """(B,) which windows these are."""
+    bounds: Int[Tensor, "B 2"]
+    """First token of the paragraph and one past its last."""
+    pooled: Float[Tensor, "B H"] | None = None
+    """The pooler's output, where the encoder has one and the task reads it."""
+
+    @property
+    def context(self) -> Bool[Tensor, "B T"]:
+        """True on the tokens of the paragraph: not on the question, special tokens and pads."""
+        position = torch.arange(self.mask.shape[1], device=self.mask.device)
+        return (position >= self.bounds[:, :1]) & (position < self.bounds[:, 1:])
 
 
 class Feed(Protocol):

@@ -23,6 +23,7 @@ class LiveFeed:
         self.encoder, self.windows, self.tokens_per_call = encoder, windows, tokens_per_call
         self.encode_seconds = 0.0
         self.labels = torch.from_numpy(windows.labels.astype(np.int64)).to(encoder.device)
+        self.bounds = torch.from_numpy(windows.context.astype(np.int64)).to(encoder.device)
 
     def num_batches(self, batch_size: int) -> int:
         return -(-len(self.windows) // batch_size)
@@ -56,10 +57,12 @@ class LiveFeed:
         for batch in batches:
             rows = slice(row, row + len(batch))
             longest = int(self.windows.lengths[batch].max())
+            chosen = torch.from_numpy(batch).to(self.labels.device)
             yield StateBatch(
                 states=states[:, rows, :longest],
                 mask=tokens.mask[rows, :longest],
-                labels=self.labels[torch.from_numpy(batch).to(self.labels.device)],
+                labels=self.labels[chosen],
                 windows=batch,
+                bounds=self.bounds[chosen],
             )
             row += len(batch)

@@ -31,7 +31,7 @@ class MemoryFeed:
     ) -> None:
         self.encoder, self.windows, self.tokens_per_call = encoder, windows, tokens_per_call
         live = LiveFeed(encoder, windows, tokens_per_call=tokens_per_call)
-        self.labels = live.labels
+        self.labels, self.bounds = live.labels, live.bounds
         shape = (encoder.num_states, windows.num_tokens, encoder.hidden)
         self.store = torch.empty(shape, dtype=torch.float16, device=encoder.device)  # (L, N, H)
         began = time.perf_counter()
@@ -71,10 +71,12 @@ class MemoryFeed:
         flat, mask = self._tokens(indices)
         states = self.store.index_select(1, flat.reshape(-1))  # (L, B * T, H)
         states = states.view(states.shape[0], *flat.shape, states.shape[-1])
+        chosen = torch.from_numpy(indices).to(self.labels.device)
         return StateBatch(
             # Heads are float32; autocast, where it is on, picks its own precision from half.
             states=states.float() if self.encoder.precision == "fp32" else states,
             mask=mask,
-            labels=self.labels[torch.from_numpy(indices).to(self.labels.device)],
+            labels=self.labels[chosen],
             windows=indices,
+            bounds=self.bounds[chosen],
         )

@@ -1,6 +1,6 @@
-"""The shared adapter: one small projection for all layers, their outputs side by side.
+"""Adapters: a small projection of every layer, their outputs side by side.
 
-        states_l (H) --W,b--> GELU --> (a)      for every layer l, the same W and b
+        states_l (H) --W,b--> GELU --> (a)      for every layer l, one W and b for all layers or one each
         concat over layers (a * L) [+ last hidden state (H) with skip] --> Linear(C)
 
 There is no up-projection, no residual and no norm. The flat vector is feature-major and layer-minor as in the
@@ -8,7 +8,6 @@ paper; the last layer is applied layer by layer, so the wide vector is never wri
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,50 +15,169 @@ from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.layers import Dropout, Gelu, check_rate, gelu, truncated_normal_
+from bertvision.heads.pooling import LearnedMix, Pooling, make_mix
 from bertvision.shapes import Bool, Float
 
-__all__ = ["Adapter", "AdapterConfig"]
+__all__ = ["Adapter", "AdapterConfig", "Down", "PooledAdapter", "TwinAdapter", "check_adapter"]
+
+
+def check_adapter(size: int, init_std: float) -> None:
+    if size < 1:
+        raise ConfigError(f"an adapter's size must be at least 1, not {size}")
+    if not 0 < init_std < 1:
+        raise ConfigError(f"an adapter's init_std must lie between 0 and 1, not {init_std}")
+
+
+class Down(nn.Module):
+    """GELU(W x + b), H to a numbers, with one W for all states or (`layers`) one for each."""
+
+    def __init__(self, hidden: int, size: int, *, kind: Gelu, std: float, layers: int | None = None) -> None:
+        super().__init__()
+        self.size, self.kind = size, kind
+        lead = () if layers is None else (layers,)
+        self.weight = nn.Parameter(torch.empty(*lead, size, hidden))  # ([L,] a, H)
+        self.bias = nn.Parameter(torch.zeros(*lead, size))
+        truncated_normal_(self.weight, std)
+
+    def forward(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T padded"]:
+        """The reduced states; on a GPU with zero columns behind them, up to the next multiple of 8."""
+        # Matrix units want rows of 16 bytes; 386 numbers in bf16 would fall back to slow kernels.
+        pad = -self.size % 8 if states.is_cuda else 0
+        weight, bias = F.pad(self.weight, (0, 0, 0, pad)), F.pad(self.bias, (0, pad))
+        if weight.ndim == 2:
+            return gelu(F.linear(states, weight, bias), self.kind)
+        L, B, T, H = states.shape
+        flat = torch.baddbmm(bias[:, None], states.reshape(L, B * T, H), weight.mT)  # (L, B * T, a)
+        return gelu(flat.view(L, B, T, -1), self.kind)
+
+
+def project_layers(
+    reduced: Float[Tensor, "L B T padded"], weight: Float[Tensor, "C flat"], size: int
+) -> Float[Tensor, "B T C"]:
+    """The flat vector of all layers (feature-major, layer-minor) times `weight`, layer by layer."""
+    L, B, T, padded = reduced.shape
+    per_layer = weight.view(-1, size, L).permute(2, 1, 0)  # (L, a, C)
+    per_layer = F.pad(per_layer, (0, 0, 0, padded - size)).to(reduced.dtype)
+    return torch.bmm(reduced.reshape(L, B * T, padded), per_layer).sum(0).view(B, T, -1)
 
 
 @dataclass(frozen=True)
 class AdapterConfig:
     size: int = 386
     """a: numbers each layer is reduced to."""
+    unshared: bool = False
+    """A projection of its own for every layer."""
     skip: bool = False
     """Give the last hidden state to the output layer too."""
-    gelu: Literal["tanh", "none"] = "tanh"
-    """The approximation of GELU: tanh as in the papers' TensorFlow code, none for the exact one."""
+    gelu: Gelu = "tanh"
+    """tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
+    dropout: float = 0.0
+    """Part of the reduced numbers that is dropped while training."""
     init_std: float = 1e-3
     """Spread of the initial weights."""
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigError(f"an adapter's size must be at least 1, not {self.size}")
-        if not 0 < self.init_std < 1:
-            raise ConfigError(f"an adapter's init_std must lie between 0 and 1, not {self.init_std}")
+        check_adapter(self.size, self.init_std)
+        check_rate("adapter", self.dropout)
 
 
 @register("adapter.v1", AdapterConfig)
 class Adapter(Head):
-    """GELU(W x + b) with one W for all layers -> concat [+ last state] -> Linear(C)."""
+    """GELU(W x + b) of every layer, shared W or one each -> concat [+ last state] -> Linear(C)."""
+
+    stackable = True
 
     def __init__(self, config: AdapterConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
-        self.down = nn.Linear(geometry.hidden, config.size)
-        # Keras' truncated normal cuts at two standard deviations.
-        std = config.init_std
-        nn.init.trunc_normal_(self.down.weight, std=std, a=-2 * std, b=2 * std)
-        nn.init.zeros_(self.down.bias)
-        width = config.size * geometry.states + (geometry.hidden if config.skip else 0)
-        self.project = glorot_linear(width, geometry.outputs)
+        L, H = geometry.states, geometry.hidden
+        layers = L if config.unshared else None
+        self.down = Down(H, config.size, kind=config.gelu, std=config.init_std, layers=layers)
+        self.dropout = Dropout(config.dropout)
+        self.project = glorot_linear(config.size * L + (H if config.skip else 0), geometry.outputs)
 
     def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
-        L, B, T, _ = states.shape
-        size, C = self.config.size, self.geometry.outputs
-        reduced = F.gelu(self.down(states), approximate=self.config.gelu)  # (L, B, T, a)
-        flat, skip = self.project.weight.split([size * L, self.project.in_features - size * L], dim=1)
-        per_layer = flat.view(C, size, L).permute(2, 1, 0)  # (L, a, C)
-        logits = torch.bmm(reduced.view(L, B * T, size), per_layer.to(reduced.dtype)).sum(0).view(B, T, C)
+        flat = self.config.size * self.geometry.states
+        own, skip = self.project.weight.split([flat, self.project.in_features - flat], dim=1)
+        logits = project_layers(self.dropout(self.down(states)), own, self.config.size)
         if self.config.skip:
             logits = logits + F.linear(states[-1], skip)
         return logits + self.project.bias
+
+
+@dataclass(frozen=True)
+class PooledAdapterConfig:
+    size: int = 386
+    """a: numbers the pooled state is reduced to."""
+    pooling: Pooling = "learned"
+    """How the layers are pooled first."""
+    skip: bool = True
+    """Give the last hidden state to the output layer too; the published count needs it."""
+    gelu: Gelu = "tanh"
+    """tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
+    init_std: float = 1e-3
+    """Spread of the initial weights."""
+
+    def __post_init__(self) -> None:
+        check_adapter(self.size, self.init_std)
+
+
+@register("pooled_adapter.v1", PooledAdapterConfig)
+class PooledAdapter(Head):
+    """pooling over layers -> GELU(W x + b) [+ last state] -> Linear(C)."""
+
+    stackable = True
+
+    def __init__(self, config: PooledAdapterConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        self.mix = make_mix(config.pooling, geometry.states)
+        self.down = Down(geometry.hidden, config.size, kind=config.gelu, std=config.init_std)
+        self.project = glorot_linear(
+            config.size + (geometry.hidden if config.skip else 0), geometry.outputs
+        )
+
+    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
+        size = self.config.size
+        own, skip = self.project.weight.split([size, self.project.in_features - size], dim=1)
+        logits = F.linear(self.down(self.mix(states))[..., :size], own, self.project.bias)
+        return logits + F.linear(states[-1], skip) if self.config.skip else logits
+
+    def layer_weights(self) -> list[float] | None:
+        return self.mix.shares() if isinstance(self.mix, LearnedMix) else None
+
+
+@dataclass(frozen=True)
+class TwinAdapterConfig:
+    size: int = 386
+    """a: numbers every layer, and the pooled state, is reduced to."""
+    gelu: Gelu = "tanh"
+    """tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
+    init_std: float = 1e-3
+    """Spread of the initial weights."""
+
+    def __post_init__(self) -> None:
+        check_adapter(self.size, self.init_std)
+
+
+@register("twin_adapter.v1", TwinAdapterConfig)
+class TwinAdapter(Head):
+    """shared GELU(W x + b) of every layer, concat with GELU(W' x + b') of the pooled state -> Linear(C)."""
+
+    stackable = True
+
+    def __init__(self, config: TwinAdapterConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        H, size = geometry.hidden, config.size
+        self.down = Down(H, size, kind=config.gelu, std=config.init_std)
+        self.mix = LearnedMix(geometry.states)
+        self.pooled_down = Down(H, size, kind=config.gelu, std=config.init_std)
+        self.project = glorot_linear(size * (geometry.states + 1), geometry.outputs)
+
+    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
+        size = self.config.size
+        own, pooled = self.project.weight.split([size * self.geometry.states, size], dim=1)
+        logits = project_layers(self.down(states), own, size)
+        return logits + F.linear(self.pooled_down(self.mix(states))[..., :size], pooled, self.project.bias)
+
+    def layer_weights(self) -> list[float]:
+        return self.mix.shares()

@@ -3,24 +3,38 @@
     @register("mine.v1", MyConfig)
     class Mine(Head):
         def __init__(self, config: MyConfig, geometry: Geometry): ...
-        def forward(self, states, mask): ...      # (L, B, T, H), (B, T) -> (B, T, C)
+        def forward(self, states, mask): ...      # (L, B, T, H), (B, T) -> (B, T, C), or (B, C) for labels
 
 The version is part of the name because it is stored with the weights: a head that changes its structure gets
-a new one, and old files keep loading with the old code.
+a new one, and old files keep loading with the old code. docs/heads.md shows a whole head in twenty lines.
 """
 
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor, nn
 
 from bertvision.errors import ConfigError
+from bertvision.feed.batches import StateBatch
 from bertvision.shapes import Bool, Float
 
-__all__ = ["Geometry", "Head", "glorot_linear", "head_class", "head_names", "nearest", "register"]
+__all__ = [
+    "Geometry",
+    "Head",
+    "Task",
+    "check_task",
+    "glorot_linear",
+    "head_class",
+    "head_names",
+    "nearest",
+    "register",
+    "run_head",
+]
+
+Task = Literal["span", "label", "score"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +46,10 @@ class Geometry:
     hidden: int
     """H."""
     outputs: int = 2
-    """C: numbers a token gets; 2 for a span's start and end."""
+    """C: numbers a token (span) or a window (label, score) gets; 2 for a span's start and end."""
+    task: Task = "span"
+    pooled: bool = False
+    """Whether the encoder has a pooler, whose output label heads read as one more channel."""
 
 
 class Head(nn.Module, ABC):
@@ -40,6 +57,14 @@ class Head(nn.Module, ABC):
 
     name: ClassVar[str]
     config_class: ClassVar[type]
+    tasks: ClassVar[tuple[Task, ...]] = ("span",)
+    """What it can be fitted for."""
+    extras: ClassVar[tuple[str, ...]] = ()
+    """Further inputs `forward` takes by keyword: context (B, T) True on the paragraph's tokens; pooled (B, H),
+    None where the encoder has no pooler."""
+    stackable: ClassVar[bool] = False
+    """Heads of equal shape may run as one batched computation (torch.func.vmap): no buffer is written in
+    `forward` and no value decides what is computed."""
 
     def __init__(self, config: Any, geometry: Geometry) -> None:
         super().__init__()
@@ -47,12 +72,33 @@ class Head(nn.Module, ABC):
         self.geometry = geometry
 
     @abstractmethod
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
-        """Logits of every token; those of pads mean nothing and are masked by the task."""
+    def forward(
+        self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"], **extras: Any
+    ) -> Float[Tensor, "B *T C"]:
+        """Logits of every token (span) or window (label); those of pads mean nothing, the task masks them."""
+
+    @property
+    def windows(self) -> int:
+        """How many windows one example is read through: 2 for a pair of texts encoded apart."""
+        return 1
+
+    def at(self, progress: float) -> None:
+        """Told before every training step how much of the fit is done, from 0 to below 1."""
+
+    def penalty(self) -> Tensor | None:
+        """What is added to the loss while fitting."""
+        return None
 
     @property
     def num_parameters(self) -> int:
+        """Trainable parameters."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
+
+    @property
+    def num_total(self) -> int:
+        """All parameters and the running means and variances, as Keras counts a model."""
+        running = [b for name, b in self.named_buffers() if name.endswith(("running_mean", "running_var"))]
+        return sum(p.numel() for p in [*self.parameters(), *running])
 
     def layer_weights(self) -> list[float] | None:
         """How much each hidden state counts, where the head has such weights."""
@@ -96,6 +142,21 @@ def head_class(name: str) -> type[Head]:
     if versions:
         return _REGISTRY[max(versions, key=lambda known: int(known.rsplit(".v", 1)[1]))]
     raise ConfigError(f"there is no head {name!r}: {nearest(name, head_names())}")
+
+
+def check_task(cls: type[Head], task: Task) -> None:
+    """Refuse a head that was made for something else."""
+    if task not in cls.tasks:
+        others = [name for name in head_names() if task in _REGISTRY[name].tasks]
+        raise ConfigError(
+            f"{cls.name} is a head for {' and '.join(cls.tasks)} tasks, not for {task}: use one of {', '.join(others)}"
+        )
+
+
+def run_head(head: nn.Module, batch: StateBatch) -> Tensor:
+    """A head's logits for a batch, with the further inputs it asks for."""
+    extras: tuple[str, ...] = getattr(head, "extras", ())
+    return head(batch.states, batch.mask, **{name: getattr(batch, name) for name in extras})
 
 
 def glorot_linear(inputs: int, outputs: int) -> nn.Linear:

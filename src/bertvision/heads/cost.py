@@ -1,23 +1,29 @@
-"""What a head costs: parameters and floating-point operations.
+"""What a head costs: parameters, floating-point operations and memory.
 
-The operations are counted by running the head on the meta device, which computes shapes and no numbers: every
-head, a user's own too, is counted by the same rule (matrix products and convolutions, two per multiply-add).
+Both are counted by running the head on the meta device, which computes shapes and no numbers: every head, a
+user's own too, is counted by the same rule. Operations are those of matrix products and convolutions, two per
+multiply-add. Memory is what the backward pass keeps of the forward pass, the states themselves apart.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from bertvision.heads.base import Geometry, Head, head_class
+from bertvision.heads.base import Geometry, Head, check_task, head_class
 from bertvision.heads.spec import HeadSpec
 
-__all__ = ["HeadCost", "cost"]
+__all__ = ["HeadCost", "activation_bytes", "cost"]
 
 
 @dataclass(frozen=True)
 class HeadCost:
     parameters: int
+    """Trainable."""
+    total: int
+    """Running means and variances included."""
     flops_per_token: int
     """Forward pass of one token."""
 
@@ -27,10 +33,40 @@ class HeadCost:
 
 def cost(head: Head | HeadSpec, geometry: Geometry, *, tokens: int = 384) -> HeadCost:
     """Parameters and FLOPs of a head for a window of `tokens` tokens; no memory is taken for either."""
+    module, states, mask, extras = _on_meta(head, geometry, tokens)
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        module.eval()(states, mask, **extras)
+    return HeadCost(module.num_parameters, module.num_total, counter.get_total_flops() // tokens)
+
+
+def activation_bytes(head: Head | HeadSpec, geometry: Geometry, *, tokens: int) -> int:
+    """Bytes kept for the backward pass of one window of `tokens` tokens in float32, states apart."""
+    module, states, mask, extras = _on_meta(head, geometry, tokens)
+    own = {id(t.untyped_storage()) for t in (states, *module.parameters())}
+    kept: dict[int, tuple[Any, int]] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if id(storage) not in own:
+            kept[id(storage)] = (storage, storage.nbytes())  # held, so that no id is given twice
+        return tensor
+
+    with torch.device("meta"), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        module.train()(states, mask, **extras)
+    return sum(size for _, size in kept.values())
+
+
+def _on_meta(
+    head: Head | HeadSpec, geometry: Geometry, tokens: int
+) -> tuple[Head, Tensor, Tensor, dict[str, Tensor]]:
+    cls = head_class(head.name)
+    check_task(cls, geometry.task)
     with torch.device("meta"):
-        module = head_class(head.name)(head.config, geometry).eval()
-        states = torch.empty(geometry.states, 1, tokens, geometry.hidden)
-        mask = torch.ones(1, tokens, dtype=torch.bool)
-        with FlopCounterMode(display=False) as counter:
-            module(states, mask)
-    return HeadCost(module.num_parameters, counter.get_total_flops() // tokens)
+        module = cls(head.config, geometry)
+        states = torch.empty(geometry.states, module.windows, tokens, geometry.hidden)
+        mask = torch.ones(module.windows, tokens, dtype=torch.bool)
+        known: dict[str, Any] = {
+            "context": mask,
+            "pooled": torch.empty(module.windows, geometry.hidden) if geometry.pooled else None,
+        }
+    return module, states, mask, {name: known[name] for name in cls.extras}

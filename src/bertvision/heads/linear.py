@@ -1,17 +1,20 @@
-"""A linear layer on the last hidden state: the head of plain fine-tuning, and the control for all others.
+"""Heads on the last hidden state alone: the controls for all others.
 
-Fitted on a frozen snapshot it shows what refitting the classifier alone gains; what a head that reads all
-layers gains beyond it comes from the layers.
+A linear layer is the head of plain fine-tuning. Fitted again on a frozen snapshot it shows what refitting the
+classifier gains. The MLP (and, without its activation, a linear map of the same size) has as many parameters as
+an adapter over all layers: what the adapter gains beyond it comes from the layers, not from its size.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
 from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.layers import Dropout, check_at_least, check_rate, gelu
 from bertvision.shapes import Bool, Float
 
-__all__ = ["LastState", "LastStateConfig"]
+__all__ = ["LastState", "LastStateConfig", "LastStateMLP", "LastStateMLPConfig"]
 
 
 @dataclass(frozen=True)
@@ -23,9 +26,48 @@ class LastStateConfig:
 class LastState(Head):
     """states[-1] -> Linear(H, C)."""
 
+    stackable = True
+
     def __init__(self, config: LastStateConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
 
     def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
         return self.project(states[-1])
+
+
+@dataclass(frozen=True)
+class LastStateMLPConfig:
+    match: int = 386
+    """Size of the shared adapter whose parameter count it comes nearest to."""
+    width: int = 0
+    """Hidden numbers; 0 = as many as `match` asks for."""
+    activation: Literal["gelu", "none"] = "gelu"
+    """none makes it a linear map of the same number of parameters."""
+    dropout: float = 0.0
+    """Part of the hidden numbers that is dropped while training."""
+
+    def __post_init__(self) -> None:
+        check_at_least("last_state_mlp", "match", self.match, 1)
+        check_at_least("last_state_mlp", "width", self.width, 0)
+        check_rate("last_state_mlp", self.dropout)
+
+
+@register("last_state_mlp.v1", LastStateMLPConfig)
+class LastStateMLP(Head):
+    """states[-1] -> Linear(H, h) -> GELU -> Linear(h, C), as many parameters as an adapter."""
+
+    stackable = True
+
+    def __init__(self, config: LastStateMLPConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        L, H, C = geometry.states, geometry.hidden, geometry.outputs
+        budget = config.match * (H + 1) + config.match * L * C  # of the adapter, its output bias apart
+        self.width = config.width or max(1, round(budget / (H + 1 + C)))
+        self.down = glorot_linear(H, self.width)
+        self.dropout = Dropout(config.dropout)
+        self.project = glorot_linear(self.width, C)
+
+    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
+        hidden = self.down(states[-1])
+        return self.project(self.dropout(hidden if self.config.activation == "none" else gelu(hidden, "tanh")))

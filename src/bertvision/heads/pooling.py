@@ -1,61 +1,117 @@
 """Pooling over layers: one weighted sum of the hidden states, then a linear layer.
 
 Learned pooling (Tenney's scalar mix): out = gamma * sum_l softmax(w)_l X_l, L + 1 parameters.
-Average pooling: the mean over layers, no parameters of its own.
+Average pooling: the mean over all layers, or over the first and the last (Ma et al., "Universal Text
+Representation from BERT: An Empirical Study", 2019), no parameters of its own.
 
-Both mix the projected states instead of projecting the mixed ones. It is the same sum, because both steps are
-linear, and it reads the states once instead of writing a mixed copy of them.
+The heads mix the projected states instead of projecting the mixed ones. It is the same sum, because both steps
+are linear, and it reads the states once instead of writing a mixed copy of them.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from bertvision.heads.base import Geometry, Head, glorot_linear, register
 from bertvision.shapes import Bool, Float
 
-__all__ = ["AveragePooling", "LearnedPooling", "PoolingConfig"]
+__all__ = ["AverageMix", "AveragePooling", "LearnedMix", "LearnedPooling", "Pooling", "make_mix"]
+
+Pooling = Literal["learned", "average"]
 
 
-@dataclass(frozen=True)
-class PoolingConfig:
-    pass
+class LearnedMix(nn.Module):
+    """gamma * softmax(w): one weight a layer."""
+
+    def __init__(self, states: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.empty(states).normal_(std=0.05))
+        self.gamma = nn.Parameter(torch.ones(1))
+
+    def weights(self) -> Float[Tensor, " L"]:
+        return self.gamma * self.w.softmax(0)
+
+    def shares(self) -> list[float]:
+        """How much each layer counts, without the common scale."""
+        return self.w.detach().softmax(0).tolist()
+
+    def forward(self, states: Float[Tensor, "L *batch H"]) -> Float[Tensor, "*batch H"]:
+        return torch.einsum("l,l...->...", self.weights().to(states.dtype), states)
+
+
+class AverageMix(nn.Module):
+    """The same weight for every layer, or for the first and the last alone."""
+
+    def __init__(self, states: int, of: Literal["all", "first-last"] = "all") -> None:
+        super().__init__()
+        share = torch.full((states,), 1 / states) if of == "all" else torch.zeros(states)
+        if of == "first-last":
+            share[0], share[-1] = 0.5, 0.5
+        self.register_buffer("share", share, persistent=False)
+
+    def weights(self) -> Float[Tensor, " L"]:
+        return self.share
+
+    def forward(self, states: Float[Tensor, "L *batch H"]) -> Float[Tensor, "*batch H"]:
+        return torch.einsum("l,l...->...", self.share.to(states.dtype), states)
+
+
+def make_mix(pooling: Pooling, states: int) -> LearnedMix | AverageMix:
+    return LearnedMix(states) if pooling == "learned" else AverageMix(states)
 
 
 def mix_projected(
     states: Float[Tensor, "L B T H"], weights: Float[Tensor, " L"], project: nn.Linear
 ) -> Float[Tensor, "B T C"]:
     """project(sum_l weights_l states_l)."""
-    projected = torch.nn.functional.linear(states, project.weight)  # (L, B, T, C)
+    projected = F.linear(states, project.weight)  # (L, B, T, C)
     return torch.einsum("l,lbtc->btc", weights.to(projected.dtype), projected) + project.bias
 
 
-@register("learned_pooling.v1", PoolingConfig)
+@dataclass(frozen=True)
+class LearnedPoolingConfig:
+    pass
+
+
+@register("learned_pooling.v1", LearnedPoolingConfig)
 class LearnedPooling(Head):
     """gamma * softmax(w) over layers -> Linear(H, C)."""
 
-    def __init__(self, config: PoolingConfig, geometry: Geometry) -> None:
+    stackable = True
+
+    def __init__(self, config: LearnedPoolingConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
-        self.mix = nn.Parameter(torch.empty(geometry.states).normal_(std=0.05))
-        self.gamma = nn.Parameter(torch.ones(1))
+        self.mix = LearnedMix(geometry.states)
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
 
     def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
-        return mix_projected(states, self.gamma * self.mix.softmax(0), self.project)
+        return mix_projected(states, self.mix.weights(), self.project)
 
     def layer_weights(self) -> list[float]:
-        return self.mix.detach().softmax(0).tolist()
+        return self.mix.shares()
 
 
-@register("average_pooling.v1", PoolingConfig)
+@dataclass(frozen=True)
+class AveragePoolingConfig:
+    of: Literal["all", "first-last"] = "all"
+    """The layers whose mean is taken."""
+
+
+@register("average_pooling.v1", AveragePoolingConfig)
 class AveragePooling(Head):
     """mean over layers -> Linear(H, C)."""
 
-    def __init__(self, config: PoolingConfig, geometry: Geometry) -> None:
+    stackable = True
+
+    def __init__(self, config: AveragePoolingConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
+        self.mix = AverageMix(geometry.states, config.of)
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
 
     def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
-        count = self.geometry.states
-        return mix_projected(states, torch.full((count,), 1 / count, device=states.device), self.project)
+        if self.config.of == "first-last":
+            return self.project((states[0] + states[-1]) / 2)
+        return mix_projected(states, self.mix.weights(), self.project)

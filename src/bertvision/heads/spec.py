@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 import torch
 
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Geometry, Head, head_class, nearest
+from bertvision.heads.base import Geometry, Head, check_task, head_class, nearest
 
 __all__ = ["HeadSpec", "TrainOverrides", "parse_head"]
 
@@ -49,9 +49,11 @@ class HeadSpec:
 
     def build(self, geometry: Geometry, *, seed: int) -> Head:
         """The head with weights drawn from `seed` alone, whatever was drawn before."""
+        cls = head_class(self.name)
+        check_task(cls, geometry.task)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return head_class(self.name)(self.config, geometry)
+            return cls(self.config, geometry)
 
 
 def _convert(text: str, kind: Any, where: str) -> Any:

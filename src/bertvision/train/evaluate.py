@@ -8,7 +8,7 @@ import torch
 from bertvision.console import progress
 from bertvision.encoder.batch import padded_positions
 from bertvision.feed.batches import Feed
-from bertvision.heads.base import Head
+from bertvision.heads.base import Head, run_head
 from bertvision.tasks.span.logits import SpanLogits
 
 __all__ = ["span_logits"]
@@ -26,7 +26,7 @@ def span_logits(feed: Feed, heads: Mapping[str, Head], *, label: str = "evaluate
             flat, mask = padded_positions(feed.windows, batch.windows)
             for name, head in heads.items():
                 with feed.encoder.autocast():
-                    output = head(batch.states, batch.mask)  # (B, T, 2)
+                    output = run_head(head, batch)  # (B, T, 2)
                 logits[name][:, flat[mask]] = output.float()[batch.mask].T.cpu().numpy()
             bar.advance(len(batch.windows))
     return {name: SpanLogits(start=both[0], end=both[1]) for name, both in logits.items()}

@@ -19,7 +19,7 @@ from torch import Tensor
 from bertvision.console import progress
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.feed.batches import Feed, StateBatch
-from bertvision.heads.base import Geometry, Head
+from bertvision.heads.base import Geometry, Head, run_head
 from bertvision.heads.spec import HeadSpec
 from bertvision.tasks.span.loss import span_loss
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
@@ -136,7 +136,7 @@ class _Fit:
             fitted.head.train()
             # Each head has its own stream for dropout, so that it does the same whoever is fitted beside it.
             with seeded(self.feed.encoder.device, fitted.seed, step), self.feed.encoder.autocast():
-                logits = fitted.head(batch.states, batch.mask)
+                logits = run_head(fitted.head, batch)
             loss = span_loss(logits, batch.mask, batch.labels, reduction="mean")
             loss.backward()
             lr = learning_rate(fitted.config, step, self.config.epochs * self.steps)
@@ -159,7 +159,7 @@ class _Fit:
         batch = next(iter(self.feed.walk()))
         for fitted in (f for f in self.fitted.values() if f.status != "diverged"):
             with self.feed.encoder.autocast():
-                logits = fitted.head.eval()(batch.states, batch.mask)
+                logits = run_head(fitted.head.eval(), batch)
             if not bool(logits[batch.mask].isfinite().all()):
                 self._drop(fitted, "its logits are not finite")
 

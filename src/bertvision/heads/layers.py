@@ -1,0 +1,76 @@
+"""Small layers that several heads share.
+
+GELU exists twice: the tanh approximation of the papers' TensorFlow code and the exact one of their torch code.
+
+Dropout here draws nothing from a stream. Whether a number is kept follows from a key and its place alone, so a
+head does the same whoever is fitted beside it, stacked with others or alone, recomputed or not, and a resumed
+fit needs no random state.
+"""
+
+import zlib
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertvision.errors import ConfigError
+from bertvision.shapes import Float
+
+__all__ = ["Dropout", "Gelu", "check_at_least", "check_rate", "gelu", "set_noise", "truncated_normal_"]
+
+Gelu = Literal["tanh", "erf"]
+
+
+def gelu(x: Float[Tensor, "..."], kind: Gelu) -> Float[Tensor, "..."]:
+    return F.gelu(x, approximate="tanh" if kind == "tanh" else "none")
+
+
+def truncated_normal_(weight: Tensor, std: float) -> None:
+    """Keras' truncated normal: cut at two standard deviations."""
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def check_at_least(head: str, name: str, value: float, least: float) -> None:
+    if value < least:
+        raise ConfigError(f"{name} of {head} must be at least {least:g}, not {value}")
+
+
+def check_rate(head: str, value: float, name: str = "dropout") -> None:
+    if not 0 <= value < 1:
+        raise ConfigError(f"{name} of {head} must lie between 0 and 1, 1 not included, not {value}")
+
+
+class Dropout(nn.Module):
+    """Zero a part `rate` of all numbers while training and scale the rest up; a pure function of `key`."""
+
+    rate: Tensor
+    key: Tensor
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        # Buffers, so that stacked heads can differ in them; not part of the weights.
+        self.register_buffer("rate", torch.tensor(float(rate)), persistent=False)
+        self.register_buffer("key", torch.tensor(0), persistent=False)
+        self.active = rate > 0
+
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        if not (self.training and self.active):
+            return x
+        place = torch.arange(x.numel(), device=x.device).view(x.shape)
+        uniform = _mixed(_mixed(place + 1) ^ self.key) * 2.0**-32
+        return x * ((uniform >= self.rate) / (1 - self.rate)).to(x.dtype)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """32 well-mixed bits of every number: multiply and shift (the finaliser of murmur3)."""
+    low = 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & low
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & low
+    return x ^ (x >> 16)
+
+
+def set_noise(head: nn.Module, *numbers: int) -> None:
+    """Give every dropout of `head` the key that `numbers` (a seed, a step) and its place in the head decide."""
+    for i, module in enumerate(m for m in head.modules() if isinstance(m, Dropout)):
+        module.key.fill_(zlib.crc32(repr((*numbers, i)).encode()))
