@@ -132,9 +132,7 @@ class PooledAdapter(Head):
         super().__init__(config, geometry)
         self.mix = make_mix(config.pooling, geometry.states)
         self.down = Down(geometry.hidden, config.size, kind=config.gelu, std=config.init_std)
-        self.project = glorot_linear(
-            config.size + (geometry.hidden if config.skip else 0), geometry.outputs
-        )
+        self.project = glorot_linear(config.size + (geometry.hidden if config.skip else 0), geometry.outputs)
 
     def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
         size = self.config.size

@@ -15,9 +15,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
-from bertvision.shapes import Float
+from bertvision.shapes import Bool, Float
 
-__all__ = ["Dropout", "Gelu", "check_at_least", "check_rate", "gelu", "set_noise", "truncated_normal_"]
+__all__ = [
+    "Dropout",
+    "Gelu",
+    "check_at_least",
+    "check_rate",
+    "gelu",
+    "pack",
+    "set_noise",
+    "truncated_normal_",
+    "unpack",
+]
 
 Gelu = Literal["tanh", "erf"]
 
@@ -39,6 +49,22 @@ def check_at_least(head: str, name: str, value: float, least: float) -> None:
 def check_rate(head: str, value: float, name: str = "dropout") -> None:
     if not 0 <= value < 1:
         raise ConfigError(f"{name} of {head} must lie between 0 and 1, 1 not included, not {value}")
+
+
+def pack(x: Float[Tensor, "*lead B T F"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "*lead N F"]:
+    """The real tokens side by side, so that pads cost nothing and enter no statistic."""
+    flat = x.flatten(-3, -2)  # (..., B * T, F)
+    if x.is_meta:  # shapes alone: there every token counts as real
+        return flat
+    return flat.index_select(-2, mask.flatten().nonzero().squeeze(1))
+
+
+def unpack(x: Float[Tensor, "N F"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T F"]:
+    """The tokens at their places again, zeros at the pads."""
+    if x.is_meta:
+        return x.view(*mask.shape, -1)
+    full = x.new_zeros(mask.numel(), x.shape[-1])
+    return full.index_copy(0, mask.flatten().nonzero().squeeze(1), x).view(*mask.shape, -1)
 
 
 class Dropout(nn.Module):

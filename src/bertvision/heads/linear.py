@@ -70,4 +70,6 @@ class LastStateMLP(Head):
 
     def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
         hidden = self.down(states[-1])
-        return self.project(self.dropout(hidden if self.config.activation == "none" else gelu(hidden, "tanh")))
+        return self.project(
+            self.dropout(hidden if self.config.activation == "none" else gelu(hidden, "tanh"))
+        )
