@@ -1,0 +1,165 @@
+"""Label heads on the [CLS] channels: the papers' poolers, and the controls for all label heads.
+
+    channels (S, B, H) = [CLS] of every hidden state and the pooled vector, S = L + 1 (heads/channels.py)
+
+    tenney_small     gamma * sum_s softmax(w)_s channel_s                   --> Linear(C)
+    adapter_pooler   the same, or the mean --> GELU(W x + b) || channel -1  --> Linear(C)
+
+The controls read one vector alone. cls_linear is the head of plain fine-tuning; cls_mlp has as many parameters
+as an adapter_pooler: what that gains beyond it comes from the other channels, not from its size.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bertvision.heads.adapter import Down, check_adapter
+from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.channels import Order, channels, cls_vector, num_channels
+from bertvision.heads.layers import Dropout, Gelu, check_at_least, check_rate, gelu
+from bertvision.heads.pooling import LearnedMix, Pooling, make_mix
+from bertvision.shapes import Bool, Float
+
+__all__ = ["AdapterPooler", "AdapterPoolerConfig", "ClsLinear", "ClsMLP", "ClsMLPConfig", "TenneySmall"]
+
+
+@dataclass(frozen=True)
+class TenneySmallConfig:
+    order: Order = "first"
+    """Where the pooled vector stands among the channels, and so in the layer weights."""
+
+
+@register("tenney_small.v1", TenneySmallConfig)
+class TenneySmall(Head):
+    """gamma * softmax(w) over the [CLS] channels -> Linear(H, C)."""
+
+    tasks = ("label", "score")
+    extras = ("pooled",)
+    stackable = True
+
+    def __init__(self, config: TenneySmallConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        self.mix = LearnedMix(num_channels(geometry))
+        self.project = glorot_linear(geometry.hidden, geometry.outputs)
+
+    def forward(
+        self,
+        states: Float[Tensor, "L B T H"],
+        mask: Bool[Tensor, "B T"],
+        pooled: Float[Tensor, "B H"] | None = None,
+    ) -> Float[Tensor, "B C"]:
+        return self.project(self.mix(channels(states, pooled, self.config.order)))
+
+    def layer_weights(self) -> list[float]:
+        """One share a channel: the pooled vector's stands first or last, as `order` says."""
+        return self.mix.shares()
+
+
+@dataclass(frozen=True)
+class AdapterPoolerConfig:
+    size: int = 386
+    """a: numbers the pooled channels are reduced to."""
+    pooling: Pooling = "learned"
+    """How the channels are pooled first."""
+    order: Order = "first"
+    """Where the pooled vector stands: channel -1 goes past the adapter, and first makes it the last layer's [CLS]."""
+    gelu: Gelu = "tanh"
+    """tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
+    init_std: float = 1e-3
+    """Spread of the initial weights."""
+
+    def __post_init__(self) -> None:
+        check_adapter(self.size, self.init_std)
+
+
+@register("adapter_pooler.v1", AdapterPoolerConfig)
+class AdapterPooler(Head):
+    """pooling over the [CLS] channels -> GELU(W x + b), concat with channel -1 -> Linear(C)."""
+
+    tasks = ("label", "score")
+    extras = ("pooled",)
+    stackable = True
+
+    def __init__(self, config: AdapterPoolerConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        H = geometry.hidden
+        self.mix = make_mix(config.pooling, num_channels(geometry))
+        self.down = Down(H, config.size, kind=config.gelu, std=config.init_std)
+        self.project = glorot_linear(config.size + H, geometry.outputs)
+
+    def forward(
+        self,
+        states: Float[Tensor, "L B T H"],
+        mask: Bool[Tensor, "B T"],
+        pooled: Float[Tensor, "B H"] | None = None,
+    ) -> Float[Tensor, "B C"]:
+        read = channels(states, pooled, self.config.order)
+        reduced = self.down(self.mix(read)[None, None])[0, 0, :, : self.config.size]  # (B, a)
+        return self.project(torch.cat([reduced, read[-1]], dim=-1))
+
+    def layer_weights(self) -> list[float] | None:
+        """One share a channel, as `order` sorts them; None for the mean."""
+        return self.mix.shares() if isinstance(self.mix, LearnedMix) else None
+
+
+@dataclass(frozen=True)
+class ClsLinearConfig:
+    pass
+
+
+@register("cls_linear.v1", ClsLinearConfig)
+class ClsLinear(Head):
+    """pooled vector (last layer's [CLS] without a pooler) -> Linear(H, C)."""
+
+    tasks = ("label", "score")
+    extras = ("pooled",)
+    stackable = True
+
+    def __init__(self, config: ClsLinearConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        self.project = glorot_linear(geometry.hidden, geometry.outputs)
+
+    def forward(
+        self,
+        states: Float[Tensor, "L B T H"],
+        mask: Bool[Tensor, "B T"],
+        pooled: Float[Tensor, "B H"] | None = None,
+    ) -> Float[Tensor, "B C"]:
+        return self.project(cls_vector(states, pooled))
+
+
+@dataclass(frozen=True)
+class ClsMLPConfig:
+    match: int = 386
+    """Size of the adapter_pooler whose parameter count it comes nearest to."""
+    width: int = 0
+    """Hidden numbers; 0 = as many as `match` asks for."""
+    dropout: float = 0.0
+    """Part of the hidden numbers that is dropped while training."""
+
+    def __post_init__(self) -> None:
+        check_at_least("cls_mlp", "match", self.match, 1)
+        check_at_least("cls_mlp", "width", self.width, 0)
+        check_rate("cls_mlp", self.dropout)
+
+
+@register("cls_mlp.v1", ClsMLPConfig)
+class ClsMLP(Head):
+    """last layer's [CLS] -> Linear(H, h) -> GELU -> Linear(h, C), as many parameters as adapter_pooler."""
+
+    tasks = ("label", "score")
+    stackable = True
+
+    def __init__(self, config: ClsMLPConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        H, C, match = geometry.hidden, geometry.outputs, config.match
+        mix = geometry.states + geometry.pooled + 1
+        budget = mix + match * (H + 1) + (match + H) * C  # of adapter_pooler, its output bias apart
+        self.width = config.width or max(1, round(budget / (H + 1 + C)))
+        self.down = glorot_linear(H, self.width)
+        self.dropout = Dropout(config.dropout)
+        self.project = glorot_linear(self.width, C)
+
+    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B C"]:
+        return self.project(self.dropout(gelu(self.down(states[-1, :, 0]), "tanh")))
