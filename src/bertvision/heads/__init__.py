@@ -4,7 +4,12 @@ Importing this package registers every head that ships with bertvision.
 """
 
 from bertvision.heads import adapter as adapter
+from bertvision.heads import ap_glue as ap_glue
+from bertvision.heads import attention_pooler as attention_pooler
+from bertvision.heads import cacnn as cacnn
+from bertvision.heads import label as label
 from bertvision.heads import linear as linear
+from bertvision.heads import minbert as minbert
 from bertvision.heads import pooling as pooling
 from bertvision.heads.base import Geometry, Head, head_names, register
 from bertvision.heads.cost import HeadCost, cost
