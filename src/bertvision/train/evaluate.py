@@ -1,17 +1,31 @@
-"""One walk over a feed gives the logits of any number of heads."""
+"""One walk over a feed gives the logits of any number of heads.
+
+A head that scores starts and ends together (2 + 2r numbers a token, see `tasks/span/loss.py`) is kept twice: as it
+answered (`SpanLogits.pairs`), and as marginals, which stand where another head's start and end logits stand:
+
+        start_i = log sum_{j >= i} exp score(i, j)        end_j = log sum_{i <= j} exp score(i, j)
+
+Their softmax over a window is the probability of a start, or of an end, under the head.
+"""
 
 from collections.abc import Mapping
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from bertvision.console import progress
 from bertvision.encoder.batch import padded_positions
 from bertvision.feed.batches import Feed
 from bertvision.heads.base import Head, run_head
+from bertvision.shapes import Bool, Float
 from bertvision.tasks.span.logits import SpanLogits
+from bertvision.tasks.span.loss import pair_scores
 
-__all__ = ["span_logits"]
+__all__ = ["marginals", "span_logits"]
+
+_CELLS = 1 << 24  # pair scores of one chunk: 64 MB
 
 
 @torch.no_grad()
@@ -19,6 +33,7 @@ def span_logits(feed: Feed, heads: Mapping[str, Head], *, label: str = "evaluate
     """Start and end logits of every head for every real token of the feed."""
     tokens = feed.windows.num_tokens
     logits = {name: np.empty((2, tokens), dtype=np.float32) for name in heads}
+    pairs: dict[str, NDArray[np.float32]] = {}
     for head in heads.values():
         head.eval()
     with progress(label, len(feed.windows), unit="windows") as bar:
@@ -26,7 +41,24 @@ def span_logits(feed: Feed, heads: Mapping[str, Head], *, label: str = "evaluate
             flat, mask = padded_positions(feed.windows, batch.windows)
             for name, head in heads.items():
                 with feed.encoder.autocast():
-                    output = run_head(head, batch)  # (B, T, 2)
+                    output = run_head(head, batch)  # (B, T, 2), or (B, T, 2 + 2r)
+                if (width := output.shape[-1]) > 2:
+                    if name not in pairs:
+                        pairs[name] = np.empty((tokens, width), dtype=np.float32)
+                    pairs[name][flat[mask]] = output.float()[batch.mask].cpu().numpy()
+                    output = marginals(output, batch.mask)
                 logits[name][:, flat[mask]] = output.float()[batch.mask].T.cpu().numpy()
             bar.advance(len(batch.windows))
-    return {name: SpanLogits(start=both[0], end=both[1]) for name, both in logits.items()}
+    return {
+        name: SpanLogits(start=both[0], end=both[1], pairs=pairs.get(name)) for name, both in logits.items()
+    }
+
+
+def marginals(output: Float[Tensor, "B T outputs"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T 2"]:
+    """Start and end of every token over all ends and starts it may be paired with; as many windows at once as fit."""
+    size = max(1, _CELLS // mask.shape[1] ** 2)
+    parts: list[Tensor] = []
+    for rows, real in zip(output.split(size), mask.split(size), strict=True):
+        scores = pair_scores(rows, real)
+        parts.append(torch.stack([scores.logsumexp(2), scores.logsumexp(1)], dim=-1))
+    return torch.cat(parts)

@@ -13,6 +13,10 @@ bertvision  the paper's: the most probable start and the most probable end of a 
             as its log. Exactly the null token, or an end before the start, is a vote for no answer. The
             window with the highest score supplies the answer.
 
+Where a head scored start and end together (`SpanLogits.pairs`), google and hf_nbest still take the n best of
+each, by their marginals, but pairs, the null token's too, score x = u_i . v_j / sqrt(r) more than s_i + e_j.
+Their start logit is given as s_i + x / 2, their end logit as e_j + x / 2.
+
 Ties, everywhere: the earlier token wins a place among the n best starts or ends. Candidates of equal
 score keep the order of earlier window, higher start logit, higher end logit, and stand before no answer
 (which therefore has to be strictly better).
@@ -33,7 +37,7 @@ from bertvision.data.examples import SpanData
 from bertvision.data.windows import Windows
 from bertvision.errors import ConfigError, DataError
 from bertvision.tasks.span.answers import SpanAnswers
-from bertvision.tasks.span.logits import SpanLogits
+from bertvision.tasks.span.logits import SpanLogits, joint_parts, second_best
 from bertvision.tasks.span.ragged import argmax, chunks, log_softmax, padded, top
 
 __all__ = ["DecodeConfig", "Decoding", "Merging", "decode", "second_best"]
@@ -112,17 +116,6 @@ def decode(windows: Windows, logits: SpanLogits, data: SpanData, config: DecodeC
     return _merge(windows, candidates, data, config)
 
 
-def second_best(windows: Windows, logits: SpanLogits) -> SpanLogits:
-    """Logits with every window's top start and, separately, its top end pushed down to -1000.
-
-    Decoding them gives the paper's second-best answer.
-    """
-    start, end = logits.start.copy(), logits.end.copy()
-    for values in (start, end):
-        values[windows.offsets[:-1] + argmax(values, windows.offsets)] = -1000.0
-    return SpanLogits(start, end, logits.log_probs)
-
-
 # ---------------------------------------------------------------------------------------------------
 # what every window proposes
 
@@ -140,7 +133,13 @@ def _nbest_candidates(windows: Windows, logits: SpanLogits, config: DecodeConfig
 
     def work(rows: NDArray[np.int64]) -> None:
         (start, first), (end, last) = (top(padded(values, windows.offsets, rows), n) for values in both)
+        joint: NDArray[np.float32] | None = None
+        if logits.pairs is not None:
+            base = windows.offsets[rows][:, None]
+            start, end, joint = joint_parts(logits.pairs, base + first, base + last)
         pairs = _pair_scores(windows, rows, (start, first), (end, last), config)  # (B, k, k)
+        if joint is not None:
+            pairs += joint
         if empty:
             pairs[_no_characters(windows, rows, first, last)] = -np.inf
         best, pair = top(pairs.reshape(len(rows), -1), n)
@@ -148,6 +147,8 @@ def _nbest_candidates(windows: Windows, logits: SpanLogits, config: DecodeConfig
         kept = np.s_[rows, : best.shape[1]]
         score[kept] = np.where(best > _IMPOSSIBLE, best, -np.inf)
         found[kept] = np.stack([np.take_along_axis(start, i, 1), np.take_along_axis(end, j, 1)], -1)
+        if joint is not None:
+            found[kept] += np.take_along_axis(joint.reshape(len(rows), -1), pair, 1)[..., None] / 2
         token[kept] = np.stack([np.take_along_axis(first, i, 1), np.take_along_axis(last, j, 1)], -1)
 
     parts = list(chunks(lengths, cells=_CELLS, row=min(n, int(lengths.max())) ** 2))
@@ -159,6 +160,9 @@ def _nbest_candidates(windows: Windows, logits: SpanLogits, config: DecodeConfig
             list(pool.map(work, parts))
     at_null = windows.offsets[:-1] + windows.null
     null_logits = np.stack([logits.start[at_null], logits.end[at_null]], axis=1)
+    if logits.pairs is not None:
+        start, end, joint = joint_parts(logits.pairs, at_null[:, None], at_null[:, None])
+        null_logits = np.concatenate([start, end], axis=1) + joint[:, 0] / 2
     return _Candidates(score, found, token, null_logits[:, 0] + null_logits[:, 1], null_logits)
 
 

@@ -4,6 +4,9 @@ Each model's start logits are softmaxed over the real positions of a window, the
 models are combined (max as in the paper's equation 1, mean or product), and the logs of the result are
 returned; ends likewise. They are marked as log-probabilities, so that `bertvision` decoding multiplies
 the very maxima of the paper and takes no second softmax; every other decoding adds them like logits.
+
+Heads that score start and end together take part with their marginals: the softmax of those is the
+probability of a start over all its ends, so they may be combined with any other head. Their pairs are left out.
 """
 
 from collections.abc import Sequence

@@ -1,0 +1,79 @@
+"""Start and end scored together: what pairs well counts, not what looks good alone.
+
+        f_t  = [GELU(W x_l + b) of every layer l; last hidden state]      (a * L + H)
+        (s_t, e_t, u_t, v_t) = Linear(2 + 2r)(f_t)
+        score(i, j) = s_i + e_j + u_i . v_j / sqrt(r)                     i <= j
+
+Why: the papers' heads choose the start and the end independently, so a window with two likely answers gets spans
+from the start of one to the end of the other, and an end before its start has to be repaired when decoding. Here
+one softmax over all pairs i <= j is trained (`tasks/span/loss.py`), and u_i . v_j says whether j ends what
+i begins: f_i' U' V f_j is a bilinear form of rank r. Dozat and Manning, "Deep Biaffine Attention for Neural
+Dependency Parsing", 2017; Yu, Bohnet and Poesio, "Named Entity Recognition as Dependency Parsing", 2020.
+
+The representation is the adapter's, with its initial weights. End factors begin at zero, so that the head
+begins as an independent scorer of starts and ends.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bertvision.errors import ConfigError
+from bertvision.heads.adapter import Down, check_adapter, project_layers
+from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.layers import Dropout, Gelu, check_at_least, check_rate
+from bertvision.shapes import Bool, Float
+
+__all__ = ["Biaffine", "BiaffineConfig"]
+
+
+@dataclass(frozen=True)
+class BiaffineConfig:
+    size: int = 64
+    """a: numbers each layer is reduced to."""
+    rank: int = 16
+    """r: numbers a start and an end are compared in."""
+    skip: bool = True
+    """Give the last hidden state to the output layer too."""
+    gelu: Gelu = "tanh"
+    """tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
+    dropout: float = 0.0
+    """Part of the reduced numbers that is dropped while training."""
+    init_std: float = 1e-3
+    """Spread of the initial weights of the reduction."""
+
+    def __post_init__(self) -> None:
+        check_adapter(self.size, self.init_std)
+        check_at_least("biaffine", "rank", self.rank, 1)
+        check_rate("biaffine", self.dropout)
+
+
+@register("biaffine.v1", BiaffineConfig)
+class Biaffine(Head):
+    """adapter over all layers [+ last state] -> start, end and their factors -> a score for every pair."""
+
+    stackable = True
+
+    def __init__(self, config: BiaffineConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        if geometry.outputs != 2:
+            raise ConfigError(f"biaffine scores a start and an end: it has 2 outputs, not {geometry.outputs}")
+        L, H = geometry.states, geometry.hidden
+        self.down = Down(H, config.size, kind=config.gelu, std=config.init_std)
+        self.dropout = Dropout(config.dropout)
+        self.project = glorot_linear(config.size * L + (H if config.skip else 0), 2 + 2 * config.rank)
+        with torch.no_grad():
+            self.project.weight[-config.rank :] = 0
+
+    def forward(
+        self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]
+    ) -> Float[Tensor, "B T joint"]:
+        """s, e, u and v of every token, side by side: 2 + 2r numbers."""
+        flat = self.config.size * self.geometry.states
+        own, skip = self.project.weight.split([flat, self.project.in_features - flat], dim=1)
+        output = project_layers(self.dropout(self.down(states)), own, self.config.size)
+        if self.config.skip:
+            output = output + F.linear(states[-1], skip)
+        return output + self.project.bias

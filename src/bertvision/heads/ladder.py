@@ -1,0 +1,137 @@
+"""A ladder beside the encoder: a small running state climbs the layers, then tokens look at each other.
+
+        z_l = W_l x_l / rms(x_l) + b_l                    (a)    W shared by all layers, or one each
+        h_l = g_l * h_{l-1} + (1 - g_l) * z_l                    g_l = sigmoid(c_l), one gate a feature
+        h_l = h_l + V GELU(U h_l)                                the rung, shared by all layers
+        h   = norm(h_L + attention(norm(h_L)))                   over the window's real tokens
+        [h; last hidden state] --> Linear(C)
+
+Why: the papers' heads add up what single layers say about a single token. Here a layer is read in the light
+of those below it (the rung is not linear), and the null token, which carries "no answer", can look at what
+every other token collected from all layers. No gradient enters the encoder, as with all heads.
+Sung, Cho, Bansal: "LST: Ladder Side-Tuning for Parameter and Memory Efficient Transfer Learning", 2022.
+
+Gates begin at c_l = log(l + 1), l from 0, which makes the state the running mean of all layers read so far:
+equal gates would forget the early layers at a geometric rate. States are divided by their root mean square
+first, because the layers of an encoder differ in scale.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertvision.errors import ConfigError
+from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.layers import Dropout, check_at_least, check_rate, gelu
+from bertvision.shapes import Bool, Float
+
+__all__ = ["Ladder", "LadderConfig", "TokenMixing", "running_mean_gates", "unit_scale"]
+
+
+def unit_scale(states: Float[Tensor, "*batch H"]) -> Float[Tensor, "*batch 1"]:
+    """1 / rms of every state, in float32: a linear map's result times this is the map of the scaled state.
+
+    Scaling behind the map keeps a head from writing a scaled copy of all states.
+    """
+    kind = torch.promote_types(states.dtype, torch.float32)
+    norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True, dtype=kind)
+    return math.sqrt(states.shape[-1]) / norm.clamp(min=1e-6)
+
+
+def running_mean_gates(states: int, size: int) -> Float[Tensor, "L a"]:
+    """c_l = log(l + 1): sigmoid(c_l) = (l + 1) / (l + 2), so every layer ends up with the share 1 / (L + 1)."""
+    return (torch.arange(states) + 1.0).log().unsqueeze(1).repeat(1, size)
+
+
+class TokenMixing(nn.Module):
+    """x + attention(norm(x)) over the real tokens of a window."""
+
+    def __init__(self, size: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(size)
+        self.qkv = glorot_linear(size, 3 * size)
+        self.out = glorot_linear(size, size)
+
+    def forward(self, x: Float[Tensor, "B T a"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T a"]:
+        query, key, value = self.qkv(self.norm(x)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))  # (B, heads, T, d)
+        # Written out: fused attention has no rule for stacked heads, and a row that is all pads must stay finite.
+        scores = (query @ key.mT).float() / math.sqrt(query.shape[-1])
+        scores = scores.masked_fill(~mask[:, None, None, :], torch.finfo(scores.dtype).min)
+        mixed = scores.softmax(-1).to(value.dtype) @ value
+        return x + self.out(mixed.transpose(1, 2).flatten(2))
+
+
+@dataclass(frozen=True)
+class LadderConfig:
+    size: int = 64
+    """a: numbers of the running state."""
+    unshared: bool = False
+    """A projection of its own for every layer."""
+    rung: int = 64
+    """Hidden numbers of the residual block after every layer; 0 = no block."""
+    heads: int = 4
+    """Attention heads of the token mixing; 0 = tokens do not look at each other."""
+    skip: bool = True
+    """Give the last hidden state to the output layer too."""
+    dropout: float = 0.0
+    """Part of the final state that is dropped while training."""
+
+    def __post_init__(self) -> None:
+        check_at_least("ladder", "size", self.size, 1)
+        check_at_least("ladder", "rung", self.rung, 0)
+        check_at_least("ladder", "heads", self.heads, 0)
+        if self.heads and self.size % self.heads:
+            raise ConfigError(
+                f"size of ladder must be a multiple of heads, not {self.size} with {self.heads}"
+            )
+        check_rate("ladder", self.dropout)
+
+
+@register("ladder.v1", LadderConfig)
+class Ladder(Head):
+    """gated running state over layers, a residual block each -> self-attention [+ last state] -> Linear(C)."""
+
+    stackable = True
+
+    def __init__(self, config: LadderConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        L, H, size = geometry.states, geometry.hidden, config.size
+        lead = (L,) if config.unshared else ()
+        self.down = nn.Parameter(torch.empty(*lead, size, H).uniform_(-(H**-0.5), H**-0.5))
+        self.down_bias = nn.Parameter(torch.zeros(L, size))
+        self.gate_bias = nn.Parameter(running_mean_gates(L, size))
+        if config.rung:
+            self.rung_in = glorot_linear(size, config.rung)
+            self.rung_out = glorot_linear(config.rung, size)
+            nn.init.zeros_(self.rung_out.weight)  # the walk begins as the mean of the layers
+        self.mixing = TokenMixing(size, config.heads) if config.heads else None
+        self.norm = nn.LayerNorm(size)
+        self.dropout = Dropout(config.dropout)
+        self.project = glorot_linear(size + (H if config.skip else 0), geometry.outputs)
+
+    def _reduced(self, states: Float[Tensor, "L B T H"]) -> Float[Tensor, "L B T a"]:
+        if self.down.ndim == 2:
+            reduced = F.linear(states, self.down)
+        else:
+            L, B, T, H = states.shape
+            reduced = torch.bmm(states.reshape(L, B * T, H), self.down.mT.to(states.dtype)).view(L, B, T, -1)
+        return reduced * unit_scale(states) + self.down_bias[:, None, None]
+
+    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
+        reduced, gates = self._reduced(states), self.gate_bias.sigmoid()
+        state = torch.zeros_like(reduced[0])
+        for layer, gate in zip(reduced.unbind(), gates.unbind(), strict=True):
+            state = gate * state + (1 - gate) * layer
+            if self.config.rung:
+                state = state + self.rung_out(gelu(self.rung_in(state), "tanh"))
+        if self.mixing is not None:
+            state = self.mixing(state, mask)
+        size = self.config.size
+        own, skip = self.project.weight.split([size, self.project.in_features - size], dim=1)
+        logits = F.linear(self.dropout(self.norm(state)), own, self.project.bias)
+        return logits + F.linear(states[-1], skip) if self.config.skip else logits
