@@ -8,14 +8,18 @@ from bertvision.heads import ap_glue as ap_glue
 from bertvision.heads import attention_pooler as attention_pooler
 from bertvision.heads import biaffine as biaffine
 from bertvision.heads import cacnn as cacnn
+from bertvision.heads import cnn as cnn
 from bertvision.heads import head2toe as head2toe
+from bertvision.heads import inception as inception
 from bertvision.heads import label as label
+from bertvision.heads import label_xception as label_xception
 from bertvision.heads import ladder as ladder
 from bertvision.heads import layer_attention as layer_attention
 from bertvision.heads import linear as linear
 from bertvision.heads import minbert as minbert
 from bertvision.heads import pooling as pooling
 from bertvision.heads import recurrent as recurrent
+from bertvision.heads import xception as xception
 from bertvision.heads.base import Geometry, Head, head_names, register
 from bertvision.heads.cost import HeadCost, cost
 from bertvision.heads.files import load_head, save_head

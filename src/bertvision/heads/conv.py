@@ -1,0 +1,209 @@
+"""What the convolutional heads are built of.
+
+    tokens apart     (N, channels, features)       the real tokens packed: a kernel sees one token's numbers
+    tokens together  (B, channels, T, features)    a square kernel sees neighbours too: pads are kept at zero
+
+Sizes follow Keras: 'same' padding gives ceil(n / stride) numbers and puts the odd zero on the right; batch norm
+keeps 0.99 of its running statistics and adds 1e-3 to the variance. Along tokens a kernel is centred on every
+stride-th token instead, whatever the padded length of the batch is.
+
+A head whose `checkpoint` is set keeps only the inputs of its blocks and computes the rest again in the backward
+pass: slower, far less memory, the same numbers to the last bit.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from bertvision.heads.base import Head
+from bertvision.heads.layers import pack, unpack
+from bertvision.shapes import Bool, Float
+
+__all__ = [
+    "BatchNorm",
+    "Conv",
+    "ConvHead",
+    "ConvNorm",
+    "Separable",
+    "avg_pool",
+    "checkpointed",
+    "max_pool",
+    "same_padding",
+    "zero_pads",
+]
+
+_RECOMPUTING: ContextVar[bool] = ContextVar("recomputing", default=False)
+_PART = 1024
+"""Tokens that go through a head at once in evaluation: nothing mixes them there, and memory stays small."""
+
+
+@contextmanager
+def _recomputing() -> Iterator[None]:
+    token = _RECOMPUTING.set(True)
+    try:
+        yield
+    finally:
+        _RECOMPUTING.reset(token)
+
+
+def checkpointed(block: nn.Module, *inputs: Any) -> Any:
+    """What `block` makes of `inputs`, computed a second time in the backward pass instead of kept."""
+    # Nothing in a head draws from a random stream, so none has to be put back.
+    return checkpoint(
+        block,
+        *inputs,
+        use_reentrant=False,
+        preserve_rng_state=False,
+        context_fn=lambda: (nullcontext(), _recomputing()),
+    )
+
+
+class ConvHead(Head):
+    """A head of blocks that can be checkpointed."""
+
+    checkpoint: bool = False
+    """Compute the inside of every block again in the backward pass."""
+
+    def run_block(self, block: nn.Module, *inputs: Any) -> Any:
+        return checkpointed(block, *inputs) if self.checkpoint and torch.is_grad_enabled() else block(*inputs)
+
+    def in_parts(self, run: Callable[..., Tensor], *inputs: Tensor, tokens: int = 1) -> Tensor:
+        """run(*inputs), a part of the rows at a time in evaluation; a row holds `tokens` tokens."""
+        rows = max(1, _PART // tokens)
+        if self.training or torch.is_grad_enabled() or len(inputs[0]) <= rows:
+            return run(*inputs)
+        return torch.cat([run(*part) for part in zip(*(x.split(rows) for x in inputs), strict=True)])
+
+
+def same_padding(size: int, kernel: int, stride: int = 1, dilation: int = 1) -> tuple[int, int]:
+    """Keras' 'same': zeros on both sides, and further zeros on the right."""
+    span = (kernel - 1) * dilation + 1
+    total = max((-(-size // stride) - 1) * stride + span - size, 0)
+    return total // 2, total % 2
+
+
+def zero_pads(x: Float[Tensor, "B C T W"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B C T W"]:
+    return x.masked_fill(~mask[:, None, :, None], 0)
+
+
+class Conv(nn.Module):
+    """A convolution with Glorot weights along features, `stride` (s,), or along tokens and features, (s, s)."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        *,
+        stride: tuple[int, ...] = (1,),
+        dilation: int = 1,
+        valid: bool = False,
+        groups: int = 1,
+        bias: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.kernel, self.stride, self.dilation = kernel, stride, dilation
+        self.valid, self.groups = valid, groups
+        self.weight = nn.Parameter(torch.empty(outputs, inputs // groups, *[kernel] * len(stride)))
+        self.bias = None if bias is None else nn.Parameter(torch.full((outputs,), bias))
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Float[Tensor, "N C ... W"]) -> Float[Tensor, "N D ... V"]:
+        span = (self.kernel - 1) * self.dilation + 1
+        both, right, beside = 0, 0, span // 2 if len(self.stride) == 2 else 0
+        if not self.valid:
+            both, right = same_padding(x.shape[-1], self.kernel, self.stride[-1], self.dilation)
+        if not self.valid and min(x.shape[2:]) < span:
+            # Zeros that are there: a tap that reads none but implied ones may get an arbitrary gradient (oneDNN, bf16).
+            x = F.pad(x, (both, both + right, beside, beside)[: 2 * len(self.stride)])
+            both = beside = 0
+        elif right:
+            x = F.pad(x, (0, right))
+        if len(self.stride) == 1:
+            return F.conv1d(x, self.weight, self.bias, self.stride, both, self.dilation, self.groups)
+        return F.conv2d(x, self.weight, self.bias, self.stride, (beside, both), self.dilation, self.groups)
+
+
+class Separable(nn.Module):
+    """A kernel for every channel by itself, then a 1 x 1 convolution."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
+        super().__init__()
+        self.depthwise = Conv(inputs, inputs, kernel, groups=inputs)
+        self.pointwise = Conv(inputs, outputs, 1)
+
+    def forward(self, x: Float[Tensor, "N C W"]) -> Float[Tensor, "N D W"]:
+        return self.pointwise(self.depthwise(x))
+
+
+class BatchNorm(nn.Module):
+    """(x - mean) / sqrt(variance + 1e-3) * weight + bias, mean and variance of every channel over real tokens.
+
+    The running variance is that of a sample (n - 1), as in Keras' fused kernel and in torch.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(
+        self, x: Float[Tensor, "N C ... W"], mask: Bool[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "N C ... W"]:
+        """Of packed tokens; or with a mask of padded windows, whose pads become zero."""
+        if mask is not None:
+            B, C, T, W = x.shape
+            packed = pack(x.transpose(1, 2).reshape(B, T, C * W), mask)  # (N, C * W)
+            normed = self(packed.view(-1, C, W)).flatten(1)
+            return unpack(normed, mask).view(B, T, C, W).transpose(1, 2)
+        mean, var = self.running_mean, self.running_var
+        # One number has no variance: then the running statistics serve, as in evaluation.
+        train = self.training and x.numel() > x.shape[1]
+        if train and _RECOMPUTING.get():
+            mean, var = mean.clone(), var.clone()  # this step has been counted already
+        # The kernel sums in float32 whatever x is, and keeps nothing but x for the backward pass.
+        return F.batch_norm(x, mean, var, self.weight, self.bias, train, momentum=0.01, eps=1e-3)
+
+
+class ConvNorm(nn.Module):
+    """Convolution -> batch norm -> ReLU."""
+
+    def __init__(self, conv: Conv) -> None:
+        super().__init__()
+        self.conv = conv
+        self.norm = BatchNorm(conv.weight.shape[0])
+
+    def forward(self, x: Float[Tensor, "N C W"]) -> Float[Tensor, "N D V"]:
+        return self.norm(self.conv(x)).relu()
+
+
+def max_pool(
+    x: Float[Tensor, "N C ... W"], kernel: int, stride: tuple[int, ...]
+) -> Float[Tensor, "N C ... V"]:
+    """The largest of `kernel` neighbours on each axis, those beyond the edge left out."""
+    both, right = same_padding(x.shape[-1], kernel, stride[-1])
+    x = F.pad(x, (0, right), value=-torch.inf) if right else x
+    if len(stride) == 1:
+        return F.max_pool1d(x, kernel, stride, both)
+    return F.max_pool2d(x, kernel, stride, (kernel // 2, both))
+
+
+def avg_pool(x: Float[Tensor, "N C W"], kernel: int, stride: int) -> Float[Tensor, "N C V"]:
+    """The mean of `kernel` neighbours, those beyond the edge not counted."""
+    size = x.shape[-1]
+    both, right = same_padding(size, kernel, stride)
+    pooled = F.avg_pool1d(F.pad(x, (both, both + right)), kernel, stride)
+    first = torch.arange(pooled.shape[-1], device=x.device) * stride - both
+    inside = (first + kernel).clamp(max=size) - first.clamp(min=0)
+    return pooled * (kernel / inside).to(x.dtype)
