@@ -77,12 +77,18 @@ def test_calls_keep_order_and_budget(lengths: np.ndarray, batch_size: int, budge
     calls = group_calls(batches, lengths, budget)
     flat = [batch for call in calls for batch in call]
     assert [b.tolist() for b in flat] == [b.tolist() for b in batches]
+
+    def cells(call: list[np.ndarray]) -> int:
+        return sum(map(len, call)) * max(int(lengths[b].max()) for b in call)
+
+    def fits(call: list[np.ndarray]) -> bool:
+        """Inside the budget, and not padded to more than 1.15 times what the batches need apart."""
+        return cells(call) <= min(budget, 1.15 * sum(cells([batch]) for batch in call))
+
     for call in calls:
-        cells = sum(map(len, call)) * max(int(lengths[b].max()) for b in call)
-        assert cells <= budget or len(call) == 1
+        assert fits(call) or len(call) == 1
     for call, following in pairwise(calls):
-        joined = [*call, following[0]]
-        assert sum(map(len, joined)) * max(int(lengths[b].max()) for b in joined) > budget, "not greedy"
+        assert not fits([*call, following[0]]), "not greedy"
 
 
 @settings(max_examples=60, deadline=None)
@@ -208,7 +214,7 @@ def test_stored_states_fit_the_heads_in_either_precision(tiny_bert: Path, window
             assert head(batch.states, batch.mask).isfinite().all()
 
 
-@pytest.mark.parametrize("values", [{"tokens_per_call": 0}, {"memory_gb": -1.0}])
+@pytest.mark.parametrize("values", [{"tokens_per_call": -1}, {"memory_gb": -1.0}])
 def test_impossible_settings_are_refused(values: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(values)).replace("_", "-")):
         FeedConfig(**values)  # pyright: ignore[reportArgumentType]

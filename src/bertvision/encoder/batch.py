@@ -24,22 +24,30 @@ class TokenBatch:
 
 
 def padded_positions(
-    windows: Windows, indices: NDArray[np.int64]
+    windows: Windows, indices: NDArray[np.int64], *, width: int | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Where the tokens of the windows at `indices` stand in the flat arrays (B, T), and which are real (B, T).
 
-    Pads point at their window's first token, so that a batch is one gather without a Python loop.
+    Pads point at their window's first token, so that a batch is one gather without a Python loop. T is the
+    longest window unless `width` says more.
     """
     begins = windows.offsets[indices]  # (B,)
     lengths = windows.offsets[indices + 1] - begins  # (B,)
-    columns = np.arange(lengths.max(initial=1))  # (T,)
+    columns = np.arange(width or lengths.max(initial=1))  # (T,)
     mask = columns < lengths[:, None]  # (B, T)
     return begins[:, None] + np.where(mask, columns, 0), mask
 
 
-def collate(windows: Windows, indices: NDArray[np.int64], *, pad_id: int, device: torch.device) -> TokenBatch:
-    """Pad the windows at `indices` to the longest of them."""
-    flat, mask = padded_positions(windows, indices)
+def collate(
+    windows: Windows,
+    indices: NDArray[np.int64],
+    *,
+    pad_id: int,
+    device: torch.device,
+    width: int | None = None,
+) -> TokenBatch:
+    """Pad the windows at `indices` to the longest of them, or to `width`."""
+    flat, mask = padded_positions(windows, indices, width=width)
     ids = np.where(mask, windows.ids[flat], pad_id).astype(np.int64)
     types = np.where(mask, windows.types[flat], 0).astype(np.int64)
     return TokenBatch(

@@ -8,6 +8,7 @@ The fingerprint hashes weights and tokenizer, never the name: a fine-tuned copy 
 """
 
 import contextlib
+import copy
 import hashlib
 import inspect
 from pathlib import Path
@@ -62,6 +63,7 @@ class Encoder:
         self.device = device
         self.precision = choose_precision(precision, device)
         self._fingerprint: str | None = None
+        self._frozen: Any = None
         accepts = inspect.signature(model.forward).parameters
         has_types = (getattr(model.config, "type_vocab_size", 0) or 0) > 1
         self._passes_types = has_types and "token_type_ids" in accepts
@@ -126,34 +128,53 @@ class Encoder:
         return self._fingerprint
 
     def changed(self) -> None:
-        """Say that the weights were trained, so that the fingerprint is computed anew."""
-        self._fingerprint = None
+        """Say that the weights were trained: the fingerprint and the frozen copy are made anew."""
+        self._fingerprint = self._frozen = None
 
     # ---- use
 
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """Of frozen states. On a CPU autocast leaves the norms' output, which states are, in float32."""
+        return torch.bfloat16 if self.precision == "bf16" and self.device.type == "cuda" else torch.float32
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether the model ends in a pooler, whose vector label heads read beside the states."""
+        return getattr(self.model, "pooler", None) is not None
+
+    def autocast(self, *, cache: bool = True) -> contextlib.AbstractContextManager[Any]:
+        """Without `cache` weights are cast at every use, as a CUDA graph needs it."""
         if self.precision == "fp32":
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=cache)
 
-    def _forward(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:
+    def _forward(self, model: Any, batch: TokenBatch) -> tuple[Float[Tensor, "B T H"], ...]:
         inputs = {"input_ids": batch.ids, "attention_mask": batch.mask.long()}
         if self._passes_types:
             inputs["token_type_ids"] = batch.types
-        with self.autocast():
-            output = self.model(**inputs, output_hidden_states=True)
         # The last entry is the state after the final norm; it matters for pre-norm encoders.
-        return torch.stack(output.hidden_states)
+        return model(**inputs, output_hidden_states=True).hidden_states
 
     @torch.no_grad()
+    def layer_states(self, batch: TokenBatch) -> tuple[Float[Tensor, "B T H"], ...]:
+        """All hidden states of a batch, one tensor each, frozen: evaluation mode, no gradients."""
+        if self.state_dtype == torch.float32:
+            with self.autocast():
+                return self._forward(self.model.eval(), batch)
+        if self._frozen is None:
+            # Weights that do not change are cast once instead of in every call.
+            self._frozen = copy.deepcopy(self.model).to(torch.bfloat16).eval().requires_grad_(False)
+        return self._forward(self._frozen, batch)
+
     def states(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:
-        """All hidden states of a batch, frozen: evaluation mode, no gradients."""
-        self.model.eval()
-        return self._forward(batch)
+        """The same as one tensor."""
+        return torch.stack(self.layer_states(batch))
 
     def trainable_states(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:
         """All hidden states with gradients, in whatever mode the model is."""
-        return self._forward(batch)
+        with self.autocast():
+            return torch.stack(self._forward(self.model, batch))
 
     def freeze_embeddings(self) -> None:
         """Stop training the embedding tables and their norm; gradients then end at the first layer."""

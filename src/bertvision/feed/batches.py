@@ -1,6 +1,6 @@
 """What every feed hands out, whichever source is behind it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +14,12 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.shapes import Bool, Float, Int
 
-__all__ = ["Feed", "FeedConfig", "StateBatch"]
+__all__ = ["Feed", "FeedConfig", "Place", "StateBatch", "batch_width", "call_tokens", "num_batches"]
+
+_GPU_STATES = 2e9
+"""Bytes of states one encoder call on a GPU may give."""
+_GPU_WIDTH = 32
+"""Batches on a GPU are padded to multiples of this: few shapes mean few graphs to capture."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +28,13 @@ class FeedConfig:
 
     memory_gb: float = 6.0
     """Keep states in memory when they fit in this many GB (half precision); otherwise encode in every pass."""
-    tokens_per_call: int = 4096
-    """Tokens the encoder reads in one call, pads included; more on a GPU."""
+    tokens_per_call: int = 0
+    """Tokens the encoder reads in one call, pads included; 0 = 4,096 on a CPU, and on a GPU as many as give it
+    enough to do."""
 
     def __post_init__(self) -> None:
-        if self.tokens_per_call < 1:
-            raise ConfigError(f"--feed.tokens-per-call must be at least 1, not {self.tokens_per_call}")
+        if self.tokens_per_call < 0:
+            raise ConfigError(f"--feed.tokens-per-call must not be negative, not {self.tokens_per_call}")
         if self.memory_gb < 0:
             raise ConfigError(f"--feed.memory-gb must not be negative, not {self.memory_gb}")
 
@@ -45,11 +51,50 @@ class StateBatch:
     pooled: Float[Tensor, "B H"] | None = None
     """The pooler's output, where the encoder has one and the task reads it."""
 
+    def rows(self, rows: slice) -> "StateBatch":
+        """Some of its windows."""
+        return StateBatch(
+            states=self.states[:, rows],
+            mask=self.mask[rows],
+            labels=self.labels[rows],
+            windows=self.windows[rows],
+            bounds=self.bounds[rows],
+            pooled=None if self.pooled is None else self.pooled[rows],
+        )
+
     @property
     def context(self) -> Bool[Tensor, "B T"]:
         """True on the tokens of the paragraph: not on the question, special tokens and pads."""
         position = torch.arange(self.mask.shape[1], device=self.mask.device)
         return (position >= self.bounds[:, :1]) & (position < self.bounds[:, 1:])
+
+
+Place = Callable[[tuple[int, ...], torch.dtype], Tensor | None]
+"""Memory for states of a shape (L, B, T, H), valid until the next batch; None = a feed makes its own."""
+
+
+def call_tokens(encoder: Encoder, configured: int) -> int:
+    """Tokens of one encoder call: as configured, or what suits the device."""
+    if configured:
+        return configured
+    if encoder.device.type == "cpu":
+        return 4096
+    # A small encoder needs many tokens in a call, or the time goes into launching its kernels.
+    fitting = int(_GPU_STATES / (encoder.num_states * encoder.hidden * 4))
+    return max(16_384, min(131_072, fitting))
+
+
+def batch_width(encoder: Encoder, longest: int) -> int:
+    """T of a batch whose longest window has `longest` tokens."""
+    if encoder.device.type != "cuda":
+        return longest
+    rounded = -(-longest // _GPU_WIDTH) * _GPU_WIDTH
+    return max(longest, min(rounded, encoder.max_tokens or rounded))
+
+
+def num_batches(windows: Windows, batch_size: int) -> int:
+    """Batches in an epoch, the last one perhaps smaller."""
+    return -(-len(windows) // batch_size)
 
 
 class Feed(Protocol):
@@ -60,8 +105,10 @@ class Feed(Protocol):
     encode_seconds: float
     """Time the encoder took so far."""
 
-    def epoch(self, epoch: int, *, batch_size: int, seed: int, start: int = 0) -> Iterator[StateBatch]:
-        """Shuffled training batches of one epoch, from batch `start` on."""
+    def epoch(
+        self, epoch: int, *, batch_size: int, seed: int, start: int = 0, place: Place | None = None
+    ) -> Iterator[StateBatch]:
+        """Shuffled training batches of one epoch, from batch `start` on, written where `place` says."""
         ...
 
     def walk(self) -> Iterator[StateBatch]:

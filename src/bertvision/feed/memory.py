@@ -16,7 +16,7 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import EncoderError
-from bertvision.feed.batches import StateBatch
+from bertvision.feed.batches import Place, StateBatch, batch_width, num_batches
 from bertvision.feed.live import LiveFeed
 from bertvision.feed.plan import HEAD_RUN, cut_by_tokens, epoch_batches
 
@@ -27,13 +27,16 @@ class MemoryFeed:
     """Encodes all windows when built; every later pass only reads."""
 
     def __init__(
-        self, encoder: Encoder, windows: Windows, *, tokens_per_call: int, label: str = "encode"
+        self, encoder: Encoder, windows: Windows, *, tokens_per_call: int = 0, label: str = "encode"
     ) -> None:
-        self.encoder, self.windows, self.tokens_per_call = encoder, windows, tokens_per_call
+        self.encoder, self.windows = encoder, windows
         live = LiveFeed(encoder, windows, tokens_per_call=tokens_per_call)
+        self.tokens_per_call = live.tokens_per_call
         self.labels, self.bounds = live.labels, live.bounds
         shape = (encoder.num_states, windows.num_tokens, encoder.hidden)
-        self.store = torch.empty(shape, dtype=torch.float16, device=encoder.device)  # (L, N, H)
+        # What the encoder gives in bf16 is kept as it is.
+        dtype = torch.bfloat16 if encoder.state_dtype == torch.bfloat16 else torch.float16
+        self.store = torch.empty(shape, dtype=dtype, device=encoder.device)  # (L, N, H)
         began = time.perf_counter()
         with progress(label, windows.num_tokens, unit="tokens") as bar:
             for batch in live.walk():
@@ -42,7 +45,7 @@ class MemoryFeed:
         self.encode_seconds = time.perf_counter() - began
 
     def _keep(self, batch: StateBatch) -> None:
-        states = batch.states[:, batch.mask].to(torch.float16)  # (L, real tokens, H)
+        states = batch.states[:, batch.mask].to(self.store.dtype)  # (L, real tokens, H)
         if not torch.isfinite(states).all():
             raise EncoderError(
                 f"{self.encoder.name} has states beyond half precision: use --feed.memory-gb 0 to encode in every pass"
@@ -51,26 +54,31 @@ class MemoryFeed:
 
     def _tokens(self, indices: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         """Positions in the store (B, T) and the mask (B, T)."""
-        flat, mask = padded_positions(self.windows, indices)
+        width = batch_width(self.encoder, int(self.windows.lengths[indices].max()))
+        flat, mask = padded_positions(self.windows, indices, width=width)
         device = self.store.device
         return torch.from_numpy(flat).to(device), torch.from_numpy(mask).to(device)
 
     def num_batches(self, batch_size: int) -> int:
-        return -(-len(self.windows) // batch_size)
+        return num_batches(self.windows, batch_size)
 
-    def epoch(self, epoch: int, *, batch_size: int, seed: int, start: int = 0) -> Iterator[StateBatch]:
+    def epoch(
+        self, epoch: int, *, batch_size: int, seed: int, start: int = 0, place: Place | None = None
+    ) -> Iterator[StateBatch]:
         lengths = self.windows.lengths
         for batch in epoch_batches(lengths, batch_size, seed=seed, epoch=epoch, run=HEAD_RUN)[start:]:
-            yield self._read(batch)
+            yield self._read(batch, place)
 
     def walk(self) -> Iterator[StateBatch]:
         for call in cut_by_tokens(self.windows.lengths, self.tokens_per_call):
             yield self._read(call)
 
-    def _read(self, indices: NDArray[np.int64]) -> StateBatch:
+    def _read(self, indices: NDArray[np.int64], place: Place | None = None) -> StateBatch:
         flat, mask = self._tokens(indices)
-        states = self.store.index_select(1, flat.reshape(-1))  # (L, B * T, H)
-        states = states.view(states.shape[0], *flat.shape, states.shape[-1])
+        shape = (self.store.shape[0], *flat.shape, self.store.shape[-1])
+        out = place(shape, self.store.dtype) if place else None
+        out = None if out is None else out.view(shape[0], -1, shape[-1])
+        states = torch.index_select(self.store, 1, flat.reshape(-1), out=out).view(shape)
         chosen = torch.from_numpy(indices).to(self.labels.device)
         return StateBatch(
             # Heads are float32; autocast, where it is on, picks its own precision from half.

@@ -15,6 +15,9 @@ _POOL = 64
 HEAD_RUN = 8
 """Neighbouring head batches kept together, the same for every feed: live and stored training see equal batches."""
 
+_WASTE = 1.15
+"""How many times the tokens of separate calls a joint one may have, pads included."""
+
 
 def epoch_batches(
     lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int, run: int = 1
@@ -50,16 +53,18 @@ def group_calls(
 ) -> list[list[NDArray[np.int64]]]:
     """Neighbouring head batches joined into encoder calls of at most `token_budget` padded tokens.
 
-    The order of the batches is kept: the heads see the same batches whatever the budget is.
+    The order of the batches is kept: the heads see the same batches whatever the budget is. Batches of very
+    different length stay apart, because the shorter ones would be padded to the longer.
     """
     calls: list[list[NDArray[np.int64]]] = []
-    rows = longest = 0
+    rows = longest = apart = 0
     for batch in batches:
         peak = int(lengths[batch].max())
-        if calls and (rows + len(batch)) * max(longest, peak) <= token_budget:
+        joint, alone = (rows + len(batch)) * max(longest, peak), len(batch) * peak
+        if calls and joint <= min(token_budget, _WASTE * (apart + alone)):
             calls[-1].append(batch)
-            rows, longest = rows + len(batch), max(longest, peak)
+            rows, longest, apart = rows + len(batch), max(longest, peak), apart + alone
         else:
             calls.append([batch])
-            rows, longest = len(batch), peak
+            rows, longest, apart = len(batch), peak, alone
     return calls

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, glorot_linear, register
-from bertvision.heads.layers import Dropout, Gelu, check_rate, gelu, truncated_normal_
+from bertvision.heads.layers import Dropout, Gelu, check_rate, gelu, truncated_normal_, wide
 from bertvision.heads.pooling import LearnedMix, Pooling, make_mix
 from bertvision.shapes import Bool, Float
 
@@ -42,14 +42,13 @@ class Down(nn.Module):
 
     def forward(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T padded"]:
         """The reduced states; on a GPU with zero columns behind them, up to the next multiple of 8."""
-        # Matrix units want rows of 16 bytes; 386 numbers in bf16 would fall back to slow kernels.
-        pad = -self.size % 8 if states.is_cuda else 0
-        weight, bias = F.pad(self.weight, (0, 0, 0, pad)), F.pad(self.bias, (0, pad))
+        weight = wide(self.weight, states)
+        bias = F.pad(self.bias, (0, weight.shape[-2] - self.size)).to(states.dtype)
         if weight.ndim == 2:
             return gelu(F.linear(states, weight, bias), self.kind)
         L, B, T, H = states.shape
-        flat = torch.baddbmm(bias[:, None], states.reshape(L, B * T, H), weight.mT)  # (L, B * T, a)
-        return gelu(flat.view(L, B, T, -1), self.kind)
+        flat = torch.bmm(states.reshape(L, B * T, H), weight.to(states.dtype).mT)  # (L, B * T, a)
+        return gelu((flat + bias[:, None]).view(L, B, T, -1), self.kind)
 
 
 def project_layers(
@@ -57,9 +56,10 @@ def project_layers(
 ) -> Float[Tensor, "B T C"]:
     """The flat vector of all layers (feature-major, layer-minor) times `weight`, layer by layer."""
     L, B, T, padded = reduced.shape
-    per_layer = weight.view(-1, size, L).permute(2, 1, 0)  # (L, a, C)
-    per_layer = F.pad(per_layer, (0, 0, 0, padded - size)).to(reduced.dtype)
-    return torch.bmm(reduced.reshape(L, B * T, padded), per_layer).sum(0).view(B, T, -1)
+    per_layer = weight.view(-1, size, L).permute(2, 0, 1)  # (L, C, a)
+    per_layer = wide(F.pad(per_layer, (0, padded - size)), reduced).to(reduced.dtype)
+    logits = torch.bmm(reduced.reshape(L, B * T, padded), per_layer.mT).sum(0)
+    return logits[:, : weight.shape[0]].view(B, T, -1)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from bertvision.errors import ConfigError
 from bertvision.feed.batches import StateBatch
-from bertvision.shapes import Bool, Float
 
 __all__ = [
     "Geometry",
@@ -72,10 +71,11 @@ class Head(nn.Module, ABC):
         self.geometry = geometry
 
     @abstractmethod
-    def forward(
-        self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"], **extras: Any
-    ) -> Float[Tensor, "B *T C"]:
-        """Logits of every token (span) or window (label); those of pads mean nothing, the task masks them."""
+    def forward(self, *args: Any, **extras: Any) -> Tensor:
+        """(states (L, B, T, H), mask (B, T)) -> logits of every token (B, T, C), or of every window (B, C) for labels.
+
+        Logits of pads mean nothing; the task masks them.
+        """
 
     @property
     def windows(self) -> int:

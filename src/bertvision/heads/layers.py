@@ -27,6 +27,7 @@ __all__ = [
     "set_noise",
     "truncated_normal_",
     "unpack",
+    "wide",
 ]
 
 Gelu = Literal["tanh", "erf"]
@@ -39,6 +40,15 @@ def gelu(x: Float[Tensor, "..."], kind: Gelu) -> Float[Tensor, "..."]:
 def truncated_normal_(weight: Tensor, std: float) -> None:
     """Keras' truncated normal: cut at two standard deviations."""
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def wide(weight: Float[Tensor, "*lead rows columns"], like: Tensor) -> Float[Tensor, "*lead padded columns"]:
+    """On a GPU, zero rows below a weight up to the next multiple of 8; whoever uses it cuts them off again.
+
+    Matrix units want rows of 16 bytes: a product with 386 or with 2 columns in bf16 falls back to slow kernels.
+    """
+    missing = -weight.shape[-2] % 8 if like.is_cuda else 0
+    return F.pad(weight, (0, 0, 0, missing)) if missing else weight
 
 
 def check_at_least(head: str, name: str, value: float, least: float) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.layers import wide
 from bertvision.shapes import Bool, Float
 
 __all__ = ["AverageMix", "AveragePooling", "LearnedMix", "LearnedPooling", "Pooling", "make_mix"]
@@ -67,8 +68,9 @@ def mix_projected(
     states: Float[Tensor, "L B T H"], weights: Float[Tensor, " L"], project: nn.Linear
 ) -> Float[Tensor, "B T C"]:
     """project(sum_l weights_l states_l)."""
-    projected = F.linear(states, project.weight)  # (L, B, T, C)
-    return torch.einsum("l,lbtc->btc", weights.to(projected.dtype), projected) + project.bias
+    projected = F.linear(states, wide(project.weight, states))  # (L, B, T, C)
+    mixed = torch.einsum("l,lbtc->btc", weights.to(projected.dtype), projected)
+    return mixed[..., : project.out_features] + project.bias
 
 
 @dataclass(frozen=True)

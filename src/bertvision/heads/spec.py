@@ -1,12 +1,12 @@
 """Heads as the user writes them: `adapter:size=64,skip=true,lr=3e-4`.
 
 What stands before the colon is a registered name, with or without its version. What follows sets fields of the
-head's config, or of its training (`lr`, `seed`, `weight_decay`); `skip` alone means `skip=true`.
+head's config, or of its training (`lr`, `optimizer`, `schedule`, `seed` ...); `skip` alone means `skip=true`.
 """
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 
@@ -20,8 +20,13 @@ __all__ = ["HeadSpec", "TrainOverrides", "parse_head"]
 class TrainOverrides:
     """Training settings a single head may set for itself; None takes the fit's."""
 
+    optimizer: Literal["adamw", "adam", "sgd"] | None = None
     lr: float | None = None
+    schedule: Literal["constant", "linear"] | None = None
+    warmup: float | None = None
     weight_decay: float | None = None
+    clip: float | None = None
+    patience: int | None = None
     seed: int | None = None
 
 
@@ -58,12 +63,15 @@ class HeadSpec:
 
 def _convert(text: str, kind: Any, where: str) -> Any:
     """A field's value from its text."""
-    choices = get_args(kind)
+    # None is what leaving the option out means; nobody writes it.
+    choices = tuple(c for c in get_args(kind) if c is not type(None))
+    if len(choices) == 1 and get_args(choices[0]):
+        choices = get_args(choices[0])
     if choices and all(isinstance(choice, str) for choice in choices):
         if text not in choices:
             raise ConfigError(f"{where} must be one of {', '.join(choices)}, not {text!r}")
         return text
-    kind = next((c for c in choices if c is not type(None)), kind)
+    kind = choices[0] if choices else kind
     try:
         if kind is bool:
             return {"true": True, "false": False, "1": True, "0": False}[text.lower()]

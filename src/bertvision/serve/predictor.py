@@ -67,7 +67,7 @@ class Predictor:
     def answer(self, data: SpanData) -> SpanAnswers:
         """Answers to a whole data set, with all their candidates."""
         split = window_split(data, self.encoder, self.trained.windows, keep=False)
-        feed = LiveFeed(self.encoder, split.windows, tokens_per_call=4096)
+        feed = LiveFeed(self.encoder, split.windows)
         heads = {str(i): head for i, head in enumerate(self.trained.heads)}
         logits = list(span_logits(feed, heads, label="predict").values())
         return decode(split.windows, join(self.trained, logits, split.windows), data, self.decoding)

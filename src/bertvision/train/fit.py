@@ -1,39 +1,45 @@
 """Fit many heads in one walk over the states of a frozen encoder.
 
-Each head has its own optimiser, schedule, seed and metrics. All of them see the same batch, one after another,
-and then its states are freed. A head whose loss is no longer a number is dropped with a word; it shares nothing
-with the others, so they go on untouched.
+Each head has its own optimiser, schedule, seed and metrics. All of them see the same batch, group after group
+(train/group.py: equal-shaped heads are computed together), and then its states are freed. A head whose loss is no
+longer a number is dropped with a word; it shares nothing with the others, so they go on untouched.
 """
 
 import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from bertvision.console import progress
 from bertvision.errors import ConfigError, TrainingError
-from bertvision.feed.batches import Feed, StateBatch
+from bertvision.feed.batches import Feed, StateBatch, batch_width
 from bertvision.heads.base import Geometry, Head, run_head
 from bertvision.heads.spec import HeadSpec
 from bertvision.tasks.span.loss import span_loss
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
+from bertvision.train.graphs import Graphs
+from bertvision.train.group import FittedHead, Group, make_groups
 from bertvision.train.log import MetricsLog
-from bertvision.train.optim import OptimConfig, learning_rate, make_optimizer, update
-from bertvision.train.randomness import seeded
+from bertvision.train.optim import OptimConfig, make_optimizer
 from bertvision.train.stage import Stage
+from bertvision.train.timing import Clock
 
-__all__ = ["Evaluate", "FitConfig", "FittedHead", "fit"]
+__all__ = ["Evaluate", "FitConfig", "FitRun", "FittedHead", "fit"]
 
 logger = logging.getLogger(__name__)
 
 Evaluate = Callable[[Mapping[str, Head]], Mapping[str, float]]
 """Scores of heads on a held-out split, higher is better; NaN for a head whose logits are not finite."""
+
+
+_UNREAD = 16
+"""Steps whose losses may wait on a GPU before they are read."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,12 @@ class FitConfig(OptimConfig):
     """Stop a head after this many epochs without a better dev score; 0 = never."""
     keep: Literal["last", "best"] = "last"
     """Keep the weights of the last epoch or of the best on dev."""
+    stack: Literal["auto", "on", "off"] = "auto"
+    """Compute heads that differ only in rate, seed and dropout as one batched head; auto = on a GPU. A CPU is
+    faster one by one, because each head's numbers then stay in its cache."""
+    activation_gb: float = 4.0
+    """Memory for what a step of a head keeps between its forward and its backward pass; large heads read a batch
+    in several parts."""
     checkpoint_seconds: float = 60.0
     """Time between two checkpoints."""
 
@@ -64,6 +76,8 @@ class FitConfig(OptimConfig):
                 )
         if self.patience < 0:
             raise ConfigError(f"--patience must not be negative, not {self.patience}")
+        if not self.activation_gb > 0:
+            raise ConfigError(f"--activation-gb must be more than 0, not {self.activation_gb}")
         if not self.heads:
             raise ConfigError("--heads names no head: give at least one (`bertvision heads` lists them)")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
@@ -76,77 +90,113 @@ class FitConfig(OptimConfig):
 
     def optim(self, spec: HeadSpec, seed: int) -> OptimConfig:
         """What one head is fitted with: its own settings where it has some, else the fit's."""
-        own = {k: v for k, v in dataclasses.asdict(spec.train).items() if v is not None and k != "seed"}
-        return OptimConfig(
-            lr=own.get("lr", self.lr),
-            schedule=self.schedule,
-            warmup=self.warmup,
-            weight_decay=own.get("weight_decay", self.weight_decay),
-            clip=self.clip,
-            seed=seed,
-        )
+        names = [f.name for f in dataclasses.fields(OptimConfig)]
+        own = {k: v for k, v in dataclasses.asdict(spec.train).items() if v is not None and k in names}
+        return OptimConfig(**({name: getattr(self, name) for name in names} | own | {"seed": seed}))
+
+    def patience_of(self, spec: HeadSpec) -> int:
+        return self.patience if spec.train.patience is None else spec.train.patience
 
 
-@dataclass
-class FittedHead:
-    """A head and what happened to it; everything but `head` survives in a checkpoint."""
+@dataclass(frozen=True)
+class Pending:
+    """A step whose losses were not read yet."""
 
-    name: str
-    spec: HeadSpec
-    seed: int
-    head: Head
-    config: OptimConfig
-    status: Literal["fitting", "stopped", "diverged"] = "fitting"
-    seconds: float = 0.0
-    best_score: float | None = None
-    best_epoch: int = 0
-    loss_sum: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
-    """One record an epoch: epoch, loss, and score where a dev split was given."""
-
-    _SAVED = ("status", "seconds", "best_score", "best_epoch", "loss_sum", "history")
-
-    def progress(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in self._SAVED}
+    group: Group
+    step: int
+    losses: Tensor
+    clock: Clock
 
 
-class _Fit:
+class FitRun:
     """The state of one fit: heads, optimisers, best weights, position."""
 
     def __init__(self, feed: Feed, specs: Sequence[tuple[str, HeadSpec, int]], config: FitConfig) -> None:
         self.feed, self.config = feed, config
-        geometry = Geometry(feed.encoder.num_states, feed.encoder.hidden)
+        self.encoder = feed.encoder
+        geometry = Geometry(self.encoder.num_states, self.encoder.hidden)
+        on_gpu = self.encoder.device.type == "cuda"
         self.fitted: dict[str, FittedHead] = {}
         for name, spec, seed in specs:
-            head = spec.build(geometry, seed=seed).to(feed.encoder.device)
-            self.fitted[name] = FittedHead(name, spec, seed, head, config.optim(spec, seed))
-        self.optimizers = {name: make_optimizer([f.head], f.config) for name, f in self.fitted.items()}
+            head = spec.build(geometry, seed=seed).to(self.encoder.device)
+            optim = config.optim(spec, seed)
+            optimizer = make_optimizer([head], optim, capturable=on_gpu)
+            self.fitted[name] = FittedHead(name, spec, seed, head, optim, optimizer)
         self.best: dict[str, dict[str, Tensor]] = {}
         self.steps = feed.num_batches(config.batch_size)
         self.epoch = self.batch = 0
+        self.longest = batch_width(self.encoder, int(feed.windows.lengths.max(initial=1)))
+        self.graphs = Graphs(config.batch_size, self.longest, self.encoder.device) if on_gpu else None
+        self.groups: list[Group] = []
+        self.pending: list[Pending] = []
+
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {name: fitted.optimizer for name, fitted in self.fitted.items()}
 
     def live(self) -> list[FittedHead]:
         return [f for f in self.fitted.values() if f.status == "fitting"]
 
+    def batches(self) -> Iterator[StateBatch]:
+        """What is left of the present epoch."""
+        return self.feed.epoch(
+            self.epoch,
+            batch_size=self.config.batch_size,
+            seed=self.config.seed,
+            start=self.batch,
+            place=self.graphs.states_place if self.graphs else None,
+        )
+
+    def regroup(self) -> None:
+        """Put the heads that are still fitted into groups."""
+        if self.graphs:
+            self.graphs.forget()
+        self.groups = make_groups(
+            self.live(),
+            self.encoder,
+            lambda logits, batch: span_loss(logits, batch.mask, batch.labels, reduction="none"),
+            activation_gb=self.config.activation_gb,
+            batch_size=self.config.batch_size,
+            tokens=self.longest,
+            stack=self.config.stack == "on" or (self.config.stack == "auto" and self.graphs is not None),
+        )
+
     def train_batch(self, batch: StateBatch) -> None:
-        """One step of every live head on the same states."""
-        step = self.epoch * self.steps + self.batch
-        for fitted in self.live():
-            began = time.perf_counter()
-            fitted.head.train()
-            # Each head has its own stream for dropout, so that it does the same whoever is fitted beside it.
-            with seeded(self.feed.encoder.device, fitted.seed, step), self.feed.encoder.autocast():
-                logits = run_head(fitted.head, batch)
-            loss = span_loss(logits, batch.mask, batch.labels, reduction="mean")
-            loss.backward()
-            lr = learning_rate(fitted.config, step, self.config.epochs * self.steps)
-            update(self.optimizers[fitted.name], fitted.config, lr=lr)
-            value = float(loss.detach())  # waits for the device, so the seconds beside it are this head's own
-            fitted.loss_sum += value
-            fitted.seconds += time.perf_counter() - began
-            if not math.isfinite(value):
-                self._drop(fitted, f"loss {value} at step {step + 1}")
+        """One step of every live head on the same states, group after group."""
+        if not self.groups:
+            self.regroup()
+        step, total = self.epoch * self.steps + self.batch, self.config.epochs * self.steps
+        placed = self.graphs.place(batch) if self.graphs else batch
+        for group in self.groups:
+            clock = Clock(self.encoder.device)
+            group.prepare(step, total)
+            losses = self.graphs.run(group, placed, step) if self.graphs else group.run(placed, step)
+            clock.stop()
+            self.pending.append(Pending(group, step, losses, clock))
         self.batch += 1
+        # Reading a loss waits for the device, so on a GPU it is done for many steps at once.
+        if self.graphs is None or len(self.pending) >= _UNREAD * len(self.groups):
+            self.settle()
+
+    def settle(self) -> None:
+        """Read the losses of the steps taken since the last time; drop the heads that broke."""
+        if not self.pending:
+            return
+        values = torch.cat([p.losses for p in self.pending]).tolist()
+        for pending in self.pending:
+            seconds = pending.clock.seconds() / len(pending.group.members)
+            for fitted in pending.group.members:
+                value = values.pop(0)
+                fitted.seconds += seconds
+                fitted.loss_sum += value
+                if fitted.status == "fitting" and not math.isfinite(value):
+                    self._drop(fitted, f"loss {value} at step {pending.step + 1}")
+        self.pending.clear()
+        self._regroup_if_needed()
+
+    def _regroup_if_needed(self) -> None:
+        if any(f.status != "fitting" for group in self.groups for f in group.members):
+            self.groups = []
 
     @staticmethod
     def _drop(fitted: FittedHead, why: str) -> None:
@@ -158,13 +208,15 @@ class _Fit:
         """Drop heads that the very last step broke: no loss came after it, and they would end the evaluation."""
         batch = next(iter(self.feed.walk()))
         for fitted in (f for f in self.fitted.values() if f.status != "diverged"):
-            with self.feed.encoder.autocast():
-                logits = run_head(fitted.head.eval(), batch)
-            if not bool(logits[batch.mask].isfinite().all()):
+            with self.encoder.autocast():
+                # One window is enough to see it, and cheap for the largest heads.
+                logits = run_head(fitted.head.eval(), batch.rows(slice(0, fitted.head.windows)))
+            if not bool(logits[batch.mask[: fitted.head.windows]].isfinite().all()):
                 self._drop(fitted, "its logits are not finite")
 
     def end_epoch(self, evaluate: Evaluate | None, log: MetricsLog) -> None:
         """Score, remember the best, stop who does not improve any more."""
+        self.settle()
         live = self.live()
         scores = evaluate({f.name: f.head for f in live}) if evaluate and live else {}
         self.epoch, self.batch = self.epoch + 1, 0
@@ -182,14 +234,16 @@ class _Fit:
                         self.best[fitted.name] = {
                             k: v.detach().clone() for k, v in fitted.head.state_dict().items()
                         }
-                elif self.config.patience and self.epoch - fitted.best_epoch >= self.config.patience:
+                elif 0 < self.config.patience_of(fitted.spec) <= self.epoch - fitted.best_epoch:
                     fitted.status = "stopped"
             fitted.history.append(record)
             log.write({"head": fitted.name, **record}, step=self.epoch, group=fitted.name)
+        self._regroup_if_needed()
 
     # ---- checkpoints
 
     def save(self, stage: Stage, log: MetricsLog) -> None:
+        self.settle()
         state = {
             "epoch": self.epoch,
             "batch": self.batch,
@@ -213,7 +267,7 @@ class _Fit:
                 setattr(self.fitted[name], key, value)
         for path, value in best.items():
             name, _, key = path.rpartition("/")
-            self.best.setdefault(name, {})[key] = value.to(self.feed.encoder.device)
+            self.best.setdefault(name, {})[key] = value.to(self.encoder.device)
         stage.went_on(state["seconds"])
         return state["lines"]
 
@@ -228,7 +282,7 @@ def fit(
     tensorboard: bool = False,
 ) -> dict[str, FittedHead]:
     """Fit the heads `specs` (name, spec, seed); those that did not diverge come back, ready for evaluation."""
-    run = _Fit(feed, specs, config)
+    run = FitRun(feed, specs, config)
     lines = 0
     if stage.checkpoint.exists():
         lines = run.load(stage)
@@ -238,8 +292,7 @@ def fit(
     total, done = config.epochs * run.steps, run.epoch * run.steps + run.batch
     with progress(f"fit {len(run.fitted)} heads", total, unit="steps", done=done) as bar:
         while run.epoch < config.epochs and run.live():
-            batches = feed.epoch(run.epoch, batch_size=config.batch_size, seed=config.seed, start=run.batch)
-            for batch in batches:
+            for batch in run.batches():
                 run.train_batch(batch)
                 bar.advance()
                 if not run.live():

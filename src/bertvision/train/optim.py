@@ -9,17 +9,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertvision.errors import ConfigError
 
-__all__ = ["OptimConfig", "learning_rate", "make_optimizer", "update"]
+__all__ = ["OptimConfig", "apply_gradients", "learning_rate", "make_optimizer", "set_rate", "update"]
+
+_MOMENTUM = 0.9
 
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """AdamW and its schedule."""
+    """The optimiser and its schedule."""
 
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    """adamw; adam, whose decay passes through the moments; or sgd with a momentum of 0.9."""
     lr: float = 1e-3
     """Highest learning rate."""
     schedule: Literal["constant", "linear"] = "constant"
@@ -56,24 +60,48 @@ def learning_rate(config: OptimConfig, step: int, total: int) -> float:
     return config.lr * (total - step) / max(total - warm, 1)
 
 
-def make_optimizer(modules: Iterable[nn.Module], config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW over everything trainable in `modules`; vectors (biases, norms, scales) are not decayed."""
-    parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
+def make_optimizer(
+    modules: Iterable[nn.Module], config: OptimConfig, *, capturable: bool = False
+) -> torch.optim.Optimizer:
+    """The optimiser over everything trainable in `modules`; biases, norms and scales are not decayed.
+
+    A capturable one keeps its rate and step count on the device, so that a CUDA graph can replay its steps.
+    """
+    named = [(n, p) for module in modules for n, p in module.named_parameters() if p.requires_grad]
+    decayed = [p for n, p in named if p.ndim >= 2 and not n.endswith("bias")]
+    kept = {id(p) for p in decayed}
     groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": [p for _, p in named if id(p) not in kept], "weight_decay": 0.0},
     ]
-    fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, fused=fused)
+    groups = [g for g in groups if g["params"]]
+    fused = all(p.device.type in ("cpu", "cuda") for _, p in named)
+    if capturable:
+        for group in groups:
+            group["lr"] = torch.tensor(config.lr, device=named[0][1].device)
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=_MOMENTUM, fused=fused)
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind(groups, lr=config.lr, fused=fused, capturable=capturable)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+
+
+def apply_gradients(optimizer: torch.optim.Optimizer, clip: float) -> None:
+    """Clip, step and clear the gradients."""
+    if clip:
+        nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 def update(optimizer: torch.optim.Optimizer, config: OptimConfig, *, lr: float) -> None:
     """Clip, step at rate `lr` and clear the gradients."""
-    if config.clip:
-        nn.utils.clip_grad_norm_(
-            [p for group in optimizer.param_groups for p in group["params"]], config.clip
-        )
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    set_rate(optimizer, lr)
+    apply_gradients(optimizer, config.clip)

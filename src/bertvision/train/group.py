@@ -1,0 +1,210 @@
+"""Heads that are computed together: one, or several of equal shape as one batched computation.
+
+Equal-shaped heads (a sweep over rates, seeds, dropout) have their parameters stacked, (k, ...), and one vmapped
+pass gives all k losses and gradients. The heads stay modules of their own: their parameters are views into the
+stack, and each is updated by its own optimiser. So nothing else needs to know that they are stacked.
+
+Memory is bounded by `FitConfig.activation_gb`: a stack takes only as many heads as fit at a whole batch, and a
+head that does not fit alone reads its batch in several parts, adding up gradients. A head that cannot even keep
+one window is told to recompute instead of keep (`checkpoint`).
+"""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from bertvision.encoder.encoder import Encoder
+from bertvision.feed.batches import StateBatch
+from bertvision.heads.base import Geometry, Head, run_head
+from bertvision.heads.cost import activation_bytes
+from bertvision.heads.layers import Dropout, set_noise
+from bertvision.heads.spec import HeadSpec
+from bertvision.shapes import Float
+from bertvision.train.optim import OptimConfig, apply_gradients, learning_rate, set_rate
+from bertvision.train.randomness import seeded
+
+__all__ = ["FittedHead", "Group", "Loss", "make_groups", "rows_at_once"]
+
+Loss = Callable[[Tensor, StateBatch], Tensor]
+"""(logits, batch) -> one loss a window (B,)."""
+
+
+@dataclass
+class FittedHead:
+    """A head and what happened to it; everything but `head` survives in a checkpoint."""
+
+    name: str
+    spec: HeadSpec
+    seed: int
+    head: Head
+    config: OptimConfig
+    optimizer: torch.optim.Optimizer
+    status: Literal["fitting", "stopped", "diverged"] = "fitting"
+    seconds: float = 0.0
+    best_score: float | None = None
+    best_epoch: int = 0
+    loss_sum: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
+    """One record an epoch: epoch, loss, and score where a dev split was given."""
+
+    _SAVED = ("status", "seconds", "best_score", "best_epoch", "loss_sum", "history")
+
+    def progress(self) -> dict[str, Any]:
+        return {key: getattr(self, key) for key in self._SAVED}
+
+
+@functools.lru_cache(maxsize=4096)
+def _window_bytes(name: str, config: Any, geometry: Geometry, tokens: int) -> int:
+    return max(1, activation_bytes(HeadSpec(name, config), geometry, tokens=tokens))
+
+
+def rows_at_once(head: Head, tokens: int, budget_gb: float) -> int:
+    """How many windows of `tokens` tokens a head can read at once within the budget; 0 when not even one."""
+    # Few different lengths, because each is measured once.
+    rounded = -(-tokens // 32) * 32
+    window = _window_bytes(head.name, head.config, head.geometry, rounded) * tokens / rounded
+    return int(budget_gb * 1e9 / window)
+
+
+class Group:
+    """One or more heads that take a step together."""
+
+    def __init__(
+        self, members: Sequence[FittedHead], encoder: Encoder, loss: Loss, *, activation_gb: float
+    ) -> None:
+        self.members, self.encoder, self.loss = list(members), encoder, loss
+        self.activation_gb = activation_gb
+        self.stacked: dict[str, nn.Parameter] = {}
+        if len(self.members) > 1:
+            self._stack()
+
+    @property
+    def pure(self) -> bool:
+        """Whether a step can be captured once and replayed: nothing in it depends on values."""
+        return all(member.head.stackable for member in self.members)
+
+    def prepare(self, step: int, total: int) -> None:
+        """Set what differs from step to step: rates, keys of dropout, whatever a head does by itself."""
+        for member in self.members:
+            member.head.train()
+            member.head.at(step / total)
+            set_noise(member.head, member.seed, step)
+            set_rate(member.optimizer, learning_rate(member.config, step, total))
+
+    def run(self, batch: StateBatch, step: int) -> Float[Tensor, " k"]:
+        """Gradients and an update of every member; returns their losses, without waiting for the device."""
+        losses = self._stacked_backward(batch) if self.stacked else self._backward(batch, step)
+        for member in self.members:
+            apply_gradients(member.optimizer, member.config.clip)
+        return losses
+
+    # ---- one head
+
+    def parts(self, batch: StateBatch) -> list[StateBatch]:
+        """The batch, cut so that the activations of every part fit."""
+        B, T = batch.mask.shape
+        head = self.members[0].head
+        rows = rows_at_once(head, T, self.activation_gb)
+        if hasattr(head, "checkpoint"):
+            head.checkpoint = rows < 1
+        # A pair of texts stands in neighbouring rows and is never parted.
+        rows = max(rows // head.windows, 1) * head.windows
+        return [batch.rows(slice(begin, begin + rows)) for begin in range(0, B, rows)]
+
+    def _backward(self, batch: StateBatch, step: int) -> Float[Tensor, " 1"]:
+        (member,) = self.members
+        total = torch.zeros(1, device=batch.mask.device)
+        windows = len(batch.windows)
+        for i, part in enumerate(self.parts(batch)):
+            # Dropout of a user's own head draws from a stream that belongs to it alone.
+            with _noise(member, batch, step, i), self.encoder.autocast(cache=False):
+                logits = run_head(member.head, part)
+            loss = self.loss(logits, part).sum() / windows
+            if i == 0 and (penalty := member.head.penalty()) is not None:
+                loss = loss + penalty
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    # ---- several
+
+    def _stack(self) -> None:
+        heads = [member.head for member in self.members]
+        named = [dict(head.named_parameters()) for head in heads]
+        for name in named[0]:
+            stack = nn.Parameter(torch.stack([own[name].detach() for own in named]))
+            for i, own in enumerate(named):
+                own[name].data = stack.detach()[i]
+            self.stacked[name] = stack
+        base = copy.deepcopy(heads[0]).to("meta")
+        dropouts = [m for m in base.modules() if isinstance(m, Dropout)]
+        for i, module in enumerate(dropouts):
+            module.active = any(
+                [m for m in head.modules() if isinstance(m, Dropout)][i].active for head in heads
+            )
+        self.base = base.train()
+
+    def _stacked_backward(self, batch: StateBatch) -> Float[Tensor, " k"]:
+        heads = [member.head for member in self.members]
+        buffers = {
+            name: torch.stack([dict(head.named_buffers())[name] for head in heads])
+            for name, _ in heads[0].named_buffers()
+        }
+
+        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+            with self.encoder.autocast(cache=False):
+                extras = {name: getattr(batch, name) for name in self.base.extras}
+                logits = functional_call(self.base, (parameters, buffers), (batch.states, batch.mask), extras)
+            return self.loss(logits, batch).mean()
+
+        losses = vmap(one)(dict(self.stacked), buffers)  # (k,)
+        losses.sum().backward()
+        for name, stack in self.stacked.items():
+            if stack.grad is None:
+                continue
+            for i, head in enumerate(heads):
+                head.get_parameter(name).grad = stack.grad[i]
+            stack.grad = None
+        return losses.detach()
+
+
+def _noise(
+    member: FittedHead, batch: StateBatch, step: int, part: int
+) -> contextlib.AbstractContextManager[None]:
+    if member.head.stackable:
+        return contextlib.nullcontext()
+    return seeded(batch.mask.device, member.seed, step, part)
+
+
+def make_groups(
+    members: Sequence[FittedHead],
+    encoder: Encoder,
+    loss: Loss,
+    *,
+    activation_gb: float,
+    batch_size: int,
+    tokens: int,
+    stack: bool = True,
+) -> list[Group]:
+    """Groups of heads that differ only in rate, seed and dropout; everyone else alone."""
+    alike: dict[Any, list[FittedHead]] = {}
+    for member in members:
+        config = member.spec.config
+        if hasattr(config, "dropout"):
+            config = dataclasses.replace(config, dropout=0.0)
+        own = None if stack and member.head.stackable and member.head.penalty() is None else member.name
+        alike.setdefault((member.spec.name, config, own), []).append(member)
+    groups: list[Group] = []
+    for equal in alike.values():
+        fitting = max(1, rows_at_once(equal[0].head, tokens, activation_gb) // batch_size)
+        for begin in range(0, len(equal), fitting):
+            groups.append(Group(equal[begin : begin + fitting], encoder, loss, activation_gb=activation_gb))
+    return groups
