@@ -310,6 +310,9 @@ def test_a_head_is_its_formula(text: str) -> None:
 def test_a_training_step_is_its_formula(text: str) -> None:
     """Batch statistics are those of real tokens alone, and so is what is remembered of them."""
     head = shaken(text).double().train()
+    for module in head.modules():
+        if isinstance(module, BatchNorm):
+            module.steps.fill_(3)
     given = doubled(inputs(geometry_of(text), lengths=(4, 2, 3)))
     before = {name: buffer.clone() for name, buffer in head.named_buffers()}
     with torch.no_grad():
@@ -318,8 +321,9 @@ def test_a_training_step_is_its_formula(text: str) -> None:
     for name, module in head.named_modules():
         if isinstance(module, BatchNorm):
             for i, kind in enumerate(("running_mean", "running_var")):
-                now = 0.99 * before[f"{name}.{kind}"] + 0.01 * module.seen[i]  # type: ignore[index]
+                now = 0.75 * before[f"{name}.{kind}"] + 0.25 * module.seen[i]  # type: ignore[index]
                 assert torch.allclose(getattr(module, kind), now, rtol=1e-7, atol=1e-9), name
+            assert module.steps == 4
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 6])
@@ -434,11 +438,46 @@ def test_batch_norm_sums_in_float32() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         out = norm(x)
     values = x.double().transpose(1, 2).reshape(-1, 2)
-    assert (norm.running_mean.double() * 100).tolist() == pytest.approx(values.mean(0).tolist(), rel=1e-5)
-    expected = 0.99 + 0.01 * values.var(0)
-    assert norm.running_var.tolist() == pytest.approx(expected.tolist(), rel=1e-5)
+    assert norm.running_mean.tolist() == pytest.approx(values.mean(0).tolist(), rel=1e-5)
+    assert norm.running_var.tolist() == pytest.approx(values.var(0).tolist(), rel=1e-4)
     assert bool(out.isfinite().all())
     assert norm.running_mean.dtype == torch.float32
+
+
+def test_the_first_steps_are_a_plain_average() -> None:
+    """And later ones keep 0.99: against both formulas, in the middle and beyond the change at step 99."""
+    norm = BatchNorm(2).double().train()
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randn(5, 2, 3, dtype=torch.float64, generator=generator) for _ in range(130)]
+    means = torch.stack([x.transpose(0, 1).flatten(1).mean(1) for x in batches])
+    variances = torch.stack([x.transpose(0, 1).flatten(1).var(1) for x in batches])
+    for n, x in enumerate(batches):
+        norm(x)
+        if n in (0, 1, 40, 99):
+            assert torch.allclose(norm.running_mean, means[: n + 1].mean(0))
+            assert torch.allclose(norm.running_var, variances[: n + 1].mean(0))
+    mean, var = means[:100].mean(0), variances[:100].mean(0)
+    for n in range(100, 130):
+        mean, var = 0.99 * mean + 0.01 * means[n], 0.99 * var + 0.01 * variances[n]
+    assert torch.allclose(norm.running_mean, mean)
+    assert torch.allclose(norm.running_var, var)
+    assert norm.steps == 130
+    norm.eval()(batches[0])
+    assert norm.steps == 130
+
+
+def test_a_resumed_norm_goes_on_counting() -> None:
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randn(4, 3, 2, generator=generator) for _ in range(6)]
+    whole, first, second = BatchNorm(3), BatchNorm(3), BatchNorm(3)
+    for x in batches:
+        whole(x)
+    for x in batches[:3]:
+        first(x)
+    second.load_state_dict(first.state_dict())
+    for x in batches[3:]:
+        second(x)
+    assert all(torch.equal(v, second.state_dict()[k]) for k, v in whole.state_dict().items())
 
 
 def test_one_number_has_no_variance() -> None:

@@ -4,8 +4,9 @@
     tokens together  (B, channels, T, features)    a square kernel sees neighbours too: pads are kept at zero
 
 Sizes follow Keras: 'same' padding gives ceil(n / stride) numbers and puts the odd zero on the right; batch norm
-keeps 0.99 of its running statistics and adds 1e-3 to the variance. Along tokens a kernel is centred on every
-stride-th token instead, whatever the padded length of the batch is.
+keeps 0.99 of its running statistics and adds 1e-3 to the variance. Its first hundred steps are a plain average
+instead: a short fit would else be evaluated with the statistics it began with. Along tokens a kernel is centred
+on every stride-th token, whatever the padded length of the batch is.
 
 A head whose `checkpoint` is set keeps only the inputs of its blocks and computes the rest again in the backward
 pass: slower, far less memory, the same numbers to the last bit.
@@ -145,11 +146,13 @@ class Separable(nn.Module):
 class BatchNorm(nn.Module):
     """(x - mean) / sqrt(variance + 1e-3) * weight + bias, mean and variance of every channel over real tokens.
 
-    The running variance is that of a sample (n - 1), as in Keras' fused kernel and in torch.
+    The running variance is that of a sample (n - 1), as in Keras' fused kernel and in torch. Step n, from 0, keeps
+    min(0.99, n / (n + 1)) of the running statistics: the first takes those of its batch whole.
     """
 
     running_mean: Tensor
     running_var: Tensor
+    steps: Tensor
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -157,6 +160,7 @@ class BatchNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
+        self.register_buffer("steps", torch.tensor(0))
 
     def forward(
         self, x: Float[Tensor, "N C ... W"], mask: Bool[Tensor, "B T"] | None = None
@@ -170,10 +174,20 @@ class BatchNorm(nn.Module):
         mean, var = self.running_mean, self.running_var
         # One number has no variance: then the running statistics serve, as in evaluation.
         train = self.training and x.numel() > x.shape[1]
-        if train and _RECOMPUTING.get():
-            mean, var = mean.clone(), var.clone()  # this step has been counted already
+        if train:  # at a momentum of 1 the kernel leaves the statistics of this batch there
+            mean, var = torch.zeros_like(mean), torch.zeros_like(var)
         # The kernel sums in float32 whatever x is, and keeps nothing but x for the backward pass.
-        return F.batch_norm(x, mean, var, self.weight, self.bias, train, momentum=0.01, eps=1e-3)
+        out = F.batch_norm(x, mean, var, self.weight, self.bias, train, momentum=1.0, eps=1e-3)
+        if train and not _RECOMPUTING.get():  # then this step has been counted already
+            self._remember(mean, var)
+        return out
+
+    def _remember(self, mean: Float[Tensor, " C"], var: Float[Tensor, " C"]) -> None:
+        # A tensor, not a number: reading it would wait for the device.
+        share = (self.steps + 1).to(mean.dtype).reciprocal().clamp(min=0.01)
+        self.running_mean.lerp_(mean, share)
+        self.running_var.lerp_(var, share)
+        self.steps += 1
 
 
 class ConvNorm(nn.Module):

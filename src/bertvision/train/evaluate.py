@@ -6,6 +6,9 @@ answered (`SpanLogits.pairs`), and as marginals, which stand where another head'
         start_i = log sum_{j >= i} exp score(i, j)        end_j = log sum_{i <= j} exp score(i, j)
 
 Their softmax over a window is the probability of a start, or of an end, under the head.
+
+A batch of a walk is as large as the encoder likes it. A head that would take more memory for it than `activation_gb`
+reads it in several parts; what a training step keeps is the measure, which evaluation stays below.
 """
 
 from collections.abc import Mapping
@@ -17,11 +20,12 @@ from torch import Tensor
 
 from bertvision.console import progress
 from bertvision.encoder.batch import padded_positions
-from bertvision.feed.batches import Feed
+from bertvision.feed.batches import Feed, StateBatch
 from bertvision.heads.base import Head, run_head
 from bertvision.shapes import Bool, Float
 from bertvision.tasks.span.logits import SpanLogits
 from bertvision.tasks.span.loss import pair_scores
+from bertvision.train.group import rows_at_once
 
 __all__ = ["marginals", "span_logits"]
 
@@ -29,7 +33,9 @@ _CELLS = 1 << 24  # pair scores of one chunk: 64 MB
 
 
 @torch.no_grad()
-def span_logits(feed: Feed, heads: Mapping[str, Head], *, label: str = "evaluate") -> dict[str, SpanLogits]:
+def span_logits(
+    feed: Feed, heads: Mapping[str, Head], *, label: str = "evaluate", activation_gb: float = 4.0
+) -> dict[str, SpanLogits]:
     """Start and end logits of every head for every real token of the feed."""
     tokens = feed.windows.num_tokens
     logits = {name: np.empty((2, tokens), dtype=np.float32) for name in heads}
@@ -41,7 +47,7 @@ def span_logits(feed: Feed, heads: Mapping[str, Head], *, label: str = "evaluate
             flat, mask = padded_positions(feed.windows, batch.windows)
             for name, head in heads.items():
                 with feed.encoder.autocast():
-                    output = run_head(head, batch)  # (B, T, 2), or (B, T, 2 + 2r)
+                    output = _in_parts(head, batch, activation_gb)  # (B, T, 2), or (B, T, 2 + 2r)
                 if (width := output.shape[-1]) > 2:
                     if name not in pairs:
                         pairs[name] = np.empty((tokens, width), dtype=np.float32)
@@ -52,6 +58,15 @@ def span_logits(feed: Feed, heads: Mapping[str, Head], *, label: str = "evaluate
     return {
         name: SpanLogits(start=both[0], end=both[1], pairs=pairs.get(name)) for name, both in logits.items()
     }
+
+
+def _in_parts(head: Head, batch: StateBatch, activation_gb: float) -> Float[Tensor, "B T outputs"]:
+    """The head's output for the batch, as many windows at once as fit."""
+    B, T = batch.mask.shape
+    rows = B if B == 1 else max(1, rows_at_once(head, T, activation_gb))
+    if rows >= B:
+        return run_head(head, batch)
+    return torch.cat([run_head(head, batch.rows(slice(i, i + rows))) for i in range(0, B, rows)])
 
 
 def marginals(output: Float[Tensor, "B T outputs"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T 2"]:
