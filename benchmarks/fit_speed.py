@@ -1,6 +1,6 @@
 """How fast heads are fitted, beside encoding alone, fine-tuning and LoRA.
 
-    python benchmarks/fit_speed.py [--windows 8192] [--parts encode,heads,cnn,tune,small] [--json FILE]
+    python benchmarks/fit_speed.py [--windows 8192] [--parts heads,each,cnn,tune,compiled,small,memory] [--json FILE]
 
 An encoder of BERT-large's shape with random weights reads windows with the lengths of SQuAD 2.0 (386 tokens at
 most). Every way sees the same windows; a line tells non-pad tokens a second, the time relative to encoding alone,
@@ -13,6 +13,8 @@ On a CPU (`--device cpu --shape tiny`) it only shows that everything runs.
 import argparse
 import json
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +29,7 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.feed import LiveFeed
-from bertvision.feed.batches import batch_width
+from bertvision.feed.batches import batch_width, widths
 from bertvision.feed.plan import HEAD_RUN, epoch_batches, group_calls
 from bertvision.heads import parse_head
 from bertvision.tasks.span.loss import span_loss
@@ -87,36 +89,51 @@ def make_windows(count: int) -> Windows:
     )
 
 
+Way = tuple[str, Callable[[], int]]
+"""A name and a function that passes over the windows once and returns the real tokens it read."""
+
+
 class Bench:
     """Times passes over the same windows and keeps the lines."""
 
     def __init__(self, windows: Windows, device: str) -> None:
         self.windows, self.device = windows, torch.device(device)
         self.lines: dict[str, dict[str, float]] = {}
+        self.ratios: dict[str, float] = {}
 
-    def time(self, name: str, one_pass: Callable[[], int], *, repeat: int = 2) -> None:
-        """`one_pass` returns the real tokens it read; the first pass is not counted."""
+    def _pass(self, one_pass: Callable[[], int]) -> float:
+        """Microseconds a real token."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        tokens = one_pass()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return 1e6 * (time.perf_counter() - began) / tokens
+
+    def time(
+        self, name: str, one_pass: Callable[[], int], *, beside: tuple[str, Callable[[], int]] | None = None
+    ) -> None:
+        """Time a way of passing over the windows, after one pass to warm up.
+
+        A clock that drifts must not decide a ratio: the way it is compared with runs before and after every pass.
+        """
         one_pass()
-        best, peak, tokens = float("inf"), 0, 0
-        for _ in range(repeat):
-            if self.device.type == "cuda":
-                torch.cuda.synchronize()
-                torch.cuda.reset_peak_memory_stats()
-            began = time.perf_counter()
-            tokens = one_pass()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize()
-                peak = max(peak, torch.cuda.max_memory_allocated())
-            best = min(best, time.perf_counter() - began)
-        self.lines[name] = {
-            "tokens_per_second": tokens / best,
-            "us_per_token": 1e6 * best / tokens,
-            "peak_gb": peak / 1e9,
-        }
-        print(f"{name:48s} {tokens / best:12,.0f} tokens/s   peak {peak / 1e9:6.2f} GB", flush=True)
-
-    def ratio(self, name: str, to: str) -> float:
-        return self.lines[name]["us_per_token"] / self.lines[to]["us_per_token"]
+        times, references = [], []
+        for _ in range(3):
+            if beside:
+                references.append(self._pass(beside[1]))
+            times.append(self._pass(one_pass))
+        if beside:
+            references.append(self._pass(beside[1]))
+        median = float(np.median(times))
+        spread = (max(times) - min(times)) / median
+        self.lines[name] = {"tokens_per_second": 1e6 / median, "us_per_token": median, "spread": spread}
+        text = f"{name:52s} {1e6 / median:12,.0f} tokens/s  (spread {100 * spread:3.0f} %)"
+        if beside:
+            ratio = self.ratios[f"{name} / {beside[0]}"] = median / float(np.median(references))
+            text += f"  {ratio:6.3f} x {beside[0]}"
+        print(text, flush=True)
 
 
 # ---- bertvision
@@ -187,8 +204,8 @@ def _calls(
 ) -> Iterator[tuple[np.ndarray, Any]]:
     """The same calls the feed makes."""
     batches = epoch_batches(windows.lengths, 16, seed=0, epoch=0, run=HEAD_RUN)
-    for call in group_calls(batches, windows.lengths, tokens_per_call)[:most]:
-        indices = np.concatenate(call)
+    for call in group_calls(batches, widths(encoder, windows.lengths), tokens_per_call)[:most]:
+        indices = np.concatenate([piece for _, piece in call])
         width = batch_width(encoder, int(windows.lengths[indices].max()))
         yield indices, collate(windows, indices, pad_id=0, device=encoder.device, width=width)
 
@@ -233,6 +250,37 @@ def eager_loop(encoder: Encoder, windows: Windows, batch_size: int) -> Callable[
     return one_pass
 
 
+def peak_memory(name: str, args: argparse.Namespace) -> float:
+    """GB the allocator held at most for one way alone, in this process: run it in one of its own."""
+    windows = make_windows(min(args.windows, 1024))
+    encoder = make_encoder(args.shape, args.device)
+    if name == "adapter-386":
+        feed = LiveFeed(encoder, windows, tokens_per_call=args.tokens_per_call)
+        one_pass = fit_heads(feed, ("adapter",), args.batch)
+    elif name == "encode only":
+        one_pass = encode_only(LiveFeed(encoder, windows, tokens_per_call=args.tokens_per_call), args.batch)
+    else:
+        model = encoder.model if name == "fine-tuning" else lora(encoder)
+        if name != "fine-tuning":
+            encoder.model.to("cpu")  # LoRA wrapped a copy of it
+        one_pass = tune(encoder, model, windows, args.tokens_per_call, 8)
+    one_pass()
+    one_pass()
+    return torch.cuda.max_memory_reserved() / 1e9
+
+
+def compare_memory(args: argparse.Namespace) -> dict[str, float]:
+    """Each way in a fresh process, so that none pays for the other's memory."""
+    found = {}
+    for name in ("encode only", "adapter-386", "fine-tuning", "LoRA r=16"):
+        command = [sys.executable, __file__, "--memory-of", name, "--shape", args.shape, "--batch", str(args.batch),
+                   "--tokens-per-call", str(args.tokens_per_call), "--windows", str(args.windows)]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found[name] = float(done.stdout.split()[-1])
+        print(f"{name:52s} {found[name]:8.2f} GB held at most", flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -242,67 +290,64 @@ def main() -> None:
     parser.add_argument("--shape", default="large", choices=sorted(SHAPES))
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--tokens-per-call", type=int, default=16_384)
-    parser.add_argument("--parts", default="encode,heads,cnn,tune,small")
+    parser.add_argument("--parts", default="heads,cnn,tune,compiled,small,memory")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--memory-of", help="only print the peak memory of this way")
     args = parser.parse_args()
+    if args.memory_of:
+        print(peak_memory(args.memory_of, args))
+        return
     parts = args.parts.split(",")
     windows = make_windows(args.windows)
     bench = Bench(windows, args.device)
     encoder = make_encoder(args.shape, args.device)
     feed = LiveFeed(encoder, windows, tokens_per_call=args.tokens_per_call)
-    ratios: dict[str, float] = {}
-
-    def against(name: str, to: str = "encode only") -> None:
-        ratios[f"{name} / {to}"] = bench.ratio(name, to)
-
-    bench.time("encode only", encode_only(feed, args.batch))
+    encode = ("encode only", encode_only(feed, args.batch))
+    bench.time(*encode)
     if "heads" in parts:
-        bench.time("adapter-386", fit_heads(feed, ("adapter",), args.batch))
-        bench.time("12 pooling and adapter heads", fit_heads(feed, FAMILY, args.batch))
         sweep = tuple(f"adapter:size=64,lr={lr}" for lr in (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3))
-        bench.time("6 adapters of 64, stacked", fit_heads(feed, sweep, args.batch))
-        for name in ("adapter-386", "12 pooling and adapter heads", "6 adapters of 64, stacked"):
-            against(name)
+        for name, heads in (("adapter-386", ("adapter",)), ("12 pooling and adapter heads", FAMILY),
+                            ("6 adapters of 64, stacked", sweep)):  # fmt: skip
+            bench.time(name, fit_heads(feed, heads, args.batch), beside=encode)
     if "each" in parts:
         for text in FAMILY:
-            bench.time(text, fit_heads(feed, (text,), args.batch), repeat=1)
-            against(text)
+            bench.time(text, fit_heads(feed, (text,), args.batch), beside=encode)
     if "cnn" in parts:
+        few = LiveFeed(
+            encoder, windows.take(range(min(512, len(windows)))), tokens_per_call=args.tokens_per_call
+        )
         for text in CNN:
-            bench.time(text, fit_heads(feed, (text,), args.batch, most=8), repeat=1)
-            against(text)
+            bench.time(
+                text,
+                fit_heads(few, (text,), args.batch),
+                beside=("encode only", encode_only(few, args.batch)),
+            )
     if "tune" in parts:
         calls = max(2, args.windows // 128)
+        fitted = ("adapter-386", fit_heads(feed, ("adapter",), args.batch))
+        bench.time(*fitted, beside=encode)
         full = make_encoder(args.shape, args.device)
-        bench.time("fine-tuning", tune(full, full.model, windows, args.tokens_per_call, calls))
-        del full
-        model = lora(encoder)
-        bench.time("LoRA r=16", tune(encoder, model, windows, args.tokens_per_call, calls))
-        if args.device == "cuda" and "compiled" in parts:
-            compiled: Any = torch.compile(model, dynamic=True)
-            bench.time("LoRA r=16, compiled", tune(encoder, compiled, windows, args.tokens_per_call, calls))
-        for name in ("fine-tuning", "LoRA r=16", "LoRA r=16, compiled"):
-            if name in bench.lines and "adapter-386" in bench.lines:
-                against(name, "adapter-386")
-                memory = bench.lines["adapter-386"]["peak_gb"] / max(bench.lines[name]["peak_gb"], 1e-9)
-                ratios[f"peak memory, adapter-386 / {name}"] = memory
+        others: dict[str, nn.Module] = {"fine-tuning": full.model, "LoRA r=16": lora(encoder)}
+        if "compiled" in parts:
+            others["LoRA r=16, compiled"] = torch.compile(lora(encoder), dynamic=True)  # type: ignore[assignment]
+        for name, model in others.items():
+            bench.time(name, tune(encoder, model, windows, args.tokens_per_call, calls), beside=fitted)
     if "small" in parts:
-        small = make_encoder("small" if args.shape != "tiny" else "tiny", args.device)
+        small = make_encoder("tiny" if args.shape == "tiny" else "small", args.device)
         wide = LiveFeed(small, windows)
-        bench.time("small: eager loop, adapter-386", eager_loop(small, windows, args.batch))
-        bench.time("small: encode only", encode_only(wide, args.batch))
-        bench.time("small: adapter-386", fit_heads(wide, ("adapter",), args.batch))
-        against("small: eager loop, adapter-386", "small: adapter-386")
-        against("small: adapter-386", "small: encode only")
-    print()
-    for name, value in ratios.items():
-        print(f"{name:72s} {value:7.3f}")
+        fitted = ("small: adapter-386", fit_heads(wide, ("adapter",), args.batch))
+        bench.time(*fitted, beside=("small: encode only", encode_only(wide, args.batch)))
+        bench.time("small: eager loop, adapter-386", eager_loop(small, windows, args.batch), beside=fitted)
+    memory = compare_memory(args) if "memory" in parts and args.device == "cuda" else {}
+    for name in ("fine-tuning", "LoRA r=16"):
+        if name in memory:
+            bench.ratios[f"memory of adapter-386 / {name}"] = memory["adapter-386"] / memory[name]
+            print(f"memory of adapter-386 / {name}: {memory['adapter-386'] / memory[name]:.3f}")
     if args.json:
         device = torch.cuda.get_device_name() if args.device == "cuda" else platform.processor()
         settings = vars(args) | {"json": None, "device": device, "torch": torch.__version__}
-        args.json.write_text(
-            json.dumps({"settings": settings, "lines": bench.lines, "ratios": ratios}, indent=1)
-        )
+        found = {"settings": settings, "lines": bench.lines, "ratios": bench.ratios, "memory_gb": memory}
+        args.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bertvision.encoder.batch import TokenBatch
+from bertvision.encoder.captured import CapturedForward
 from bertvision.encoder.load import load_config, load_model, load_tokenizer, tokenizer_fingerprint
 from bertvision.errors import ConfigError, EncoderError, OutputError
 from bertvision.shapes import Float
@@ -63,7 +64,7 @@ class Encoder:
         self.device = device
         self.precision = choose_precision(precision, device)
         self._fingerprint: str | None = None
-        self._frozen: Any = None
+        self._frozen: CapturedForward | None = None
         accepts = inspect.signature(model.forward).parameters
         has_types = (getattr(model.config, "type_vocab_size", 0) or 0) > 1
         self._passes_types = has_types and "token_type_ids" in accepts
@@ -158,14 +159,18 @@ class Encoder:
 
     @torch.no_grad()
     def layer_states(self, batch: TokenBatch) -> tuple[Float[Tensor, "B T H"], ...]:
-        """All hidden states of a batch, one tensor each, frozen: evaluation mode, no gradients."""
+        """All hidden states of a batch, one tensor each, frozen: evaluation mode, no gradients.
+
+        On a GPU the next call may overwrite them; `states` gives a copy.
+        """
         if self.state_dtype == torch.float32:
             with self.autocast():
                 return self._forward(self.model.eval(), batch)
         if self._frozen is None:
             # Weights that do not change are cast once instead of in every call.
-            self._frozen = copy.deepcopy(self.model).to(torch.bfloat16).eval().requires_grad_(False)
-        return self._forward(self._frozen, batch)
+            model = copy.deepcopy(self.model).to(torch.bfloat16).eval().requires_grad_(False)
+            self._frozen = CapturedForward(lambda tokens: self._forward(model, tokens))
+        return self._frozen(batch)
 
     def states(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:
         """The same as one tensor."""

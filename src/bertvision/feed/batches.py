@@ -14,7 +14,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.shapes import Bool, Float, Int
 
-__all__ = ["Feed", "FeedConfig", "Place", "StateBatch", "batch_width", "call_tokens", "num_batches"]
+__all__ = ["Feed", "FeedConfig", "Place", "StateBatch", "batch_width", "call_tokens", "num_batches", "widths"]
 
 _GPU_STATES = 2e9
 """Bytes of states one encoder call on a GPU may give."""
@@ -84,12 +84,17 @@ def call_tokens(encoder: Encoder, configured: int) -> int:
     return max(16_384, min(131_072, fitting))
 
 
+def widths(encoder: Encoder, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How wide a batch is whose longest window has so many tokens."""
+    if encoder.device.type != "cuda":
+        return lengths
+    rounded = -(-lengths // _GPU_WIDTH) * _GPU_WIDTH
+    return np.maximum(lengths, np.minimum(rounded, encoder.max_tokens or rounded))
+
+
 def batch_width(encoder: Encoder, longest: int) -> int:
     """T of a batch whose longest window has `longest` tokens."""
-    if encoder.device.type != "cuda":
-        return longest
-    rounded = -(-longest // _GPU_WIDTH) * _GPU_WIDTH
-    return max(longest, min(rounded, encoder.max_tokens or rounded))
+    return int(widths(encoder, np.array([longest]))[0])
 
 
 def num_batches(windows: Windows, batch_size: int) -> int:

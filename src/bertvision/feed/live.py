@@ -11,7 +11,7 @@ from torch import Tensor
 from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed.batches import Place, StateBatch, batch_width, call_tokens, num_batches
+from bertvision.feed.batches import Place, StateBatch, batch_width, call_tokens, num_batches, widths
 from bertvision.feed.plan import HEAD_RUN, cut_by_tokens, epoch_batches, group_calls
 from bertvision.shapes import Float
 
@@ -27,6 +27,7 @@ class LiveFeed:
         self.encode_seconds = 0.0
         self.labels = torch.from_numpy(windows.labels.astype(np.int64)).to(encoder.device)
         self.bounds = torch.from_numpy(windows.context.astype(np.int64)).to(encoder.device)
+        self.lengths = torch.from_numpy(windows.lengths).to(encoder.device)
 
     def num_batches(self, batch_size: int) -> int:
         return num_batches(self.windows, batch_size)
@@ -36,51 +37,63 @@ class LiveFeed:
     ) -> Iterator[StateBatch]:
         lengths = self.windows.lengths
         batches = epoch_batches(lengths, batch_size, seed=seed, epoch=epoch, run=HEAD_RUN)
-        done = 0
+        states: Tensor | None = None  # of the batch being filled
+        done = 0  # rows of it that are there
         # Calls are cut from the whole epoch, so that a resumed one pads (and rounds) exactly as the first did.
-        for call in group_calls(batches, lengths, self.tokens_per_call):
-            if done + len(call) > start:
-                for i, batch in enumerate(self._encode(call, place)):
-                    if done + i >= start:
-                        yield batch
-            done += len(call)
+        for call in group_calls(batches, widths(self.encoder, lengths), self.tokens_per_call):
+            needed = [(number, piece) for number, piece in call if number >= start]
+            if not needed:
+                continue
+            layers = self._encode(np.concatenate([piece for _, piece in call]))
+            row = sum(len(piece) for number, piece in call if number < start)
+            for number, piece in needed:
+                batch = batches[number]
+                if states is None:
+                    done = 0
+                    width = batch_width(self.encoder, int(lengths[batch].max()))
+                    shape = (len(layers), len(batch), width, self.encoder.hidden)
+                    states = place(shape, layers[0].dtype) if place else None
+                    states = layers[0].new_empty(shape) if states is None else states
+                _fill(states, [layer[row : row + len(piece)] for layer in layers], done)
+                row, done = row + len(piece), done + len(piece)
+                if done == len(batch):
+                    yield self._batch(states, batch)
+                    states = None
 
     def walk(self) -> Iterator[StateBatch]:
-        for call in cut_by_tokens(self.windows.lengths, self.tokens_per_call):
-            yield from self._encode([call])
+        for call in cut_by_tokens(widths(self.encoder, self.windows.lengths), self.tokens_per_call):
+            yield self._batch(torch.stack(self._encode(call)), call)
 
-    def _encode(self, batches: list[NDArray[np.int64]], place: Place | None = None) -> Iterator[StateBatch]:
-        """One encoder call over several batches; each gets a slice trimmed to its own longest window."""
+    def _encode(self, indices: NDArray[np.int64]) -> tuple[Float[Tensor, "B T H"], ...]:
+        """One encoder call."""
         began = time.perf_counter()
-        together = np.concatenate(batches)
-        lengths = self.windows.lengths
+        width = batch_width(self.encoder, int(self.windows.lengths[indices].max()))
         tokens = collate(
-            self.windows,
-            together,
-            pad_id=self.encoder.pad_id,
-            device=self.encoder.device,
-            width=batch_width(self.encoder, int(lengths[together].max())),
+            self.windows, indices, pad_id=self.encoder.pad_id, device=self.encoder.device, width=width
         )
-        layers = self.encoder.layer_states(tokens)  # L times (B, T, H)
+        layers = self.encoder.layer_states(tokens)
         # On a GPU this is the time to launch, not to compute: waiting for the device here would slow the walk.
         self.encode_seconds += time.perf_counter() - began
-        chosen = torch.from_numpy(together).to(self.labels.device, non_blocking=True)
-        labels, bounds = self.labels[chosen], self.bounds[chosen]
-        row = 0
-        for batch in batches:
-            rows = slice(row, row + len(batch))
-            width = batch_width(self.encoder, int(lengths[batch].max()))
-            yield StateBatch(
-                states=_stacked([layer[rows, :width] for layer in layers], place),
-                mask=tokens.mask[rows, :width],
-                labels=labels[rows],
-                windows=batch,
-                bounds=bounds[rows],
-            )
-            row += len(batch)
+        return layers
+
+    def _batch(self, states: Float[Tensor, "L B T H"], indices: NDArray[np.int64]) -> StateBatch:
+        chosen = torch.from_numpy(indices).to(self.labels.device, non_blocking=True)
+        position = torch.arange(states.shape[2], device=states.device)
+        return StateBatch(
+            states=states,
+            mask=position < self.lengths[chosen][:, None],
+            labels=self.labels[chosen],
+            windows=indices,
+            bounds=self.bounds[chosen],
+        )
 
 
-def _stacked(layers: list[Tensor], place: Place | None) -> Float[Tensor, "L B T H"]:
-    """The states of some rows of a call, in one copy."""
-    shape = (len(layers), *layers[0].shape)
-    return torch.stack(layers, out=place(shape, layers[0].dtype) if place else None)
+def _fill(states: Float[Tensor, "L B T H"], layers: list[Float[Tensor, "b t H"]], row: int) -> None:
+    """Write a call's rows into a batch from `row` on; where the call was narrower, pads are zero."""
+    rows, width = layers[0].shape[0], min(layers[0].shape[1], states.shape[2])
+    target = states[:, row : row + rows]
+    if rows == states.shape[1] and width == states.shape[2]:
+        torch.stack([layer[:, :width] for layer in layers], out=states)
+        return
+    torch._foreach_copy_(list(target[:, :, :width].unbind()), [layer[:, :width] for layer in layers])
+    target[:, :, width:] = 0

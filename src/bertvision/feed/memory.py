@@ -16,7 +16,7 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import EncoderError
-from bertvision.feed.batches import Place, StateBatch, batch_width, num_batches
+from bertvision.feed.batches import Place, StateBatch, batch_width, num_batches, widths
 from bertvision.feed.live import LiveFeed
 from bertvision.feed.plan import HEAD_RUN, cut_by_tokens, epoch_batches
 
@@ -70,7 +70,7 @@ class MemoryFeed:
             yield self._read(batch, place)
 
     def walk(self) -> Iterator[StateBatch]:
-        for call in cut_by_tokens(self.windows.lengths, self.tokens_per_call):
+        for call in cut_by_tokens(widths(self.encoder, self.windows.lengths), self.tokens_per_call):
             yield self._read(call)
 
     def _read(self, indices: NDArray[np.int64], place: Place | None = None) -> StateBatch:

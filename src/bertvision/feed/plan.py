@@ -4,6 +4,8 @@ A plan depends on the data alone, never on timing or on what was done before, so
 batch k and sees the same batches. Windows of similar length share a batch, because pads cost as much as tokens.
 """
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +18,7 @@ HEAD_RUN = 8
 """Neighbouring head batches kept together, the same for every feed: live and stored training see equal batches."""
 
 _WASTE = 1.15
-"""How many times the tokens of separate calls a joint one may have, pads included."""
+"""How many times its real tokens a call may have, pads included."""
 
 
 def epoch_batches(
@@ -50,21 +52,25 @@ def cut_by_tokens(lengths: NDArray[np.int64], token_budget: int) -> list[NDArray
 
 def group_calls(
     batches: list[NDArray[np.int64]], lengths: NDArray[np.int64], token_budget: int
-) -> list[list[NDArray[np.int64]]]:
-    """Neighbouring head batches joined into encoder calls of at most `token_budget` padded tokens.
+) -> list[list[tuple[int, NDArray[np.int64]]]]:
+    """The windows of the head batches, in their order, cut into encoder calls of at most `token_budget` padded tokens.
 
-    The order of the batches is kept: the heads see the same batches whatever the budget is. Batches of very
-    different length stay apart, because the shorter ones would be padded to the longer.
+    A call is a list of (number of the batch, its windows in this call): a batch may begin in one call and end in
+    the next, so that calls are full whatever the batch size is. Where lengths jump a new call begins, because
+    the shorter windows would be padded to the longer.
     """
-    calls: list[list[NDArray[np.int64]]] = []
-    rows = longest = apart = 0
-    for batch in batches:
-        peak = int(lengths[batch].max())
-        joint, alone = (rows + len(batch)) * max(longest, peak), len(batch) * peak
-        if calls and joint <= min(token_budget, _WASTE * (apart + alone)):
-            calls[-1].append(batch)
-            rows, longest, apart = rows + len(batch), max(longest, peak), apart + alone
-        else:
-            calls.append([batch])
-            rows, longest, apart = len(batch), peak, alone
+    order = np.concatenate(batches) if batches else np.zeros(0, np.int64)
+    numbers = np.repeat(np.arange(len(batches)), [len(batch) for batch in batches])
+    cuts, first, longest, real = [0], 0, 0, 0
+    for i, length in enumerate(lengths[order].tolist()):
+        cells = (i - first + 1) * max(longest, length)
+        wasteful = real >= token_budget // 8 and cells > _WASTE * (real + length)
+        if i > first and (cells > token_budget or wasteful):
+            cuts.append(i)
+            first, longest, real = i, 0, 0
+        longest, real = max(longest, length), real + length
+    calls = []
+    for begin, end in pairwise([*cuts, len(order)]):
+        own = numbers[begin:end]
+        calls.append([(int(n), order[begin:end][own == n]) for n in np.unique(own)])
     return calls

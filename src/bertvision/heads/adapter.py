@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
+from bertvision.heads import fused
 from bertvision.heads.base import Geometry, Head, glorot_linear, register
 from bertvision.heads.layers import Dropout, Gelu, check_rate, gelu, truncated_normal_, wide
 from bertvision.heads.pooling import LearnedMix, Pooling, make_mix
@@ -34,21 +35,46 @@ class Down(nn.Module):
 
     def __init__(self, hidden: int, size: int, *, kind: Gelu, std: float, layers: int | None = None) -> None:
         super().__init__()
-        self.size, self.kind = size, kind
+        self.size, self.kind = size, kind  # a, and which GELU
         lead = () if layers is None else (layers,)
         self.weight = nn.Parameter(torch.empty(*lead, size, hidden))  # ([L,] a, H)
         self.bias = nn.Parameter(torch.zeros(*lead, size))
         truncated_normal_(self.weight, std)
 
-    def forward(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T padded"]:
-        """The reduced states; on a GPU with zero columns behind them, up to the next multiple of 8."""
-        weight = wide(self.weight, states)
-        bias = F.pad(self.bias, (0, weight.shape[-2] - self.size)).to(states.dtype)
+    def raw(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T padded"]:
+        """W x; on a GPU with zero columns behind it, up to the next multiple of 8."""
+        weight = wide(self.weight.to(states.dtype), states)
         if weight.ndim == 2:
-            return gelu(F.linear(states, weight, bias), self.kind)
+            return F.linear(states, weight)
         L, B, T, H = states.shape
-        flat = torch.bmm(states.reshape(L, B * T, H), weight.to(states.dtype).mT)  # (L, B * T, a)
-        return gelu((flat + bias[:, None]).view(L, B, T, -1), self.kind)
+        return torch.bmm(states.reshape(L, B * T, H), weight.mT).view(L, B, T, -1)
+
+    def forward(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T padded"]:
+        """The reduced states, padded like `raw`."""
+        if self.weight.ndim == 2:
+            weight = wide(self.weight, states)
+            bias = F.pad(self.bias, (0, weight.shape[0] - self.size))
+            return gelu(F.linear(states, weight, bias), self.kind)
+        raw = self.raw(states)
+        bias = F.pad(self.bias, (0, raw.shape[-1] - self.size)).to(raw.dtype)
+        return gelu(raw + bias[:, None, None], self.kind)
+
+    def project(
+        self, states: Float[Tensor, "L B T H"], weight: Float[Tensor, "C flat"]
+    ) -> Float[Tensor, "B T C"]:
+        """The reduced states of all layers side by side, times `weight`: `project_layers` without the wide tensors."""
+        if not fused.usable(states, weight.shape[0]):
+            return project_layers(self(states), weight, self.size)
+        raw = self.raw(states)
+        L, B, T, padded = raw.shape
+        bias = F.pad(self.bias.view(-1, self.size), (0, padded - self.size))
+        per_layer = F.pad(per_layer_weight(weight, self.size, L), (0, padded - self.size))
+        return fused.adapter_tail(raw.view(L, B * T, padded), bias, per_layer, self.kind).view(B, T, -1)
+
+
+def per_layer_weight(weight: Float[Tensor, "C flat"], size: int, layers: int) -> Float[Tensor, "L C a"]:
+    """An output layer's weight, whose input is feature-major and layer-minor, cut by layers."""
+    return weight.view(-1, size, layers).permute(2, 0, 1)
 
 
 def project_layers(
@@ -56,8 +82,8 @@ def project_layers(
 ) -> Float[Tensor, "B T C"]:
     """The flat vector of all layers (feature-major, layer-minor) times `weight`, layer by layer."""
     L, B, T, padded = reduced.shape
-    per_layer = weight.view(-1, size, L).permute(2, 0, 1)  # (L, C, a)
-    per_layer = wide(F.pad(per_layer, (0, padded - size)), reduced).to(reduced.dtype)
+    per_layer = F.pad(per_layer_weight(weight, size, L), (0, padded - size))
+    per_layer = wide(per_layer, reduced).to(reduced.dtype)
     logits = torch.bmm(reduced.reshape(L, B * T, padded), per_layer.mT).sum(0)
     return logits[:, : weight.shape[0]].view(B, T, -1)
 
@@ -99,7 +125,10 @@ class Adapter(Head):
     def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
         flat = self.config.size * self.geometry.states
         own, skip = self.project.weight.split([flat, self.project.in_features - flat], dim=1)
-        logits = project_layers(self.dropout(self.down(states)), own, self.config.size)
+        if self.training and self.dropout.active:
+            logits = project_layers(self.dropout(self.down(states)), own, self.config.size)
+        else:
+            logits = self.down.project(states, own)
         if self.config.skip:
             logits = logits + F.linear(states[-1], skip)
         return logits + self.project.bias
@@ -174,7 +203,7 @@ class TwinAdapter(Head):
     def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
         size = self.config.size
         own, pooled = self.project.weight.split([size * self.geometry.states, size], dim=1)
-        logits = project_layers(self.down(states), own, size)
+        logits = self.down.project(states, own)
         return logits + F.linear(self.pooled_down(self.mix(states))[..., :size], pooled, self.project.bias)
 
     def layer_weights(self) -> list[float]:

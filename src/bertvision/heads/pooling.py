@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bertvision.heads import fused
 from bertvision.heads.base import Geometry, Head, glorot_linear, register
 from bertvision.heads.layers import wide
 from bertvision.shapes import Bool, Float
@@ -22,6 +23,13 @@ from bertvision.shapes import Bool, Float
 __all__ = ["AverageMix", "AveragePooling", "LearnedMix", "LearnedPooling", "Pooling", "make_mix"]
 
 Pooling = Literal["learned", "average"]
+
+
+def mixed(states: Float[Tensor, "L *batch H"], weights: Float[Tensor, " L"]) -> Float[Tensor, "*batch H"]:
+    """sum_l weights_l states_l."""
+    if fused.usable(states):
+        return fused.mix(states, weights)
+    return torch.einsum("l,l...->...", weights.to(states.dtype), states)
 
 
 class LearnedMix(nn.Module):
@@ -40,11 +48,13 @@ class LearnedMix(nn.Module):
         return self.w.detach().softmax(0).tolist()
 
     def forward(self, states: Float[Tensor, "L *batch H"]) -> Float[Tensor, "*batch H"]:
-        return torch.einsum("l,l...->...", self.weights().to(states.dtype), states)
+        return mixed(states, self.weights())
 
 
 class AverageMix(nn.Module):
     """The same weight for every layer, or for the first and the last alone."""
+
+    share: Tensor
 
     def __init__(self, states: int, of: Literal["all", "first-last"] = "all") -> None:
         super().__init__()
@@ -57,7 +67,7 @@ class AverageMix(nn.Module):
         return self.share
 
     def forward(self, states: Float[Tensor, "L *batch H"]) -> Float[Tensor, "*batch H"]:
-        return torch.einsum("l,l...->...", self.share.to(states.dtype), states)
+        return mixed(states, self.share)
 
 
 def make_mix(pooling: Pooling, states: int) -> LearnedMix | AverageMix:

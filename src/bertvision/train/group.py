@@ -23,6 +23,7 @@ from torch.func import functional_call, vmap
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.feed.batches import StateBatch
+from bertvision.heads import fused
 from bertvision.heads.base import Geometry, Head, run_head
 from bertvision.heads.cost import activation_bytes
 from bertvision.heads.layers import Dropout, set_noise
@@ -165,7 +166,8 @@ class Group:
                 logits = functional_call(self.base, (parameters, buffers), (batch.states, batch.mask), extras)
             return self.loss(logits, batch).mean()
 
-        losses = vmap(one)(dict(self.stacked), buffers)  # (k,)
+        with fused.plain():
+            losses = vmap(one)(dict(self.stacked), buffers)  # (k,)
         losses.sum().backward()
         for name, stack in self.stacked.items():
             if stack.grad is None:

@@ -1,0 +1,169 @@
+"""What only a GPU can show: fused kernels, captured steps and captured encoders against plain computation.
+
+python -m pytest -m gpu tests/test_gpu.py
+"""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from bertvision.data.windows import Windows
+from bertvision.encoder.batch import collate
+from bertvision.encoder.encoder import Encoder
+from bertvision.feed import LiveFeed, MemoryFeed
+from bertvision.heads import Geometry, fused, parse_head
+from bertvision.train.fit import FitConfig, FitRun
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+class _Tokenizer:
+    pad_token_id = 0
+
+
+def encoder(precision: Any = "bf16") -> Encoder:
+    torch.manual_seed(0)
+    config = BertConfig(
+        num_hidden_layers=3, hidden_size=64, num_attention_heads=4, intermediate_size=128, vocab_size=500
+    )
+    model = BertModel(config)
+    return Encoder(model, _Tokenizer(), name="toy", device=torch.device("cuda"), precision=precision)
+
+
+def windows(count: int = 200) -> Windows:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(20, 120, count)
+    total = int(lengths.sum())
+    label = (rng.random(count) * (lengths - 1)).astype(np.int32)
+    return Windows(
+        ids=rng.integers(5, 500, total).astype(np.int32),
+        types=np.zeros(total, np.uint8),
+        chars=np.zeros((total, 2), np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        example=np.arange(count, dtype=np.int32),
+        context=np.stack([np.full(count, 4), lengths - 1], axis=1).astype(np.int32),
+        labels=np.stack([label, label], axis=1),
+        null=np.zeros(count, np.int32),
+        best=np.ones(total, np.bool_),
+    )
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12))
+
+
+@pytest.mark.parametrize("shape", [(13, 8, 96, 256), (7, 3, 37, 384), (3, 1, 1, 32)], ids=str)
+@pytest.mark.parametrize(
+    "text",
+    ["adapter", "adapter:skip,gelu=erf", "adapter:size=64,unshared", "adapter:unshared,skip", "twin_adapter",
+     "pooled_adapter", "pooled_adapter:pooling=average"],
+)  # fmt: skip
+def test_fused_kernels_are_the_formula(text: str, shape: tuple[int, int, int, int]) -> None:
+    """Logits and all gradients against float64; as near as the plain bf16 operations come."""
+    L, B, T, H = shape
+    head = parse_head(text).build(Geometry(L, H), seed=0)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in head.parameters():
+            scale = 0.5 if p.ndim == 1 else p.shape[-1] ** -0.5
+            p.copy_(torch.randn(p.shape, generator=generator) * scale)
+    states = torch.randn(shape, generator=generator).bfloat16().cuda()
+    mask = torch.ones(B, T, dtype=torch.bool, device="cuda")
+    upstream = torch.randn(B, T, 2, generator=generator).cuda()
+
+    def run(module: torch.nn.Module, states: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        module.zero_grad()
+        logits = module.train()(states, mask)
+        (logits.to(upstream.dtype) * upstream).sum().backward()
+        return logits.detach(), {
+            n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None
+        }
+
+    exact = parse_head(text).build(Geometry(L, H), seed=0).double().cuda()
+    exact.load_state_dict({k: v.double() for k, v in head.state_dict().items()})
+    expected, expected_gradients = run(exact, states.double())
+    head.cuda()
+    errors: dict[str, dict[str, float]] = {}
+    for name, how in (("fused", contextlib.nullcontext()), ("plain", fused.plain())):
+        with how, torch.autocast("cuda", dtype=torch.bfloat16):
+            assert fused.usable(states) == (name == "fused")
+            logits, gradients = run(head, states)
+        errors[name] = {"logits": distance(logits, expected)}
+        errors[name] |= {n: distance(gradients[n], expected_gradients[n]) for n in expected_gradients}
+    for name, error in errors["fused"].items():
+        assert error < max(0.012, 2 * errors["plain"][name]), (name, errors)
+
+
+def test_a_captured_encoder_gives_the_same_states() -> None:
+    source, data = encoder(), windows()
+    first = collate(data, np.arange(16), pad_id=0, device=source.device, width=128)
+    other = collate(data, np.arange(16, 32), pad_id=0, device=source.device, width=128)
+    eager = [source.states(batch) for batch in (first,)]
+    for batch in (other, first, other, first):
+        again = source.states(batch)
+    assert distance(again, eager[0]) < 1e-2
+    assert source._frozen is not None
+    assert len(source._frozen._graphs) == 1
+    narrow = collate(data, np.arange(16, 32), pad_id=0, device=source.device, width=128)
+    assert distance(source.states(narrow), source.states(other)) == 0
+
+
+def fitted(feed: Any, heads: tuple[str, ...], *, stack: str, graphs: bool = True) -> FitRun:
+    config = FitConfig(heads=heads, batch_size=16, epochs=3, lr=3e-3, stack=stack)  # type: ignore[arg-type]
+    run = FitRun(feed, [(text, parse_head(text), 0) for text in heads], config)
+    for _ in range(3):
+        for batch in run.batches():
+            if graphs:
+                run.train_batch(batch)
+            else:
+                _plain_step(run, batch)
+        run.settle()
+        run.epoch, run.batch = run.epoch + 1, 0
+    return run
+
+
+def _plain_step(run: FitRun, batch: Any) -> None:
+    if not run.groups:
+        run.regroup()
+    step = run.epoch * run.steps + run.batch
+    for group in run.groups:
+        group.prepare(step, run.config.epochs * run.steps)
+        group.run(batch, step)
+    run.batch += 1
+
+
+HEADS = ("adapter:size=20", "adapter:size=20,lr=1e-3", "adapter:size=20,dropout=0.2", "learned_pooling",
+         "pooled_adapter:size=12", "last_state:optimizer=sgd,schedule=linear")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [LiveFeed, MemoryFeed])
+@pytest.mark.parametrize("stack", ["on", "off"])
+def test_captured_steps_train_like_plain_ones(kind: Any, stack: str) -> None:
+    feed = kind(encoder(), windows(), tokens_per_call=2048)
+    captured = fitted(feed, HEADS, stack=stack)
+    plain = fitted(feed, HEADS, stack="off", graphs=False)
+    assert captured.graphs is not None
+    assert captured.graphs._captured, "nothing was captured"
+    for name in HEADS:
+        ours = torch.cat([p.flatten() for p in captured.fitted[name].head.parameters()])
+        theirs = torch.cat([p.flatten() for p in plain.fitted[name].head.parameters()])
+        begun = parse_head(name).build(Geometry(4, 64), seed=0).cuda()
+        start = torch.cat([p.flatten() for p in begun.parameters()])
+        # bf16 rounds differently in differently shaped products; what counts is how far training went.
+        assert distance(ours - start, theirs - start) < 0.1, name
+
+
+def test_a_diverging_head_is_dropped_on_a_gpu(tmp_path: Path) -> None:
+    feed = LiveFeed(encoder(), windows(), tokens_per_call=2048)
+    heads = ("adapter:size=20", "adapter:size=20,lr=1e30,clip=0", "adapter:size=20,lr=1e-3")
+    run = fitted(feed, heads, stack="on")
+    assert [f.status for f in run.fitted.values()] == ["fitting", "diverged", "fitting"]
+    assert all(p.isfinite().all() for i in (0, 2) for p in run.fitted[heads[i]].head.parameters())
