@@ -29,6 +29,7 @@ except ImportError:  # a build of torch without CUDA
 
 __all__ = ["adapter_tail", "mix", "plain", "usable"]
 
+# Block sizes were measured on an H200 at 25 layers of 12,288 tokens.
 _ROWS = 256  # rows whose gradients one program adds up
 _plain = False
 
@@ -161,8 +162,8 @@ class _Tail(torch.autograd.Function):
         L, M, A = raw.shape
         bias, weight = bias.float().contiguous(), weight.float().contiguous()
         out = torch.empty(M, 2, device=raw.device)
-        _tail_forward[(triton.cdiv(M, 16),)](
-            raw, bias, weight, out, M, L, A, _step(bias), BM=16, BA=128, TANH=tanh, num_warps=4
+        _tail_forward[(triton.cdiv(M, 32),)](
+            raw, bias, weight, out, M, L, A, _step(bias), BM=32, BA=64, TANH=tanh, num_warps=4
         )
         ctx.save_for_backward(raw, bias, weight)
         ctx.tanh = tanh
@@ -175,9 +176,10 @@ class _Tail(torch.autograd.Function):
         gradient = gradients[0].float().contiguous()
         raw_gradient = torch.empty_like(raw)
         parts = torch.empty(triton.cdiv(M, _ROWS), L, 3, A, device=raw.device)
-        _tail_backward[(parts.shape[0], L, triton.cdiv(A, 128))](
+        block = min(512, triton.next_power_of_2(A))
+        _tail_backward[(parts.shape[0], L, triton.cdiv(A, block))](
             raw, bias, weight, gradient, raw_gradient, parts, M, L, A, _step(bias),
-            ROWS=_ROWS, BM=16, BA=128, TANH=ctx.tanh, num_warps=4,
+            ROWS=_ROWS, BM=8, BA=block, TANH=ctx.tanh, num_warps=4,
         )  # fmt: skip
         start_end, bias_gradient = parts.sum(0).split([2, 1], dim=1)  # (L, 2, A), (L, 1, A)
         bias_gradient = bias_gradient.squeeze(1)
@@ -196,8 +198,8 @@ class _Mix(torch.autograd.Function):
     def forward(ctx: Any, states: Tensor, weights: Tensor) -> Tensor:
         out = torch.empty(states.shape[1:], dtype=states.dtype, device=states.device)
         weights = weights.float().contiguous()
-        _mix_forward[(triton.cdiv(out.numel(), 2048),)](
-            states, weights, out, out.numel(), states.shape[0], BN=2048, num_warps=8
+        _mix_forward[(triton.cdiv(out.numel(), 1024),)](
+            states, weights, out, out.numel(), states.shape[0], BN=1024, num_warps=8
         )
         ctx.save_for_backward(states)
         return out
@@ -207,8 +209,8 @@ class _Mix(torch.autograd.Function):
         (states,) = ctx.saved_tensors
         gradient = gradients[0].to(torch.bfloat16).contiguous()
         L, N = states.shape[0], gradient.numel()
-        parts = torch.empty(triton.cdiv(N, 4096), L, device=states.device)
-        _mix_backward[(parts.shape[0],)](states, gradient, parts, N, L, BN=4096, num_warps=8)
+        parts = torch.empty(triton.cdiv(N, 2048), L, device=states.device)
+        _mix_backward[(parts.shape[0],)](states, gradient, parts, N, L, BN=2048, num_warps=4)
         return None, parts.sum(0)
 
 
