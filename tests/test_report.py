@@ -20,9 +20,11 @@ import pytest
 import yaml
 
 from bertvision.errors import ArtifactError, OutputError
+from bertvision.heads import Geometry, parse_head
 from bertvision.report import figures, rows, words
 from bertvision.report.card import card
 from bertvision.report.html import render, summary, write_report
+from bertvision.report.results import _layer_weights
 from bertvision.report.schema import read_results, validate
 
 FIXTURE = Path(__file__).parent / "data" / "report_fixture.json"
@@ -425,6 +427,39 @@ def test_layer_weights_are_drawn_to_scale(results: dict[str, Any]) -> None:
             ys = [float(y) for y in re.findall(r"[ML] [\d.]+ ([\d.]+)", path.get("d", ""))]
             heights.append(max(ys) - min(ys))
     assert [height / heights[0] for height in heights] == pytest.approx([1, 2, 7], rel=1e-3)
+
+
+def test_a_head_over_channels_shows_the_pooled_vector_first(results: dict[str, Any]) -> None:
+    states = results["encoder"]["states"]
+    results["layer_weights"] = {"learned": [0.5, *[0.5 / states] * states]}
+    texts = [e.text for e in ElementTree.fromstring(
+        figures.layer_weights(validate(results), "learned") or "").iter("text")]  # fmt: skip
+    assert texts[:2] == ["pooled", "1"]
+    assert str(states - 1) in texts
+    assert str(states) not in texts
+    assert "The pooled vector first" in render(results)
+    results["layer_weights"] = {"learned": [1 / states] * states}
+    assert "pooled" not in (figures.layer_weights(validate(results), "learned") or "")
+    assert "Input embedding first" in render(results)
+
+
+def test_weights_of_channels_are_told_with_the_pooled_one_first() -> None:
+    geometry = Geometry(3, 8, task="label", pooled=True)
+    for order in ("first", "last"):
+        head = parse_head(f"tenney_small:order={order}").build(geometry, seed=0)
+        own = head.layer_weights() or []
+        assert _layer_weights(head) == (own if order == "first" else [own[-1], *own[:-1]])
+    assert _layer_weights(parse_head("adapter:size=2").build(Geometry(3, 8), seed=0)) is None
+
+
+def test_all_numbers_of_a_head_with_batch_norms_are_told(results: dict[str, Any]) -> None:
+    system = next(s for s in results["systems"] if s["kind"] == "head")
+    size = f"{system['parameters'] + 400:,} in all"
+    assert size not in render(results)
+    system["total"] = system["parameters"] + 400
+    assert size in render(results)
+    system["total"] = system["parameters"]
+    assert f"{system['total']:,} in all" not in render(results)
 
 
 # ------------------------------------------------------------------------------------------------ card

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
+from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalInt
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
@@ -17,7 +18,10 @@ __all__ = ["ARGS", "FitArgs", "main"]
 
 @dataclass(frozen=True)
 class FitArgs:
-    """Fit several heads in one pass over the states of a frozen encoder (a snapshot's folder, or any encoder)."""
+    """Fit several heads in one pass over the states of a frozen encoder (a snapshot's folder, or any encoder).
+
+    --heads takes heads and sets of them: papers, pooling+adapters, controls, beyond, all.
+    """
 
     encoder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENCODER")]
     """A snapshot folder, a folder in Hugging Face format, a name on the Hub, or embedded."""
@@ -55,6 +59,7 @@ def main(args: FitArgs) -> None:
     from bertvision.encoder.encoder import Encoder
     from bertvision.errors import ConfigError
     from bertvision.feed import open_feed
+    from bertvision.heads.cost import cost
     from bertvision.heads.files import load_head
     from bertvision.report.card import card
     from bertvision.report.results import card_inputs, write_head_results
@@ -97,25 +102,40 @@ def main(args: FitArgs) -> None:
             scores[path] = score_system([logits], dev, DecodeConfig())
             write_head_results(path, {"dev": (scores[path], 0)}, dev=dev.data.name, decode=DecodeConfig())
     rows = []
+    tokens = max(1, round(float(train.windows.lengths.mean())))
     for path, info in zip(heads, stage.results["heads"].values(), strict=True):
         write_text(path / "README.md", card(*card_inputs(path)))
         kept = info["best_epoch"] if args.fit.keep == "best" else len(info["history"])
-        row = {"folder": str(path), "parameters": heads[path].num_parameters, "epoch": kept}
+        price = cost(heads[path], heads[path].geometry, tokens=tokens)
+        row = {"head": path.name, "folder": str(path), "parameters": price.parameters, "total": price.total}
+        row |= {"flops_per_token": price.flops_per_token, "epoch": kept}
         row["loss"] = info["history"][kept - 1]["loss"]
         rows.append(row | (scores[path].members[0] if path in scores else {}) | {"seconds": info["seconds"]})
+    rows.sort(key=lambda row: (-row.get("tuned_f1", 0.0), row["loss"]))  # best first
     if args.json:
         console.emit_json({"heads": rows, "dropped": stage.results["dropped"]})
         return
-    columns = ["head", "parameters", "epoch", "loss", "dev F1", "dev F1 tuned", "seconds"]
+    _tell(rows, stage.results["dropped"], args.out)
+
+
+def _tell(rows: list[dict[str, Any]], dropped: list[str], out: Path) -> None:
+    """The heads as a table, best first, and below it those that diverged."""
+    from bertvision import console
+    from bertvision.report import words
+
+    scored = "tuned_f1" in rows[0]
     cells = [
-        [
-            r["folder"],
-            f"{r['parameters']:,}",
-            f"{r['epoch']}",
-            f"{r['loss']:.4f}",
-            *(f"{r[name]:.1f}" if name in r else "" for name in ("f1", "tuned_f1")),
-            f"{r['seconds']:.1f}",
-        ]
-        for r in rows
+        {"head": row["head"], "parameters": f"{row['parameters']:,}"}
+        | {"FLOPs/token": words.compact(row["flops_per_token"]), "epoch": f"{row['epoch']}"}
+        | {"loss": f"{row['loss']:.4f}"}
+        | ({"dev F1": f"{row['f1']:.1f}", "tuned": f"{row['tuned_f1']:.1f}"} if scored else {})
+        | {"seconds": f"{row['seconds']:.1f}"}
+        for row in rows
     ]
-    console.table("", columns, cells)
+    for line in columns(
+        cells, terminal_width(), texts=("head",), optional=("epoch", "FLOPs/token", "dev F1")
+    ):
+        console.emit(line)
+    if dropped:
+        console.emit(f"dropped, because they diverged: {', '.join(dropped)}")
+    console.emit(f"{len(rows)} heads in {out}, best first by {'tuned dev F1' if scored else 'training loss'}")

@@ -61,8 +61,11 @@ def load_head(folder: Path) -> tuple[Head, dict[str, Any]]:
     expected = {name: tuple(value.shape) for name, value in head.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in tensors.items()}
     if expected != found:
+        # One of them is enough: a large head has hundreds.
+        name = min(name for name in {*expected, *found} if expected.get(name) != found.get(name))
         raise ArtifactError(
-            f"{folder / 'model.safetensors'} holds weights {found}, its config.json asks for {expected}"
+            f"{folder / 'model.safetensors'} holds {name} as {found.get(name, 'nothing')}, its config.json asks for "
+            f"{expected.get(name, 'nothing')}: the two files belong to different heads"
         )
     head.load_state_dict(tensors)
     return head.eval(), config

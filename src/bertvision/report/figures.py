@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COSTS", "differences", "finetune_curve", "fit_curves", "layer_weights", "score_against_cost"]
+__all__ = [
+    "COSTS",
+    "differences",
+    "finetune_curve",
+    "fit_curves",
+    "layer_weights",
+    "over_channels",
+    "score_against_cost",
+]
 
 WIDTH = 4.6  # inches; 331 units of the viewBox
 NARROW = 3.5  # for figures that stand three abreast
@@ -276,6 +284,12 @@ def fit_curves(results: Mapping[str, Any]) -> str | None:
 # ---------------------------------------------------------------------------------------- the findings
 
 
+def over_channels(results: Mapping[str, Any], system: str) -> bool:
+    """Whether a head weighs the pooled vector beside the states: it has one weight more than there are states."""
+    weights = results["layer_weights"].get(system) or []
+    return len(weights) - 1 == results["encoder"].get("states")
+
+
 def layer_weights(results: Mapping[str, Any], system: str) -> str | None:
     """How much each hidden state weighs in one head; the dashed line is an even share."""
     raw = [words.finite(weight) for weight in results["layer_weights"].get(system) or []]
@@ -290,7 +304,11 @@ def layer_weights(results: Mapping[str, Any], system: str) -> str | None:
         axes.grid(visible=False, axis="x")
         every = -(-len(weights) // 9)
         shown = [i for i in range(len(weights)) if i % every == 0 or i == len(weights) - 1]
-        axes.set_xticks(shown, ["input" if i == 0 else str(i) for i in shown])
+        pooled = over_channels(results, system)
+        names = ["pooled"] * pooled + ["input"] + [str(i) for i in range(1, len(weights))]
+        if pooled:  # the embedding output stands too near to the pooled vector for two words
+            shown = [0, *(i + 1 for i in shown if 0 < i < len(weights) - 1)]
+        axes.set_xticks(shown, [names[i] for i in shown])
         axes.tick_params(axis="x", length=0)
         axes.set_xlabel("hidden state")
         axes.set_ylabel("weight")

@@ -243,7 +243,9 @@ def _weights(results: Mapping[str, Any], view: rows.Overview) -> list[Drawing]:
     drawings = []
     for system in view.systems:
         svg = figures.layer_weights(results, system["name"])
-        drawings += _drawn(
-            svg, system["label"], "Input embedding first, then the layers; dashed: an even share."
+        pooled = figures.over_channels(results, system["name"])
+        first = (
+            "The pooled vector first, then input embedding" if pooled else "Input embedding first, then the"
         )
+        drawings += _drawn(svg, system["label"], f"{first} {'and ' * pooled}layers; dashed: an even share.")
     return drawings[:_MAX_WEIGHT_FIGURES]

@@ -133,9 +133,17 @@ def collect(
             "finetune": read_metrics(finetune.metrics) if finetune else [],
             "fit": {e.name: _mean_history(e) for e in entries if e.infos and e.kind != "ensemble"},
         },
-        "layer_weights": {e.name: w for e in entries if e.head and (w := e.head.layer_weights())},
+        "layer_weights": {e.name: w for e in entries if e.head and (w := _layer_weights(e.head))},
         "examples": _disagreements(entries, splits[final], final),
     }
+
+
+def _layer_weights(head: Head) -> list[float] | None:
+    """One share a state; the pooled vector's, where a head over channels reads it, always first."""
+    weights = head.layer_weights()
+    if weights and head.geometry.pooled and getattr(head.config, "order", "first") == "last":
+        return [weights[-1], *weights[:-1]]
+    return weights
 
 
 def _system(
@@ -164,6 +172,7 @@ def _system(
         "snapshot": entry.snapshot.removeprefix("snapshot-"),
         "head": entry.head.name if entry.head else None,
         "parameters": price.parameters if price else None,
+        "total": price.total if price else None,
         "percent": price.percent_of(encoder["parameters"]) if price else None,
         "flops_per_token": price.flops_per_token if price else None,
         "seconds": float(np.mean([info["seconds"] for info in entry.infos])) if fitted else None,
@@ -214,6 +223,7 @@ def _baseline(
         "snapshot",
         "head",
         "parameters",
+        "total",
         "percent",
         "flops_per_token",
         "seconds",

@@ -157,11 +157,18 @@ def _cells(system: System, split: str) -> list[Cell]:
         scored(tuned, "NoAns_exact"),
         paired(versus, "zero"),
         paired(versus, "tuned"),
-        Cell(words.count(system["parameters"]), words.finite(system["parameters"])),
+        _size(system),
         Cell(words.percent(system["percent"]), words.finite(system["percent"])),
         Cell(words.compact(system["flops_per_token"]), words.finite(system["flops_per_token"])),
         Cell(words.duration(system["seconds"]), words.finite(system["seconds"])),
     ]
+
+
+def _size(system: System) -> Cell:
+    """Trained parameters; below them all numbers a head keeps, where batch norms add running statistics."""
+    own, total = words.finite(system["parameters"]), words.finite(system["total"])
+    note = f"{words.count(total)} in all" if own is not None and total is not None and total > own else ""
+    return Cell(words.count(own), own, note)
 
 
 def paired(versus: Any, threshold: str, metric: str = "f1") -> Cell:

@@ -43,6 +43,7 @@ _SYSTEM_GAPS: dict[str, Any] = {
     "snapshot": None,
     "head": None,
     "parameters": None,
+    "total": None,
     "percent": None,
     "flops_per_token": None,
     "seconds": None,

@@ -124,9 +124,13 @@ def load_encoder(
             )
         source = Encoder.load(name, device=device, precision=precision)
     if source.fingerprint != trained.fingerprint:
+        ours, theirs = trained.heads[0].geometry, (source.num_states, source.hidden)
+        size = ""
+        if (ours.states, ours.hidden) != theirs:
+            size = f", which has {theirs[0]} states of {theirs[1]} and not {ours.states} of {ours.hidden}"
         raise ArtifactError(
             f"{trained.folder} was fitted on another encoder (fingerprint {trained.fingerprint[:12]}) than "
-            f"{source.name} ({source.fingerprint[:12]}): name the right one with --encoder"
+            f"{source.name} ({source.fingerprint[:12]}){size}: name the right one with --encoder"
         )
     return source
 

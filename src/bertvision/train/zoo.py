@@ -18,6 +18,8 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.feed import Feed, FeedConfig, kept_in_memory, open_feed
+from bertvision.heads.base import check_task, head_class
+from bertvision.heads.catalogue import expand
 from bertvision.heads.files import save_head
 from bertvision.heads.spec import HeadSpec, parse_head
 from bertvision.tasks.span.decode import DecodeConfig, decode
@@ -31,19 +33,26 @@ __all__ = ["encoder_reference", "fit_zoo", "zoo_members"]
 
 
 def zoo_members(config: FitConfig) -> list[tuple[str, HeadSpec, int]]:
-    """(name, spec, seed) of every head to fit; the name is its folder."""
-    members: list[tuple[str, HeadSpec, int]] = []
-    for text in config.heads:
+    """(name, spec, seed) of every head to fit; the name is its folder.
+
+    Sets of heads (`papers`, see heads/catalogue.py) are put in full. What a set names and somebody else names too
+    is fitted once; a head written twice by itself is a mistake.
+    """
+    members: dict[str, tuple[HeadSpec, int]] = {}
+    written: set[str] = set()
+    for text, of_set in expand(config.heads):
         spec = parse_head(text)
+        check_task(head_class(spec.name), "span")
         seeds = config.seeds if spec.train.seed is None else (spec.train.seed,)
         for seed in seeds:
             config.optim(spec, seed)  # settings that cannot work should fail before anything is trained
-            members.append((f"{spec.label}.seed{seed}", spec, seed))
-    names = [name for name, _, _ in members]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise ConfigError(f"--heads names {twice} twice: remove one or give it another seed")
-    return members
+            name = f"{spec.label}.seed{seed}"
+            if not of_set and name in written:
+                raise ConfigError(f"--heads names {name} twice: remove one or give it another seed")
+            if not of_set:
+                written.add(name)
+            members.setdefault(name, (spec, seed))
+    return [(name, spec, seed) for name, (spec, seed) in members.items()]
 
 
 def encoder_reference(name: str) -> tuple[str, dict[str, Any]]:
@@ -104,6 +113,7 @@ def fit_zoo(
     """Fit and save every head of `config`; `stage.results["heads"]` tells what became of each."""
     settings = to_mapping(config)
     settings.pop("checkpoint_seconds")
+    settings["heads"] = [text for text, _ in expand(config.heads)]  # a set may grow in another version
     key = {
         "encoder": encoder.fingerprint,
         "train": train.fingerprint,

@@ -1,0 +1,162 @@
+"""The zoo as data: every head of the papers by its row, the controls, and the heads beyond them.
+
+A row says what to type, where it comes from, and how sure that is:
+
+    exact          the structure follows from public code or from the published count, and the count is met
+    reconstructed  the count is met by a structure that others could meet too, or no count was published
+    ours           not in the papers: controls, and heads with a reason and a source of their own
+
+`seed` is the section of the papers' facts that a head is from: 3.2 and 3.3 are BERTVision's twenty span models in
+their order, 3.1 its layers, 4 its classification models, 6.1 Hulburd's context-aware CNN, 7 minBERT, 8 the
+BERTVision repository. Only sizes are compared with the papers here; docs/heads.md says what is not known.
+
+`SETS` are names for several span heads at once: `bertvision fit --heads papers last_state`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bertvision.errors import ConfigError
+from bertvision.heads.base import head_names, nearest
+from bertvision.heads.spec import HeadSpec, parse_head
+
+__all__ = ["CATALOGUE", "SETS", "CatalogueRow", "Origin", "expand", "find_row"]
+
+Origin = Literal["exact", "reconstructed", "ours"]
+
+
+@dataclass(frozen=True)
+class CatalogueRow:
+    head: str
+    """What to type."""
+    task: Literal["span", "label"] = "span"
+    seed: str = ""
+    """Section and row of the papers' facts; empty for ours."""
+    paper: str = ""
+    """What the paper calls it."""
+    origin: Origin = "ours"
+    published: float | None = None
+    """Percent of the encoder's parameters, as printed."""
+    counted: Literal["trainable", "total"] = "trainable"
+    """What the printed percentage counts; total has the running statistics of batch norms in it."""
+
+
+def _cnn(head: str, row: int, paper: str, published: float) -> CatalogueRow:
+    return CatalogueRow(head, "span", f"3.3 row {row}", paper, "reconstructed", published, "total")
+
+
+def _exact(head: str, row: int, paper: str, published: float) -> CatalogueRow:
+    return CatalogueRow(head, "span", f"3.2 row {row}", paper, "exact", published)
+
+
+_PAPERS = (
+    _cnn("cnn", 1, "1xN CNN", 0.099),
+    _cnn("cnn:dilated", 2, "1xN CNN with dilation", 0.121),
+    _cnn("cnn:dropout=0", 3, "1xN CNN without dropout", 0.099),
+    _exact("learned_pooling", 4, "Learned Pooling", 0.001),
+    _cnn("cnn:input=learned", 5, "Learned Pooling with 1xN CNN", 0.093),
+    _cnn("cnn:input=average", 6, "Average Pooling with 1xN CNN", 0.093),
+    _exact("adapter:size=64", 7, "Adapter 64 shared", 0.021),
+    _exact("adapter:size=64,skip", 8, "Adapter 64 shared with skip", 0.021),
+    _exact("adapter:size=64,unshared", 9, "Adapter 64 not shared", 0.491),
+    _exact("adapter:size=64,unshared,skip", 10, "Adapter 64 not shared with skip", 0.491),
+    _exact("adapter:size=386", 11, "Adapter 386 shared", 0.124),
+    _exact("adapter:size=386,skip", 12, "Adapter 386 shared with skip", 0.124),
+    _exact("adapter:size=386,unshared", 13, "Adapter 386 not shared", 2.957),
+    _exact("adapter:size=386,unshared,skip", 14, "Adapter 386 not shared with skip", 2.958),
+    _exact("pooled_adapter:size=386", 15, "Learned Pooling, Adapter 386 shared", 0.119),
+    CatalogueRow(
+        "twin_adapter:size=386", "span", "3.2 row 16", "Adapter 386 shared skip Tenney Pooling",
+        "reconstructed", 0.242,
+    ),
+    _cnn("cnn:input=learned,adapter=386", 17, "Learned Pooling, adapter, 1xN CNN", 0.207),
+    _cnn("cnn:kernel=nxn,input=learned,adapter=386,skip=false", 18, "Learned Pooling, adapter, NxN CNN", 0.332),
+    _cnn("inception", 19, "Learned Pooling, adapter, Inception", 1.994),
+    _cnn("xception_mod", 20, "Learned Pooling, adapter, XceptionMod", 1.970),
+)  # fmt: skip
+"""The twenty span models of BERTVision in their order."""
+
+_FURTHER = (
+    CatalogueRow("average_pooling", "span", "3.1 AP", "Average Pooling", "exact", 0.001),
+    CatalogueRow("average_pooling:of=first-last", paper="first-last pooling (Ma et al.)"),
+    CatalogueRow("adapter:size=384,gelu=erf", "span", "8 AP_SQuAD", "AP_SQuAD", "exact"),
+    CatalogueRow("cacnn", "span", "6.1", "CACNN without a context vector", "exact"),
+    CatalogueRow("cacnn:variant=ctx", "span", "6.1", "CACNN with a context vector", "reconstructed"),
+)
+
+_CONTROLS = tuple(
+    CatalogueRow(head)
+    for head in (
+        "last_state",
+        "last_state_mlp",
+        "last_state_mlp:match=64",
+        "last_state_mlp:activation=none",
+    )
+)
+
+_BEYOND = tuple(
+    CatalogueRow(head) for head in ("ladder", "recurrent", "layer_attention", "head2toe", "biaffine")
+)
+
+_LABEL = (
+    CatalogueRow("tenney_small", "label", "4 tenney small", "tenney small", "exact", 0.001),
+    CatalogueRow("adapter_pooler", "label", "4 adapter", "adapter pooler tenney", "exact", 0.119),
+    CatalogueRow(
+        "adapter_pooler:pooling=average", "label", "4 adapter avg", "adapter pooler avg", "exact", 0.119
+    ),
+    CatalogueRow("xception_abbr", "label", "4 abbr", "xception abbr", "exact", 0.079),
+    CatalogueRow("xception_abbr:cls", "label", "4 abbr cls", "xception abbr cls", "exact", 0.080, "total"),
+    CatalogueRow("xception", "label", "4 xception", "xception", "exact", 6.181, "total"),
+    CatalogueRow("cls_linear", "label"),
+    CatalogueRow("cls_mlp", "label"),
+    CatalogueRow("ap_glue", "label", "8 AP_GLUE", "AP_GLUE", "exact"),
+    CatalogueRow("minbert", "label", "7 one vector", "dense layers on one CLS", "reconstructed"),
+    CatalogueRow("minbert:vectors=2", "label", "7 two vectors", "dense layers on two CLS", "reconstructed"),
+    CatalogueRow("attention_pooler", "label"),
+    CatalogueRow("attention_pooler:over=layers+tokens", "label"),
+)
+
+_SPAN = _PAPERS + _FURTHER + _CONTROLS + _BEYOND
+
+CATALOGUE: tuple[CatalogueRow, ...] = _SPAN + _LABEL
+"""Every head that ships, in the sizes of its paper: span heads first."""
+
+SETS: dict[str, tuple[str, ...]] = {
+    "all": tuple(row.head for row in _SPAN),
+    "papers": tuple(row.head for row in _PAPERS),
+    "pooling+adapters": (
+        "average_pooling",
+        *(row.head for row in _PAPERS if row.seed.startswith("3.2")),
+    ),
+    "controls": tuple(row.head for row in _CONTROLS),
+    "beyond": tuple(row.head for row in _BEYOND),
+}
+"""Span heads that go by one name, for `fit --heads`."""
+
+
+def expand(texts: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """(head, whether a set named it) of everything in `texts`, sets put in full."""
+    for text in texts:
+        if text.strip() in SETS:
+            yield from ((head, True) for head in SETS[text.strip()])
+            continue
+        name = text.strip().partition(":")[0]
+        known = [*head_names(), *(head.rsplit(".v", 1)[0] for head in head_names())]
+        if name in SETS:
+            raise ConfigError(
+                f"{name} is a set of heads and takes no options, not {text!r}: name its heads one by one"
+            )
+        if name not in known:
+            bare = sorted({*known} - {*head_names()})
+            raise ConfigError(f"there is no head {name!r}: {nearest(name, [*SETS, *bare])}")
+        yield text, False
+
+
+def find_row(spec: HeadSpec) -> CatalogueRow | None:
+    """The row of a head, however it was written; its training settings do not count."""
+    for row in CATALOGUE:
+        found = parse_head(row.head)
+        if (found.name, found.config) == (spec.name, spec.config):
+            return row
+    return None
