@@ -97,6 +97,11 @@ def fitted(
     return fit(feed, zoo_members(config), config, Stage(folder, {}), evaluate=evaluate)
 
 
+def gradient(parameter: torch.nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad.clone()
+
+
 def run_of(feed: Feed, *heads: str, **values: Any) -> FitRun:
     config = fit_config(*heads, **values)
     return FitRun(feed, zoo_members(config), config)
@@ -221,7 +226,10 @@ def test_early_stopping_of_one_member_leaves_the_others(feed: MemoryFeed, tmp_pa
 # ---- parts of a batch
 
 
-@pytest.mark.parametrize("text", [text for text in SPAN_SPECS if not has_batch_norm(text)])
+# Of the two slow ones, which differ in an axis, one is enough.
+@pytest.mark.parametrize(
+    "text", [text for text in SPAN_SPECS if not has_batch_norm(text) and text != "inception:adapter=4"]
+)
 def test_a_batch_in_parts_is_the_batch(text: str, feed: MemoryFeed, tmp_path: Path) -> None:
     """Without dropout, whose noise follows from a number's place, and batch norm, which reads the part alone.
 
@@ -265,7 +273,7 @@ def test_gradients_of_parts_add_up(text: str, feed: MemoryFeed) -> None:
         (group,) = groups_of(run)
         group.prepare(0, 1)
         losses = group._backward(batch, 0)
-        found.append((losses, [p.grad.clone() for p in group.members[0].head.parameters()]))
+        found.append((losses, [gradient(p) for p in group.members[0].head.parameters()]))
     assert len(group.parts(batch)) == 8
     torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-5, atol=1e-6)
     for one, other in zip(found[0][1], found[1][1], strict=True):
@@ -340,8 +348,10 @@ def test_evaluation_in_parts_is_evaluation(feed: MemoryFeed, monkeypatch: pytest
         np.testing.assert_allclose(parts[name].start, whole[name].start, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(parts[name].end, whole[name].end, rtol=1e-4, atol=1e-5)
     assert len(sizes["cnn"]) == len(feed.windows), "not even one window: one at a time"
-    assert parts["biaffine"].pairs is not None
-    np.testing.assert_allclose(parts["biaffine"].pairs, whole["biaffine"].pairs, rtol=1e-4, atol=1e-5)
+    first, second = parts["biaffine"].pairs, whole["biaffine"].pairs
+    assert first is not None
+    assert second is not None
+    np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-5)
 
 
 def test_evaluation_measures_what_training_keeps(feed: MemoryFeed) -> None:
@@ -636,7 +646,7 @@ def test_states_are_freed_after_the_step(kind: str, encoder: Encoder, train: Spl
         "head2toe",
         "biaffine:size=4",
     )
-    batches = run.batches()
+    batches: Any = run.batches()
     for _ in range(3):
         batch = next(batches)
         states = weakref.ref(batch.states)

@@ -404,6 +404,7 @@ def test_dropout_passes_the_gradient_of_what_it_kept() -> None:
     set_noise(layer, 1)
     x = torch.randn(50, generator=torch.Generator().manual_seed(0), requires_grad=True)
     layer(x).sum().backward()
+    assert x.grad is not None
     assert torch.equal(x.grad, layer(torch.ones(50)))
 
 
