@@ -213,7 +213,7 @@ def _calls(
 def lora(encoder: Encoder) -> nn.Module:
     import copy
 
-    from peft import LoraConfig, get_peft_model
+    from peft import LoraConfig, get_peft_model  # pyright: ignore[reportMissingImports]
 
     config = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear")
     return get_peft_model(copy.deepcopy(encoder.model), config)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from cli_runner import bertvision, tree
 
-from bertvision.train import finetune, fit
+from bertvision.train import finetune, group
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +30,9 @@ def listens_to_sigint() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch, module: object) -> None:
+def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch, module: object, function: str) -> None:
     """Send this process a real SIGINT in the middle of training step `step`."""
-    original, calls = module.update, 0  # pyright: ignore[reportAttributeAccessIssue]
+    original, calls = getattr(module, function), 0
 
     def update(*args: object, **options: object) -> None:
         nonlocal calls
@@ -41,7 +41,7 @@ def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch, module: object) -> 
             os.kill(os.getpid(), signal.SIGINT)
         original(*args, **options)
 
-    monkeypatch.setattr(module, "update", update)
+    monkeypatch.setattr(module, function, update)
 
 
 @pytest.mark.parametrize("verb", ["finetune", "fit"])
@@ -51,12 +51,12 @@ def test_an_interrupted_stage_goes_on_to_the_same_result(
     flags = ("--train", toy_squad, "--max-seq-length", "96", "--epochs", "3", "--batch-size", "8",
              "--checkpoint-seconds", "0")  # fmt: skip
     if verb == "finetune":
-        words, module = ("finetune", "--encoder", tiny_bert, *flags), finetune
+        words, place = ("finetune", "--encoder", tiny_bert, *flags), (finetune, "update")
     else:
-        words, module = ("fit", tiny_bert, "--heads", "learned_pooling", *flags), fit
+        words, place = ("fit", tiny_bert, "--heads", "learned_pooling", *flags), (group, "apply_gradients")
     assert bertvision(*words, "--out", tmp_path / "whole").code == 0
     with monkeypatch.context() as patch:
-        interrupt_at(6, patch, module)
+        interrupt_at(6, patch, *place)
         outcome = bertvision(*words, "--out", tmp_path / "again")
     assert outcome.code == 130
     assert outcome.out == ""

@@ -95,5 +95,7 @@ def _fill(states: Float[Tensor, "L B T H"], layers: list[Float[Tensor, "b t H"]]
     if rows == states.shape[1] and width == states.shape[2]:
         torch.stack([layer[:, :width] for layer in layers], out=states)
         return
-    torch._foreach_copy_(list(target[:, :, :width].unbind()), [layer[:, :width] for layer in layers])
+    torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
+        list(target[:, :, :width].unbind()), [layer[:, :width] for layer in layers]
+    )
     target[:, :, width:] = 0

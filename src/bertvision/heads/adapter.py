@@ -35,7 +35,8 @@ class Down(nn.Module):
 
     def __init__(self, hidden: int, size: int, *, kind: Gelu, std: float, layers: int | None = None) -> None:
         super().__init__()
-        self.size, self.kind = size, kind  # a, and which GELU
+        self.size = size
+        self.kind: Gelu = kind
         lead = () if layers is None else (layers,)
         self.weight = nn.Parameter(torch.empty(*lead, size, hidden))  # ([L,] a, H)
         self.bias = nn.Parameter(torch.zeros(*lead, size))

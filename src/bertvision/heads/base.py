@@ -65,6 +65,10 @@ class Head(nn.Module, ABC):
     """Heads of equal shape may run as one batched computation (torch.func.vmap): no buffer is written in
     `forward` and no value decides what is computed."""
 
+    checkpoint: bool = False
+    """Set while fitting where not even one window's activations fit into memory: a head that can should recompute
+    them in the backward pass instead of keeping them."""
+
     def __init__(self, config: Any, geometry: Geometry) -> None:
         super().__init__()
         self.config = config

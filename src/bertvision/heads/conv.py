@@ -66,10 +66,7 @@ def checkpointed(block: nn.Module, *inputs: Any) -> Any:
 
 
 class ConvHead(Head):
-    """A head of blocks that can be checkpointed."""
-
-    checkpoint: bool = False
-    """Compute the inside of every block again in the backward pass."""
+    """A head of blocks whose inside can be computed again in the backward pass."""
 
     def run_block(self, block: nn.Module, *inputs: Any) -> Any:
         return checkpointed(block, *inputs) if self.checkpoint and torch.is_grad_enabled() else block(*inputs)

@@ -20,7 +20,8 @@ from torch import Tensor
 from bertvision.heads.layers import Gelu
 from bertvision.shapes import Float
 
-# pyright: reportMissingImports=false, reportPossiblyUnboundVariable=false
+# pyright: reportMissingImports=false, reportPossiblyUnboundVariable=false, reportIndexIssue=false
+# pyright: reportOptionalMemberAccess=false
 try:
     import triton
     import triton.language as tl

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -47,7 +47,8 @@ class FitConfig(OptimConfig):
     """How heads are fitted on the states of a frozen encoder."""
 
     heads: tuple[str, ...] = ("last_state", "learned_pooling", "adapter:size=64", "adapter", "adapter:skip")
-    """Heads such as adapter:size=64,skip or learned_pooling:lr=3e-3 (`bertvision heads` lists them)."""
+    """Heads such as adapter:size=64,skip or learned_pooling:lr=3e-3, and sets of them: all, papers, controls,
+    beyond, pooling+adapters (`bertvision heads` lists them)."""
     seeds: tuple[int, ...] = (0,)
     """Fit every head once for each of these seeds."""
     epochs: int = 1
@@ -91,8 +92,10 @@ class FitConfig(OptimConfig):
     def optim(self, spec: HeadSpec, seed: int) -> OptimConfig:
         """What one head is fitted with: its own settings where it has some, else the fit's."""
         names = [f.name for f in dataclasses.fields(OptimConfig)]
+        values: dict[str, Any] = {name: getattr(self, name) for name in names}
         own = {k: v for k, v in dataclasses.asdict(spec.train).items() if v is not None and k in names}
-        return OptimConfig(**({name: getattr(self, name) for name in names} | own | {"seed": seed}))
+        values |= own | {"seed": seed}
+        return OptimConfig(**values)
 
     def patience_of(self, spec: HeadSpec) -> int:
         return self.patience if spec.train.patience is None else spec.train.patience

@@ -114,8 +114,7 @@ class Group:
         B, T = batch.mask.shape
         head = self.members[0].head
         rows = rows_at_once(head, T, self.activation_gb)
-        if hasattr(head, "checkpoint"):
-            head.checkpoint = rows < 1
+        head.checkpoint = rows < 1
         # A pair of texts stands in neighbouring rows and is never parted.
         rows = max(rows // head.windows, 1) * head.windows
         return [batch.rows(slice(begin, begin + rows)) for begin in range(0, B, rows)]
