@@ -94,6 +94,9 @@ def _run(words: list[str]) -> None:
 
     console.setup_logging()
     from bertvision.cli.flags import parse
+    from bertvision.cli.memory import tune_memory
+
+    tune_memory()
 
     module = importlib.import_module(f"bertvision.cli.{verb}")
     module.main(parse(module, rest, prog=f"bertvision {verb}"))

@@ -170,6 +170,7 @@ class Encoder:
             # Weights that do not change are cast once instead of in every call.
             model = copy.deepcopy(self.model).to(torch.bfloat16).eval().requires_grad_(False)
             self._frozen = CapturedForward(lambda tokens: self._forward(model, tokens))
+            self.model.to("cpu")  # until somebody trains it
         return self._frozen(batch)
 
     def states(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:
@@ -178,6 +179,7 @@ class Encoder:
 
     def trainable_states(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:
         """All hidden states with gradients, in whatever mode the model is."""
+        self.model.to(self.device)
         with self.autocast():
             return torch.stack(self._forward(self.model, batch))
 

@@ -59,6 +59,7 @@ class LiveFeed:
                 if done == len(batch):
                     yield self._batch(states, batch)
                     states = None
+            del layers  # before the next call makes its own
 
     def walk(self) -> Iterator[StateBatch]:
         for call in cut_by_tokens(widths(self.encoder, self.windows.lengths), self.tokens_per_call):

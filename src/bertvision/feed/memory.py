@@ -76,13 +76,14 @@ class MemoryFeed:
     def _read(self, indices: NDArray[np.int64], place: Place | None = None) -> StateBatch:
         flat, mask = self._tokens(indices)
         shape = (self.store.shape[0], *flat.shape, self.store.shape[-1])
-        out = place(shape, self.store.dtype) if place else None
+        # Heads are float32; autocast, where it is on, picks its own precision from half.
+        widened = self.encoder.precision == "fp32"
+        out = place(shape, self.store.dtype) if place and not widened else None
         out = None if out is None else out.view(shape[0], -1, shape[-1])
         states = torch.index_select(self.store, 1, flat.reshape(-1), out=out).view(shape)
         chosen = torch.from_numpy(indices).to(self.labels.device)
         return StateBatch(
-            # Heads are float32; autocast, where it is on, picks its own precision from half.
-            states=states.float() if self.encoder.precision == "fp32" else states,
+            states=states.float() if widened else states,
             mask=mask,
             labels=self.labels[chosen],
             windows=indices,

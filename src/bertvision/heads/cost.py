@@ -51,7 +51,8 @@ def activation_bytes(head: Head | HeadSpec, geometry: Geometry, *, tokens: int) 
             kept[id(storage)] = (storage, storage.nbytes())  # held, so that no id is given twice
         return tensor
 
-    with torch.device("meta"), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with torch.device("meta"), torch.enable_grad(), hooks:
         module.train()(states, mask, **extras)
     return sum(size for _, size in kept.values())
 

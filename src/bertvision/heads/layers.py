@@ -65,14 +65,14 @@ def pack(x: Float[Tensor, "*lead B T F"], mask: Bool[Tensor, "B T"]) -> Float[Te
     """The real tokens side by side, so that pads cost nothing and enter no statistic."""
     flat = x.flatten(-3, -2)  # (..., B * T, F)
     if x.is_meta:  # shapes alone: there every token counts as real
-        return flat
+        return flat.clone()
     return flat.index_select(-2, mask.flatten().nonzero().squeeze(1))
 
 
 def unpack(x: Float[Tensor, "N F"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T F"]:
     """The tokens at their places again, zeros at the pads."""
     if x.is_meta:
-        return x.view(*mask.shape, -1)
+        return x.view(*mask.shape, -1).clone()
     full = x.new_zeros(mask.numel(), x.shape[-1])
     return full.index_copy(0, mask.flatten().nonzero().squeeze(1), x).view(*mask.shape, -1)
 

@@ -29,6 +29,10 @@ class TrainOverrides:
     patience: int | None = None
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.patience is not None and self.patience < 0:
+            raise ConfigError(f"patience of a head must not be negative, not {self.patience}")
+
 
 @dataclass(frozen=True)
 class HeadSpec:

@@ -20,7 +20,8 @@ from bertvision.console import progress
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.feed.batches import Feed, StateBatch, batch_width
 from bertvision.heads.base import Geometry, Head, run_head
-from bertvision.heads.spec import HeadSpec
+from bertvision.heads.catalogue import expand
+from bertvision.heads.spec import HeadSpec, parse_head
 from bertvision.tasks.span.loss import span_loss
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.graphs import Graphs
@@ -77,8 +78,8 @@ class FitConfig(OptimConfig):
                 )
         if self.patience < 0:
             raise ConfigError(f"--patience must not be negative, not {self.patience}")
-        if not self.activation_gb > 0:
-            raise ConfigError(f"--activation-gb must be more than 0, not {self.activation_gb}")
+        if not (self.activation_gb > 0 and math.isfinite(self.activation_gb)):
+            raise ConfigError(f"--activation-gb must be a finite number above 0, not {self.activation_gb}")
         if not self.heads:
             raise ConfigError("--heads names no head: give at least one (`bertvision heads` lists them)")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
@@ -87,7 +88,8 @@ class FitConfig(OptimConfig):
     @property
     def scores_epochs(self) -> bool:
         """Whether dev scores are needed during the fit."""
-        return self.keep == "best" or self.patience > 0
+        own = any((parse_head(text).train.patience or 0) > 0 for text, _ in expand(self.heads))
+        return self.keep == "best" or self.patience > 0 or own
 
     def optim(self, spec: HeadSpec, seed: int) -> OptimConfig:
         """What one head is fitted with: its own settings where it has some, else the fit's."""

@@ -42,7 +42,7 @@ class Graphs:
         """The batch in the memory that graphs read; a batch of another size than usual stays where it is."""
         if len(batch.windows) != self.batch_size:
             return batch
-        names = ("states", "mask", "labels", "bounds")
+        names = [n for n in ("states", "mask", "labels", "bounds", "pooled") if getattr(batch, n) is not None]
         shape = tuple(batch.states.shape)
         if shape not in self._static:
             views = {n: self._view(n, getattr(batch, n).shape, getattr(batch, n).dtype) for n in names}

@@ -13,6 +13,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -33,6 +34,8 @@ from bertvision.train.optim import OptimConfig, apply_gradients, learning_rate, 
 from bertvision.train.randomness import seeded
 
 __all__ = ["FittedHead", "Group", "Loss", "make_groups", "rows_at_once"]
+
+logger = logging.getLogger(__name__)
 
 Loss = Callable[[Tensor, StateBatch], Tensor]
 """(logits, batch) -> one loss a window (B,)."""
@@ -64,7 +67,13 @@ class FittedHead:
 
 @functools.lru_cache(maxsize=4096)
 def _window_bytes(name: str, config: Any, geometry: Geometry, tokens: int) -> int:
-    return max(1, activation_bytes(HeadSpec(name, config), geometry, tokens=tokens))
+    try:
+        return max(1, activation_bytes(HeadSpec(name, config), geometry, tokens=tokens))
+    except (RuntimeError, NotImplementedError) as error:
+        # A user's head may look at values, which the meta device does not have.
+        why = str(error).splitlines()[0]
+        logger.info("the memory of head %s cannot be foretold (%s): it reads every batch whole", name, why)
+        return 1
 
 
 def rows_at_once(head: Head, tokens: int, budget_gb: float) -> int:
@@ -124,6 +133,8 @@ class Group:
         total = torch.zeros(1, device=batch.mask.device)
         windows = len(batch.windows)
         for i, part in enumerate(self.parts(batch)):
+            if i:
+                set_noise(member.head, member.seed, step, i)
             # Dropout of a user's own head draws from a stream that belongs to it alone.
             with _noise(member, batch, step, i), self.encoder.autocast(cache=False):
                 logits = run_head(member.head, part)
