@@ -31,6 +31,7 @@ def default_recipe(argv: list[str]) -> str | None:
 def main(args: RunArgs) -> None:
     from bertvision import console
     from bertvision.pipeline import run
+    from bertvision.report.rows import overview
 
     settings = {field.name: getattr(args, field.name) for field in dataclasses.fields(RunConfig)}
     results = run(RunConfig(**settings), command=shlex.join(["bertvision", *sys.argv[1:]]))
@@ -41,7 +42,7 @@ def main(args: RunArgs) -> None:
         return
     final = "test" if "test" in results["data"] else "dev"
     columns = ["system", "EM", "F1", "EM tuned", "F1 tuned", "F1 tuned vs snapshot (95 %)", "parameters"]
-    rows = [_row(system, final) for system in results["systems"]]
+    rows = [_row(system, final) for system in overview(results).systems]  # best first, as in the report
     console.table(f"{final}: threshold 0, and the threshold tuned on dev", columns, rows)
     best = "* best on dev.  " if any(system["best"] for system in results["systems"]) else ""
     console.emit(f"{best}Report: {report}  ({results['seconds']:.0f} s)")
