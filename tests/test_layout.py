@@ -15,10 +15,19 @@ FLOW = ["data", "encoder", "feed", "heads", "tasks", "train", "report", "pipelin
 GROUND = {"errors", "console", "artifacts", "config", "shapes", "_version"}
 """What every room stands on; it imports no room."""
 FILES = sorted(PACKAGE.rglob("*.py"))
+TESTS = Path(__file__).parent
+BESIDE = {folder: sorted(folder.glob("*.py")) for folder in (TESTS, TESTS.parent / "benchmarks")}
+"""Files around the package, which are no longer than its own."""
+LONGEST = 600
+"""Lines of the longest file that anyone still reads."""
 
 
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
 
 
 def room(path: Path) -> str:
@@ -86,9 +95,15 @@ def test_nobody_prints_pickles_or_grows_too_long(path: Path) -> None:
     assert not {m for m in modules if m.split(".")[0] in ("pickle", "shelve", "joblib")} - {
         "pickle.UnpicklingError"
     }
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 600
+    assert lines(path) <= LONGEST
     if path.name != "_version.py":
         assert ast.get_docstring(tree), f"{path} does not say what it is"
+
+
+def test_tests_and_benchmarks_do_not_grow_too_long_either() -> None:
+    assert all(BESIDE.values()), "a folder without files"
+    found = {path.name: lines(path) for paths in BESIDE.values() for path in paths}
+    assert {name: count for name, count in found.items() if count > LONGEST} == {}
 
 
 _WITHOUT = """
