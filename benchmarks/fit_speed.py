@@ -11,6 +11,7 @@ On a CPU (`--device cpu --shape tiny`) it only shows that everything runs.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -32,7 +33,7 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.feed import LiveFeed
-from bertvision.feed.batches import batch_width, widths
+from bertvision.feed.batches import widths
 from bertvision.feed.plan import HEAD_RUN, epoch_batches, group_calls
 from bertvision.heads import parse_head
 from bertvision.tasks.span.loss import span_loss
@@ -207,9 +208,10 @@ def _calls(
 ) -> Iterator[tuple[np.ndarray, Any]]:
     """The same calls the feed makes."""
     batches = epoch_batches(windows.lengths, 16, seed=0, epoch=0, run=HEAD_RUN)
-    for call in group_calls(batches, widths(encoder, windows.lengths), tokens_per_call)[:most]:
+    wide = widths(encoder, windows.lengths)
+    for call in group_calls(batches, wide, tokens_per_call)[:most]:
         indices = np.concatenate([piece for _, piece in call])
-        width = batch_width(encoder, int(windows.lengths[indices].max()))
+        width = int(wide[indices].max())
         yield indices, collate(windows, indices, pad_id=0, device=encoder.device, width=width)
 
 
@@ -277,7 +279,10 @@ def peak_memory(name: str, args: argparse.Namespace) -> float:
 def compare_memory(args: argparse.Namespace) -> dict[str, float]:
     """Each way in a fresh process, so that none pays for the other's memory."""
     found = {}
-    for name in ("encode only", "adapter-386", "fine-tuning", "LoRA r=16"):
+    ways = ["encode only", "adapter-386", "fine-tuning"] + ["LoRA r=16"] * bool(
+        importlib.util.find_spec("peft")
+    )
+    for name in ways:
         command = [sys.executable, __file__, "--memory-of", name, "--shape", args.shape, "--batch", str(args.batch),
                    "--tokens-per-call", str(args.tokens_per_call), "--windows", str(args.windows)]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -355,12 +360,15 @@ def main() -> None:
         fitted = ("adapter-386", fit_heads(feed, ("adapter",), args.batch))
         bench.time(*fitted, beside=encode)
         full = make_encoder(args.shape, args.device)
-        half = lora(encoder, torch.bfloat16)
-        others: dict[str, Any] = {"fine-tuning": full.model, "LoRA r=16": lora(encoder)}
-        others["LoRA r=16, bf16 weights"] = half
-        if "compiled" in parts:
-            others["LoRA r=16, compiled"] = torch.compile(lora(encoder), dynamic=True)
-            others["LoRA r=16, bf16 weights, compiled"] = torch.compile(half, dynamic=True)
+        others: dict[str, Any] = {"fine-tuning": full.model}
+        if importlib.util.find_spec("peft"):
+            others["LoRA r=16"] = lora(encoder)
+            others["LoRA r=16, bf16 weights"] = half = lora(encoder, torch.bfloat16)
+            if "compiled" in parts:
+                others["LoRA r=16, compiled"] = torch.compile(lora(encoder), dynamic=True)
+                others["LoRA r=16, bf16 weights, compiled"] = torch.compile(half, dynamic=True)
+        else:
+            print("LoRA is left out: pip install peft")
         for name, model in others.items():
             bench.time(name, tune(encoder, model, windows, args.tokens_per_call, calls), beside=fitted)
             save()

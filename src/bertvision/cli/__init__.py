@@ -69,8 +69,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         # The reader of our output went away (`| head`); nothing is left to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (MemoryError, RuntimeError) as error:
-        # torch's class for a full device is a RuntimeError; torch may not even be imported here.
-        if debug or type(error).__name__ not in ("MemoryError", "OutOfMemoryError"):
+        # torch's class for a full device is a RuntimeError, and a full CPU has none; torch may not be imported here.
+        full = type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "allocate memory" in str(error)
+        if debug or not full:
             raise
         _fail("out of memory: lower the batch size, --feed.tokens-per-call or --feed.memory-gb", 2)
     except OSError as error:

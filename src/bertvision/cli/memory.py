@@ -17,7 +17,8 @@ def tune_memory() -> None:
     glibc maps every large tensor anew, and the system clears its pages one by one: a third of the time of the
     largest heads on a CPU. And batches of many shapes would leave a GPU's memory in pieces.
     """
-    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the older name of the same setting
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None)

@@ -3,6 +3,7 @@
 import dataclasses
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,7 @@ def main(args: RunArgs) -> None:
     console.emit(f"{best}Report: {report}  ({results['seconds']:.0f} s)")
 
 
-def _row(system: dict[str, Any], split: str) -> list[str]:
+def _row(system: Mapping[str, Any], split: str) -> list[str]:
     scores, versus = system["scores"][split], system["versus"]
     gain = versus["tuned"]["f1"] if versus else None
     return [

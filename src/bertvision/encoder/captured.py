@@ -30,6 +30,7 @@ class CapturedForward:
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # of its own: graphs of heads come and go on another
         self._seen: Counter[tuple[int, ...]] = Counter()
         self._graphs: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, TokenBatch, tuple[Tensor, ...]]] = {}
         self._possible = True
@@ -53,7 +54,7 @@ class CapturedForward:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 layers = self._forward(static)
         except RuntimeError as error:
             # Some architectures look at values on their way; they run as they are.

@@ -41,6 +41,8 @@ def choose_device(name: str = "auto") -> torch.device:
             raise ConfigError(f"--device {name}: this machine has no such device; use --device cpu")
         if device.type not in ("cpu", "cuda", "mps"):
             raise ConfigError(f"--device {name} is not supported: use auto, cpu, cuda or mps")
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # graphs are captured, and kernels launched, on the current device
         return device
     if torch.cuda.is_available():
         return torch.device("cuda")
@@ -139,11 +141,6 @@ class Encoder:
         """Of frozen states. On a CPU autocast leaves the norms' output, which states are, in float32."""
         return torch.bfloat16 if self.precision == "bf16" and self.device.type == "cuda" else torch.float32
 
-    @property
-    def has_pooler(self) -> bool:
-        """Whether the model ends in a pooler, whose vector label heads read beside the states."""
-        return getattr(self.model, "pooler", None) is not None
-
     def autocast(self, *, cache: bool = True) -> contextlib.AbstractContextManager[Any]:
         """Without `cache` weights are cast at every use, as a CUDA graph needs it."""
         if self.precision == "fp32":
@@ -168,7 +165,7 @@ class Encoder:
                 return self._forward(self.model.eval(), batch)
         if self._frozen is None:
             # Weights that do not change are cast once instead of in every call.
-            model = copy.deepcopy(self.model).to(torch.bfloat16).eval().requires_grad_(False)
+            model = copy.deepcopy(self.model).to(self.device, torch.bfloat16).eval().requires_grad_(False)
             self._frozen = CapturedForward(lambda tokens: self._forward(model, tokens))
             self.model.to("cpu")  # until somebody trains it
         return self._frozen(batch)

@@ -14,7 +14,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.shapes import Bool, Float, Int
 
-__all__ = ["Feed", "FeedConfig", "Place", "StateBatch", "batch_width", "call_tokens", "num_batches", "widths"]
+__all__ = ["Feed", "FeedConfig", "Place", "StateBatch", "call_tokens", "num_batches", "widths"]
 
 _GPU_STATES = 2e9
 """Bytes of states one encoder call on a GPU may give."""
@@ -35,7 +35,7 @@ class FeedConfig:
     def __post_init__(self) -> None:
         if self.tokens_per_call < 0:
             raise ConfigError(f"--feed.tokens-per-call must not be negative, not {self.tokens_per_call}")
-        if self.memory_gb < 0:
+        if not self.memory_gb >= 0:
             raise ConfigError(f"--feed.memory-gb must not be negative, not {self.memory_gb}")
 
 
@@ -85,16 +85,10 @@ def call_tokens(encoder: Encoder, configured: int) -> int:
 
 
 def widths(encoder: Encoder, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How wide a batch is whose longest window has so many tokens."""
+    """(W,) how wide a batch is whose longest window this is; never wider than the longest of all."""
     if encoder.device.type != "cuda":
         return lengths
-    rounded = -(-lengths // _GPU_WIDTH) * _GPU_WIDTH
-    return np.maximum(lengths, np.minimum(rounded, encoder.max_tokens or rounded))
-
-
-def batch_width(encoder: Encoder, longest: int) -> int:
-    """T of a batch whose longest window has `longest` tokens."""
-    return int(widths(encoder, np.array([longest]))[0])
+    return np.minimum(-(-lengths // _GPU_WIDTH) * _GPU_WIDTH, lengths.max(initial=1))
 
 
 def num_batches(windows: Windows, batch_size: int) -> int:

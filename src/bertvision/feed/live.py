@@ -11,7 +11,7 @@ from torch import Tensor
 from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed.batches import Place, StateBatch, batch_width, call_tokens, num_batches, widths
+from bertvision.feed.batches import Place, StateBatch, call_tokens, num_batches, widths
 from bertvision.feed.plan import HEAD_RUN, cut_by_tokens, epoch_batches, group_calls
 from bertvision.shapes import Float
 
@@ -27,6 +27,7 @@ class LiveFeed:
         self.encode_seconds = 0.0
         self.labels = torch.from_numpy(windows.labels.astype(np.int64)).to(encoder.device)
         self.bounds = torch.from_numpy(windows.context.astype(np.int64)).to(encoder.device)
+        self.widths = widths(encoder, windows.lengths)
         self.lengths = torch.from_numpy(windows.lengths).to(encoder.device)
 
     def num_batches(self, batch_size: int) -> int:
@@ -35,12 +36,11 @@ class LiveFeed:
     def epoch(
         self, epoch: int, *, batch_size: int, seed: int, start: int = 0, place: Place | None = None
     ) -> Iterator[StateBatch]:
-        lengths = self.windows.lengths
-        batches = epoch_batches(lengths, batch_size, seed=seed, epoch=epoch, run=HEAD_RUN)
+        batches = epoch_batches(self.windows.lengths, batch_size, seed=seed, epoch=epoch, run=HEAD_RUN)
         states: Tensor | None = None  # of the batch being filled
         done = 0  # rows of it that are there
         # Calls are cut from the whole epoch, so that a resumed one pads (and rounds) exactly as the first did.
-        for call in group_calls(batches, widths(self.encoder, lengths), self.tokens_per_call):
+        for call in group_calls(batches, self.widths, self.tokens_per_call):
             needed = [(number, piece) for number, piece in call if number >= start]
             if not needed:
                 continue
@@ -50,8 +50,7 @@ class LiveFeed:
                 batch = batches[number]
                 if states is None:
                     done = 0
-                    width = batch_width(self.encoder, int(lengths[batch].max()))
-                    shape = (len(layers), len(batch), width, self.encoder.hidden)
+                    shape = (len(layers), len(batch), int(self.widths[batch].max()), self.encoder.hidden)
                     states = place(shape, layers[0].dtype) if place else None
                     states = layers[0].new_empty(shape) if states is None else states
                 _fill(states, [layer[row : row + len(piece)] for layer in layers], done)
@@ -62,15 +61,18 @@ class LiveFeed:
             del layers  # before the next call makes its own
 
     def walk(self) -> Iterator[StateBatch]:
-        for call in cut_by_tokens(widths(self.encoder, self.windows.lengths), self.tokens_per_call):
+        for call in cut_by_tokens(self.widths, self.tokens_per_call):
             yield self._batch(torch.stack(self._encode(call)), call)
 
     def _encode(self, indices: NDArray[np.int64]) -> tuple[Float[Tensor, "B T H"], ...]:
         """One encoder call."""
         began = time.perf_counter()
-        width = batch_width(self.encoder, int(self.windows.lengths[indices].max()))
         tokens = collate(
-            self.windows, indices, pad_id=self.encoder.pad_id, device=self.encoder.device, width=width
+            self.windows,
+            indices,
+            pad_id=self.encoder.pad_id,
+            device=self.encoder.device,
+            width=int(self.widths[indices].max()),
         )
         layers = self.encoder.layer_states(tokens)
         # On a GPU this is the time to launch, not to compute: waiting for the device here would slow the walk.

@@ -16,7 +16,7 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import EncoderError
-from bertvision.feed.batches import Place, StateBatch, batch_width, num_batches, widths
+from bertvision.feed.batches import Place, StateBatch, num_batches
 from bertvision.feed.live import LiveFeed
 from bertvision.feed.plan import HEAD_RUN, cut_by_tokens, epoch_batches
 
@@ -32,7 +32,7 @@ class MemoryFeed:
         self.encoder, self.windows = encoder, windows
         live = LiveFeed(encoder, windows, tokens_per_call=tokens_per_call)
         self.tokens_per_call = live.tokens_per_call
-        self.labels, self.bounds = live.labels, live.bounds
+        self.labels, self.bounds, self.widths = live.labels, live.bounds, live.widths
         shape = (encoder.num_states, windows.num_tokens, encoder.hidden)
         # What the encoder gives in bf16 is kept as it is.
         dtype = torch.bfloat16 if encoder.state_dtype == torch.bfloat16 else torch.float16
@@ -54,8 +54,7 @@ class MemoryFeed:
 
     def _tokens(self, indices: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         """Positions in the store (B, T) and the mask (B, T)."""
-        width = batch_width(self.encoder, int(self.windows.lengths[indices].max()))
-        flat, mask = padded_positions(self.windows, indices, width=width)
+        flat, mask = padded_positions(self.windows, indices, width=int(self.widths[indices].max()))
         device = self.store.device
         return torch.from_numpy(flat).to(device), torch.from_numpy(mask).to(device)
 
@@ -70,7 +69,7 @@ class MemoryFeed:
             yield self._read(batch, place)
 
     def walk(self) -> Iterator[StateBatch]:
-        for call in cut_by_tokens(widths(self.encoder, self.windows.lengths), self.tokens_per_call):
+        for call in cut_by_tokens(self.widths, self.tokens_per_call):
             yield self._read(call)
 
     def _read(self, indices: NDArray[np.int64], place: Place | None = None) -> StateBatch:

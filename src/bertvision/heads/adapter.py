@@ -26,6 +26,8 @@ __all__ = ["Adapter", "AdapterConfig", "Down", "PooledAdapter", "TwinAdapter", "
 def check_adapter(size: int, init_std: float) -> None:
     if size < 1:
         raise ConfigError(f"an adapter's size must be at least 1, not {size}")
+    if size > 10**6:
+        raise ConfigError(f"an adapter's size must be at most 1,000,000, not {size}")
     if not 0 < init_std < 1:
         raise ConfigError(f"an adapter's init_std must lie between 0 and 1, not {init_std}")
 

@@ -9,6 +9,7 @@ The version is part of the name because it is stored with the weights: a head th
 a new one, and old files keep loading with the old code. docs/heads.md shows a whole head in twenty lines.
 """
 
+import dataclasses
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -93,6 +94,10 @@ class Head(nn.Module, ABC):
         """What is added to the loss while fitting."""
         return None
 
+    def loss_bytes(self, tokens: int) -> int:
+        """Bytes the loss keeps for one window, where they count: scores of pairs of tokens."""
+        return 0
+
     @property
     def num_parameters(self) -> int:
         """Trainable parameters."""
@@ -119,6 +124,8 @@ def register(name: str, config_class: type) -> Callable[[_H], _H]:
     def wrap(cls: _H) -> _H:
         if name in _REGISTRY:
             raise ValueError(f"a head named {name} is registered already")
+        if not (dataclasses.is_dataclass(config_class) and getattr(config_class, "__hash__", None)):
+            raise ValueError(f"the config of {name} must be a dataclass with frozen=True")
         cls.name, cls.config_class = name, config_class
         _REGISTRY[name] = cls
         return cls

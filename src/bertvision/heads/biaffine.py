@@ -67,6 +67,9 @@ class Biaffine(Head):
         with torch.no_grad():
             self.project.weight[-config.rank :] = 0
 
+    def loss_bytes(self, tokens: int) -> int:
+        return 12 * tokens**2  # scores, their softmax and its gradient
+
     def forward(
         self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]
     ) -> Float[Tensor, "B T joint"]:

@@ -62,7 +62,7 @@ class CaCnnConfig:
         check_rate("cacnn", self.dropout)
         if self.n % 2:
             raise ConfigError(f"n of cacnn must be even, half of it makes the start, not {self.n}")
-        if not all(part.isdecimal() and int(part) > 0 for part in self.bank.split("-")):
+        if not all(part.isdecimal() and 0 < int(part) < 1000 for part in self.bank.split("-")):
             raise ConfigError(f"bank of cacnn must be widths such as 3-5-7, not {self.bank!r}")
 
 

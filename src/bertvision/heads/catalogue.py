@@ -141,7 +141,7 @@ def expand(texts: Sequence[str]) -> Iterator[tuple[str, bool]]:
         if text.strip() in SETS:
             yield from ((head, True) for head in SETS[text.strip()])
             continue
-        name = text.strip().partition(":")[0]
+        name = text.partition(":")[0].strip()
         known = [*head_names(), *(head.rsplit(".v", 1)[0] for head in head_names())]
         if name in SETS:
             raise ConfigError(

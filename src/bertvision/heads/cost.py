@@ -5,6 +5,7 @@ user's own too, is counted by the same rule. Operations are those of matrix prod
 multiply-add. Memory is what the backward pass keeps of the forward pass, the states themselves apart.
 """
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from bertvision.heads.base import Geometry, Head, check_task, head_class
+from bertvision.heads.layers import BYTES_DRAWN, Dropout
 from bertvision.heads.spec import HeadSpec
 
 __all__ = ["HeadCost", "activation_bytes", "cost"]
@@ -24,8 +26,8 @@ class HeadCost:
     """Trainable."""
     total: int
     """Running means and variances included."""
-    flops_per_token: int
-    """Forward pass of one token."""
+    flops_per_token: int | None
+    """Forward pass of one token; None where a head looks at values, which the meta device does not have."""
 
     def percent_of(self, encoder_parameters: int) -> float:
         return 100 * self.parameters / encoder_parameters
@@ -34,13 +36,19 @@ class HeadCost:
 def cost(head: Head | HeadSpec, geometry: Geometry, *, tokens: int = 384) -> HeadCost:
     """Parameters and FLOPs of a head for a window of `tokens` tokens; no memory is taken for either."""
     module, states, mask, extras = _on_meta(head, geometry, tokens)
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        module.eval()(states, mask, **extras)
-    return HeadCost(module.num_parameters, module.num_total, counter.get_total_flops() // tokens)
+    flops = None
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+            module.eval()(states, mask, **extras)
+        flops = counter.get_total_flops() // tokens
+    return HeadCost(module.num_parameters, module.num_total, flops)
 
 
 def activation_bytes(head: Head | HeadSpec, geometry: Geometry, *, tokens: int) -> int:
-    """Bytes kept for the backward pass of one window of `tokens` tokens in float32, states apart."""
+    """Bytes kept for the backward pass of one window of `tokens` tokens in float32, states apart.
+
+    What the largest dropout needs while it draws, and what the loss keeps, are counted in.
+    """
     module, states, mask, extras = _on_meta(head, geometry, tokens)
     own = {id(t.untyped_storage()) for t in (states, *module.parameters())}
     kept: dict[int, tuple[Any, int]] = {}
@@ -51,10 +59,13 @@ def activation_bytes(head: Head | HeadSpec, geometry: Geometry, *, tokens: int) 
             kept[id(storage)] = (storage, storage.nbytes())  # held, so that no id is given twice
         return tensor
 
+    drawn = [0]
+    for layer in (m for m in module.modules() if isinstance(m, Dropout) and m.active):
+        layer.register_forward_hook(lambda _, inputs, __: drawn.append(inputs[0].numel() * BYTES_DRAWN))
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with torch.device("meta"), torch.enable_grad(), hooks:
         module.train()(states, mask, **extras)
-    return sum(size for _, size in kept.values())
+    return sum(size for _, size in kept.values()) + max(drawn) + module.loss_bytes(tokens)
 
 
 def _on_meta(

@@ -51,9 +51,12 @@ def wide(weight: Float[Tensor, "*lead rows columns"], like: Tensor) -> Float[Ten
     return F.pad(weight, (0, 0, 0, missing)) if missing else weight
 
 
-def check_at_least(head: str, name: str, value: float, least: float) -> None:
-    if value < least:
+def check_at_least(head: str, name: str, value: float, least: float, most: float = 1e6) -> None:
+    """Refuse a size that is too small, or that only a typing error asks for."""
+    if not value >= least:
         raise ConfigError(f"{name} of {head} must be at least {least:g}, not {value}")
+    if value > most:
+        raise ConfigError(f"{name} of {head} must be at most {most:,.0f}, not {value}")
 
 
 def check_rate(head: str, value: float, name: str = "dropout") -> None:
@@ -77,6 +80,10 @@ def unpack(x: Float[Tensor, "N F"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, 
     return full.index_copy(0, mask.flatten().nonzero().squeeze(1), x).view(*mask.shape, -1)
 
 
+BYTES_DRAWN = 16
+"""Bytes that `Dropout` needs for each of its numbers while it draws, beside what is kept."""
+
+
 class Dropout(nn.Module):
     """Zero a part `rate` of all numbers while training and scale the rest up; a pure function of `key`."""
 
@@ -87,26 +94,25 @@ class Dropout(nn.Module):
         super().__init__()
         # Buffers, so that stacked heads can differ in them; not part of the weights.
         self.register_buffer("rate", torch.tensor(float(rate)), persistent=False)
-        self.register_buffer("key", torch.tensor(0), persistent=False)
+        self.register_buffer("key", torch.tensor(0, dtype=torch.int32), persistent=False)
         self.active = rate > 0
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         if not (self.training and self.active):
             return x
-        place = torch.arange(x.numel(), device=x.device).view(x.shape)
-        uniform = _mixed(_mixed(place + 1) ^ self.key) * 2.0**-32
-        return x * ((uniform >= self.rate) / (1 - self.rate)).to(x.dtype)
+        place = torch.arange(1, x.numel() + 1, dtype=torch.int32, device=x.device).view(x.shape)
+        drawn = _mixed(_mixed(place) ^ self.key) & 0xFFFFFF  # 24 bits: what a float32 holds exactly
+        return x * ((drawn >= self.rate * 2**24) / (1 - self.rate)).to(x.dtype)
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """32 well-mixed bits of every number: multiply and shift (the finaliser of murmur3)."""
-    low = 0xFFFFFFFF
-    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & low
-    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & low
-    return x ^ (x >> 16)
+    """Well-mixed bits of every int32: multiply and shift (the finaliser of murmur3), overflows wrapping round."""
+    x = (x ^ ((x >> 16) & 0xFFFF)) * -2048144789
+    x = (x ^ ((x >> 13) & 0x7FFFF)) * -1028477387
+    return x ^ ((x >> 16) & 0xFFFF)
 
 
 def set_noise(head: nn.Module, *numbers: int) -> None:
     """Give every dropout of `head` the key that `numbers` (a seed, a step) and its place in the head decide."""
     for i, module in enumerate(m for m in head.modules() if isinstance(m, Dropout)):
-        module.key.fill_(zlib.crc32(repr((*numbers, i)).encode()))
+        module.key.fill_(zlib.crc32(repr((*numbers, i)).encode()) - 2**31)

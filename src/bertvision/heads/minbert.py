@@ -42,7 +42,7 @@ class MinBertConfig:
 
 @register("minbert.v1", MinBertConfig)
 class MinBert(Head):
-    """pooled vector, or two -> (Linear -> LayerNorm -> dropout -> ReLU) x 4 -> Linear(C)."""
+    """pooled vector, or two -> (Linear -> LayerNorm -> dropout -> ReLU) x blocks -> Linear(C)."""
 
     tasks = ("label", "score")
     extras = ("pooled",)

@@ -86,7 +86,8 @@ def _convert(text: str, kind: Any, where: str) -> Any:
 
 def parse_head(text: str) -> HeadSpec:
     """Read `name[.vN][:key=value,...]`."""
-    name, _, options = text.strip().partition(":")
+    name, _, options = text.partition(":")
+    name = name.strip()
     cls = head_class(name)
     fields = {"config": get_type_hints(cls.config_class), "train": get_type_hints(TrainOverrides)}
     values: dict[str, dict[str, Any]] = {"config": {}, "train": {}}

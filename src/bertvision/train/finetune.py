@@ -136,6 +136,7 @@ def finetune(
     if stage.done:
         return folders
     torch.manual_seed(config.seed)
+    encoder.model.to(encoder.device)  # a frozen one may be parked elsewhere
     head = parse_head("last_state").build(Geometry(encoder.num_states, encoder.hidden), seed=config.seed)
     head.to(encoder.device)
     if config.freeze == "embeddings":

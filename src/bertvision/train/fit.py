@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bertvision.console import progress
 from bertvision.errors import ConfigError, TrainingError
-from bertvision.feed.batches import Feed, StateBatch, batch_width
+from bertvision.feed.batches import Feed, StateBatch
 from bertvision.heads.base import Geometry, Head, run_head
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import HeadSpec, parse_head
@@ -78,6 +78,8 @@ class FitConfig(OptimConfig):
                 )
         if self.patience < 0:
             raise ConfigError(f"--patience must not be negative, not {self.patience}")
+        if not self.checkpoint_seconds >= 0:
+            raise ConfigError(f"--checkpoint-seconds must not be negative, not {self.checkpoint_seconds}")
         if not (self.activation_gb > 0 and math.isfinite(self.activation_gb)):
             raise ConfigError(f"--activation-gb must be a finite number above 0, not {self.activation_gb}")
         if not self.heads:
@@ -130,7 +132,7 @@ class FitRun:
         self.best: dict[str, dict[str, Tensor]] = {}
         self.steps = feed.num_batches(config.batch_size)
         self.epoch = self.batch = 0
-        self.longest = batch_width(self.encoder, int(feed.windows.lengths.max(initial=1)))
+        self.longest = int(feed.windows.lengths.max(initial=1))
         self.graphs = Graphs(config.batch_size, self.longest, self.encoder.device) if on_gpu else None
         self.groups: list[Group] = []
         self.pending: list[Pending] = []

@@ -26,6 +26,8 @@ class Graphs:
     def __init__(self, batch_size: int, tokens: int, device: torch.device) -> None:
         self.batch_size, self.tokens, self.device = batch_size, tokens, device
         self._pool = torch.cuda.graph_pool_handle()
+        # A stream of its own: when graphs are dropped, torch clears the workspaces of the stream they were made on.
+        self._stream = torch.cuda.Stream(device)
         self._buffers: dict[str, Tensor] = {}
         self._static: dict[tuple[int, ...], StateBatch] = {}
         self._captured: dict[tuple[int, tuple[int, ...]], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
@@ -67,6 +69,7 @@ class Graphs:
     def forget(self) -> None:
         """Drop all graphs: the groups were made anew."""
         self._captured.clear()
+        self._pool = torch.cuda.graph_pool_handle()  # a pool without graphs cannot be captured into again
         self._warm.clear()
         self._groups.clear()
 
@@ -84,7 +87,7 @@ class Graphs:
         if key not in self._captured:
             graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize()
-            with torch.cuda.graph(graph, pool=self._pool):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 losses = group.run(batch, step)
             self._captured[key] = (graph, losses)
         graph, losses = self._captured[key]

@@ -46,8 +46,8 @@ class OptimConfig:
             value = getattr(self, name)
             if not (value >= 0 and math.isfinite(value)):
                 raise ConfigError(f"{name} must be a finite number that is not negative, not {value}")
-        if self.seed < 0:
-            raise ConfigError(f"seed must not be negative, not {self.seed}")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must not be negative and lie below 2**63, not {self.seed}")
 
 
 def learning_rate(config: OptimConfig, step: int, total: int) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from bertvision.artifacts import atomic_folder
 from bertvision.config import to_mapping
@@ -18,7 +19,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.feed import Feed, FeedConfig, kept_in_memory, open_feed
-from bertvision.heads.base import check_task, head_class
+from bertvision.heads.base import Geometry, check_task, head_class
 from bertvision.heads.catalogue import expand
 from bertvision.heads.files import save_head
 from bertvision.heads.spec import HeadSpec, parse_head
@@ -45,7 +46,10 @@ def zoo_members(config: FitConfig) -> list[tuple[str, HeadSpec, int]]:
         check_task(head_class(spec.name), "span")
         seeds = config.seeds if spec.train.seed is None else (spec.train.seed,)
         for seed in seeds:
-            config.optim(spec, seed)  # settings that cannot work should fail before anything is trained
+            try:  # settings that cannot work should fail before anything is trained
+                config.optim(spec, seed)
+            except ConfigError as error:
+                raise ConfigError(f"head {text!r}: {error}") from error
             name = f"{spec.label}.seed{seed}"
             if not of_set and name in written:
                 raise ConfigError(f"--heads names {name} twice: remove one or give it another seed")
@@ -71,11 +75,11 @@ def _findable(about: dict[str, Any]) -> dict[str, Any]:
     return about if "path" in about or not folder.is_dir() else about | {"path": str(folder.resolve())}
 
 
-def _dev_scorer(feed: Feed, dev: Split, config: DecodeConfig) -> Evaluate:
+def _dev_scorer(feed: Feed, dev: Split, config: DecodeConfig, activation_gb: float) -> Evaluate:
     """F1 on dev at the decoding's threshold, of all heads in one walk."""
 
     def evaluate(heads: Any) -> dict[str, float]:
-        logits = span_logits(feed, heads, label="score on dev")
+        logits = span_logits(feed, heads, label="score on dev", activation_gb=activation_gb)
         scores = dict.fromkeys(logits, math.nan)
         for name, values in logits.items():
             if np.isfinite(values.start).all() and np.isfinite(values.end).all():
@@ -127,6 +131,12 @@ def fit_zoo(
     members = zoo_members(config)
     if config.scores_epochs and dev is None:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
+    geometry = Geometry(encoder.num_states, encoder.hidden)
+    with torch.device(
+        "meta"
+    ):  # a head that does not suit this encoder should fail before anything is written
+        for _, spec, seed in members:
+            spec.build(geometry, seed=seed)
     stage = Stage(folder, key, overwrite=overwrite)
     if stage.done:
         return stage
@@ -138,7 +148,7 @@ def fit_zoo(
             if dev_feed
             else open_feed(encoder, dev.windows, feed, label="encode dev", passes=config.epochs)
         )
-        evaluate = _dev_scorer(states, dev, decoding or DecodeConfig())
+        evaluate = _dev_scorer(states, dev, decoding or DecodeConfig(), config.activation_gb)
     fitted = fit(source, members, config, stage, evaluate=evaluate, tensorboard=tensorboard)
     about = {
         "task": "span",

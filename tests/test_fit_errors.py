@@ -1,0 +1,142 @@
+"""Wrong use of heads in a fit: one sentence that names the head and the way out, and nothing half-written."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cli_runner import bertvision, tree
+from fit_helpers import fixture_encoder as fixture_encoder
+from fit_helpers import fixture_feed as fixture_feed
+from fit_helpers import fixture_train as fixture_train
+from fit_helpers import run_of
+from torch import Tensor, nn
+
+from bertvision.errors import ConfigError
+from bertvision.feed import MemoryFeed
+from bertvision.heads import Geometry, Head, cost, parse_head, register
+from bertvision.heads.cost import activation_bytes
+from bertvision.train.group import rows_at_once
+
+BAD = {
+    "label head": (("tenney_small",), r"tenney_small\.v1 is a head for label and score tasks, not for span"),
+    "mistyped": (("adaptr",), "there is no head 'adaptr': did you mean adapter"),
+    "mistyped set": (("paper",), "did you mean papers"),
+    "set with options": (("papers:lr=1",), "is a set of heads and takes no options"),
+    "not for this encoder": (("cacnn:variant=ctx,maps=3",), "cacnn"),
+    "rate of one of many": (("last_state", "adapter:lr=nan"), "head 'adapter:lr=nan': lr must lie above 0"),
+    "seed of one": (("adapter:seed=-3",), "head 'adapter:seed=-3': seed must not be negative"),
+    "patience of one": (("adapter:patience=-1",), "patience of a head must not be negative"),
+    "patience without dev": (("adapter:patience=2",), "need --dev"),
+    "huge seed": (("last_state", "--seeds", str(10**30)), r"seed must not be negative and lie below"),
+    "huge size": (("adapter:size=99999999999999",), "size must be at most 1,000,000"),
+    "huge width": (("cacnn:variant=ctx,bank=99999999999999999",), "bank of cacnn must be widths"),
+    "lasso": (("head2toe:lasso=nan",), "lasso of head2toe must be at least 0, not nan"),
+    "stack": (("last_state", "--stack", "maybe"), "stack"),
+    "no memory": (("last_state", "--activation-gb", "0"), "--activation-gb must be a finite number above 0"),
+    "endless memory": (("last_state", "--activation-gb", "inf"), "--activation-gb must be a finite number"),
+    "checkpoints": (("last_state", "--checkpoint-seconds", "nan"), "--checkpoint-seconds must not be negative"),
+    "feed": (("last_state", "--feed.memory-gb", "nan"), "--feed.memory-gb must not be negative"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_use_is_one_sentence_and_writes_nothing(
+    case: str, tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    import re
+
+    words, expected = BAD[case]
+    out = tmp_path / "heads"
+    done = bertvision(
+        "fit", tiny_bert, "--train", toy_squad, "--max-seq-length", "96", "--out", out, "--heads", *words
+    )
+    assert done.code == 2
+    said = re.sub(r"[│╭╰─╮╯\s]+", " ", done.err)
+    assert re.search(expected, said), said
+    assert "Traceback" not in said
+    assert not out.exists() or tree(out) == {}
+
+
+def test_spaces_around_a_head_do_no_harm() -> None:
+    assert parse_head(" adapter : size = 8 ").config.size == 8
+
+
+# ---- a user's own head that the meta device cannot run
+
+
+@dataclass(frozen=True)
+class CountingConfig:
+    pass
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> type[Head]:
+    from bertvision.heads import base
+
+    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+
+    @register("counting.v1", CountingConfig)
+    class Counting(Head):
+        """Looks at values: how many tokens are real."""
+
+        def __init__(self, config: CountingConfig, geometry: Geometry) -> None:
+            super().__init__(config, geometry)
+            self.project = nn.Linear(geometry.hidden, geometry.outputs)
+
+        def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+            return self.project(states[-1]) * (1 + 1 / int(mask.sum()))
+
+    return Counting
+
+
+def test_a_head_that_looks_at_values_is_fitted_and_counted(counting: Any, feed: MemoryFeed) -> None:
+    price = cost(parse_head("counting"), Geometry(3, 32))
+    assert price.parameters == 66
+    assert price.flops_per_token is None
+    run = run_of(feed, "counting")
+    assert rows_at_once(run.fitted["counting.seed0"].head, 64, 4.0) > 10**6, "it reads a batch whole"
+    before = run.fitted["counting.seed0"].head.state_dict()["project.weight"].clone()
+    for batch in run.batches():
+        run.train_batch(batch)
+    assert not torch.equal(before, run.fitted["counting.seed0"].head.state_dict()["project.weight"])
+
+
+def test_a_head_that_looks_at_values_has_a_row(
+    counting: Any, tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    done = bertvision(
+        "fit", tiny_bert, "--train", toy_squad, "--max-seq-length", "96", "--out", tmp_path, "--heads", "counting"
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "counting.seed0" in done.out
+
+
+def test_a_config_that_can_change_is_refused() -> None:
+    @dataclass
+    class Loose:
+        size: int = 1
+
+    with pytest.raises(ValueError, match="must be a dataclass with frozen=True"):
+        register("loose.v1", Loose)(Head)
+
+
+# ---- what memory is counted
+
+
+def test_dropout_and_pair_scores_are_in_the_budget() -> None:
+    geometry, tokens = Geometry(3, 32), 50
+    plain, dropped = (parse_head(f"adapter:size=8{more}") for more in ("", ",dropout=0.5"))
+    more = activation_bytes(dropped, geometry, tokens=tokens) - activation_bytes(
+        plain, geometry, tokens=tokens
+    )
+    assert more >= 16 * 3 * tokens * 8, "drawing needs 16 bytes for each of L * T * a numbers"
+    head = parse_head("biaffine:size=8").build(geometry, seed=0)
+    assert head.loss_bytes(tokens) >= 3 * 4 * tokens**2
+    assert activation_bytes(head, geometry, tokens=tokens) > head.loss_bytes(tokens)
+
+
+def test_a_geometry_a_head_cannot_have_is_told_before_the_fit() -> None:
+    with pytest.raises(ConfigError, match="2 outputs"):
+        parse_head("biaffine").build(Geometry(3, 32, outputs=3), seed=0)
