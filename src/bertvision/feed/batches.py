@@ -101,8 +101,11 @@ class Feed(Protocol):
 
     encoder: Encoder
     windows: Windows
-    encode_seconds: float
-    """Time the encoder took so far."""
+
+    @property
+    def encode_seconds(self) -> float:
+        """Time the encoder took so far."""
+        ...
 
     def epoch(
         self, epoch: int, *, batch_size: int, seed: int, start: int = 0, place: Place | None = None

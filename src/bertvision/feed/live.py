@@ -1,6 +1,6 @@
 """States straight from the encoder: nothing is kept, every pass costs a forward pass."""
 
-import time
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,11 +11,15 @@ from torch import Tensor
 from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.timing import Clock
 from bertvision.feed.batches import Place, StateBatch, call_tokens, num_batches, widths
 from bertvision.feed.plan import HEAD_RUN, cut_by_tokens, epoch_batches, group_calls
 from bertvision.shapes import Float
 
 __all__ = ["LiveFeed"]
+
+_UNREAD = 32
+"""Calls whose time is not read yet: reading it at once would wait for the device."""
 
 
 class LiveFeed:
@@ -24,11 +28,17 @@ class LiveFeed:
     def __init__(self, encoder: Encoder, windows: Windows, *, tokens_per_call: int = 0) -> None:
         self.encoder, self.windows = encoder, windows
         self.tokens_per_call = call_tokens(encoder, tokens_per_call)
-        self.encode_seconds = 0.0
+        self._seconds = 0.0
+        self._clocks: deque[Clock] = deque()
         self.labels = torch.from_numpy(windows.labels.astype(np.int64)).to(encoder.device)
         self.bounds = torch.from_numpy(windows.context.astype(np.int64)).to(encoder.device)
         self.widths = widths(encoder, windows.lengths)
         self.lengths = torch.from_numpy(windows.lengths).to(encoder.device)
+
+    @property
+    def encode_seconds(self) -> float:
+        """Time the encoder took so far; on a GPU this waits for it."""
+        return self._seconds + sum(clock.seconds() for clock in self._clocks)
 
     def num_batches(self, batch_size: int) -> int:
         return num_batches(self.windows, batch_size)
@@ -66,7 +76,7 @@ class LiveFeed:
 
     def _encode(self, indices: NDArray[np.int64]) -> tuple[Float[Tensor, "B T H"], ...]:
         """One encoder call."""
-        began = time.perf_counter()
+        clock = Clock(self.encoder.device)
         tokens = collate(
             self.windows,
             indices,
@@ -75,8 +85,10 @@ class LiveFeed:
             width=int(self.widths[indices].max()),
         )
         layers = self.encoder.layer_states(tokens)
-        # On a GPU this is the time to launch, not to compute: waiting for the device here would slow the walk.
-        self.encode_seconds += time.perf_counter() - began
+        clock.stop()
+        self._clocks.append(clock)
+        if len(self._clocks) > _UNREAD:  # by now the device is through with it
+            self._seconds += self._clocks.popleft().seconds()
         return layers
 
     def _batch(self, states: Float[Tensor, "L B T H"], indices: NDArray[np.int64]) -> StateBatch:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bertvision.console import progress
+from bertvision.encoder.timing import Clock
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.feed.batches import Feed, StateBatch
 from bertvision.heads.base import Geometry, Head, run_head
@@ -29,7 +30,6 @@ from bertvision.train.group import FittedHead, Group, make_groups
 from bertvision.train.log import MetricsLog
 from bertvision.train.optim import OptimConfig, make_optimizer
 from bertvision.train.stage import Stage
-from bertvision.train.timing import Clock
 
 __all__ = ["Evaluate", "FitConfig", "FitRun", "FittedHead", "fit"]
 
