@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_heads import shaken as shaken_head
 from torch import Tensor
 from torch.func import functional_call, stack_module_state
 
@@ -37,13 +38,7 @@ def inputs(*, windows: int = 3, tokens: int = 11, hidden: int = 5) -> tuple[Tens
 
 
 def shaken(text: str, geometry: Geometry = SMALL) -> Any:
-    """A head with every parameter far from its initial value, so that none can be forgotten unseen."""
-    head = parse_head(text).build(geometry, seed=0).eval()
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
-    return head
+    return shaken_head(text, geometry)
 
 
 # ---- counts

@@ -59,6 +59,8 @@ def main(args: HeadsArgs) -> None:
     for flag in ("layers", "hidden", "tokens", "encoder_parameters"):
         if (value := getattr(args, flag)) is not None and value < 1:
             raise ConfigError(f"--{flag.replace('_', '-')} must be at least 1, not {value}")
+        if flag != "encoder_parameters" and getattr(args, flag) > 10**6:
+            raise ConfigError(f"--{flag} must be at most 1,000,000, not {getattr(args, flag)}")
     shapes = {
         "span": Geometry(args.layers + 1, args.hidden),
         "label": Geometry(args.layers + 1, args.hidden, task="label", pooled=args.pooler),

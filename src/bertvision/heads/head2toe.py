@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, register
-from bertvision.heads.ladder import unit_scale
-from bertvision.heads.layers import check_at_least
+from bertvision.heads.layers import check_at_least, unit_scale
 from bertvision.shapes import Bool, Float
 
 __all__ = ["Head2Toe", "Head2ToeConfig"]

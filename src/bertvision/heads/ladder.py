@@ -25,20 +25,10 @@ from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, glorot_linear, register
-from bertvision.heads.layers import Dropout, check_at_least, check_rate, gelu
+from bertvision.heads.layers import Dropout, check_at_least, check_rate, gelu, unit_scale
 from bertvision.shapes import Bool, Float
 
-__all__ = ["Ladder", "LadderConfig", "TokenMixing", "running_mean_gates", "unit_scale"]
-
-
-def unit_scale(states: Float[Tensor, "*batch H"]) -> Float[Tensor, "*batch 1"]:
-    """1 / rms of every state, in float32: a linear map's result times this is the map of the scaled state.
-
-    Scaling behind the map keeps a head from writing a scaled copy of all states.
-    """
-    kind = torch.promote_types(states.dtype, torch.float32)
-    norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True, dtype=kind)
-    return math.sqrt(states.shape[-1]) / norm.clamp(min=1e-6)
+__all__ = ["Ladder", "LadderConfig", "TokenMixing", "running_mean_gates"]
 
 
 def running_mean_gates(states: int, size: int) -> Float[Tensor, "L a"]:

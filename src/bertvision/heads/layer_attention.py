@@ -27,8 +27,7 @@ from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, glorot_linear, register
-from bertvision.heads.ladder import unit_scale
-from bertvision.heads.layers import check_at_least
+from bertvision.heads.layers import check_at_least, unit_scale
 from bertvision.shapes import Bool, Float
 
 __all__ = ["LayerAttention", "LayerAttentionConfig"]

@@ -7,6 +7,7 @@ head does the same whoever is fitted beside it, stacked with others or alone, re
 fit needs no random state.
 """
 
+import math
 import zlib
 from typing import Literal
 
@@ -26,6 +27,7 @@ __all__ = [
     "pack",
     "set_noise",
     "truncated_normal_",
+    "unit_scale",
     "unpack",
     "wide",
 ]
@@ -49,6 +51,16 @@ def wide(weight: Float[Tensor, "*lead rows columns"], like: Tensor) -> Float[Ten
     """
     missing = -weight.shape[-2] % 8 if like.is_cuda else 0
     return F.pad(weight, (0, 0, 0, missing)) if missing else weight
+
+
+def unit_scale(states: Float[Tensor, "*batch H"]) -> Float[Tensor, "*batch 1"]:
+    """1 / rms of every state, in float32: a linear map's result times this is the map of the scaled state.
+
+    Scaling behind the map keeps a head from writing a scaled copy of all states.
+    """
+    kind = torch.promote_types(states.dtype, torch.float32)
+    norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True, dtype=kind)
+    return math.sqrt(states.shape[-1]) / norm.clamp(min=1e-6)
 
 
 def check_at_least(head: str, name: str, value: float, least: float, most: float = 1e6) -> None:

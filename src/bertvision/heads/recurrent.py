@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertvision.heads.base import Geometry, Head, glorot_linear, register
-from bertvision.heads.ladder import running_mean_gates, unit_scale
-from bertvision.heads.layers import Dropout, check_at_least, check_rate
+from bertvision.heads.ladder import running_mean_gates
+from bertvision.heads.layers import Dropout, check_at_least, check_rate, unit_scale
 from bertvision.shapes import Bool, Float
 
 __all__ = ["Recurrent", "RecurrentConfig"]

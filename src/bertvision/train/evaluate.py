@@ -65,8 +65,7 @@ def _in_parts(head: Head, batch: StateBatch, activation_gb: float) -> Float[Tens
     B, T = batch.mask.shape
     rows = B
     if B > 1 and isinstance(head, Head):  # one window cannot be cut, and a plain module is not measured
-        with torch.enable_grad():  # without gradients nothing is kept, and nothing would be measured
-            rows = max(1, rows_at_once(head, T, activation_gb))
+        rows = max(1, rows_at_once(head, T, activation_gb))
     if rows >= B:
         return run_head(head, batch)
     return torch.cat([run_head(head, batch.rows(slice(i, i + rows))) for i in range(0, B, rows)])
