@@ -9,9 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertvision.data.kept import Positions
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
+from bertvision.feed.reading import Reading
 from bertvision.shapes import Bool, Float, Int
 
 __all__ = ["Feed", "FeedConfig", "Place", "StateBatch", "call_tokens", "num_batches", "widths"]
@@ -31,12 +33,23 @@ class FeedConfig:
     tokens_per_call: int = 0
     """Tokens the encoder reads in one call, pads included; 0 = 4,096 on a CPU, and on a GPU as many as give it
     enough to do."""
+    layers: tuple[int, ...] = ()
+    """Hidden states heads read, 0 = embedding output, -1 = last layer; none = all."""
+    positions: Positions = "all"
+    """Tokens whose states heads read: all, the one that stands for no answer (cls), or that one and the
+    paragraph's (context)."""
 
     def __post_init__(self) -> None:
         if self.tokens_per_call < 0:
             raise ConfigError(f"--feed.tokens-per-call must not be negative, not {self.tokens_per_call}")
         if not self.memory_gb >= 0:
             raise ConfigError(f"--feed.memory-gb must not be negative, not {self.memory_gb}")
+        _ = self.reading  # refuses unknown positions
+
+    @property
+    def reading(self) -> Reading:
+        """Which states heads read."""
+        return Reading(self.layers, self.positions)
 
 
 @dataclass(frozen=True)
@@ -97,10 +110,26 @@ def num_batches(windows: Windows, batch_size: int) -> int:
 
 
 class Feed(Protocol):
-    """Batches of states with their labels; the same batches whichever source is behind them."""
+    """Batches of states with their labels; the same batches whichever source is behind them.
+
+    A batch has as many states as `layers` names and as many tokens as its windows have in `kept`; its mask, labels
+    and bounds count in `kept`. Which windows share a batch follows from the whole windows, whatever is read.
+    """
 
     encoder: Encoder
     windows: Windows
+    """The whole windows: what logits and answers count in."""
+    kept: Windows
+    """The same with only the tokens whose states are handed out; the same object where that is all of them."""
+    reading: Reading
+    """Which states are handed out."""
+    layers: tuple[int, ...]
+    """Their numbers in the encoder, in the order of the batches."""
+
+    @property
+    def num_states(self) -> int:
+        """States handed out for a token."""
+        ...
 
     @property
     def encode_seconds(self) -> float:

@@ -1,19 +1,25 @@
-"""States straight from the encoder: nothing is kept, every pass costs a forward pass."""
+"""States straight from the encoder: nothing is kept, every pass costs a forward pass.
+
+Where only some layers or positions are read, the encoder still sees whole windows; what it gives is cut on the way
+into the batch, without a copy in between.
+"""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertvision.data.kept import keep_tokens, kept_tokens
 from bertvision.data.windows import Windows
-from bertvision.encoder.batch import collate
+from bertvision.encoder.batch import collate, padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.timing import Clock
 from bertvision.feed.batches import Place, StateBatch, call_tokens, num_batches, widths
 from bertvision.feed.plan import HEAD_RUN, cut_by_tokens, epoch_batches, group_calls
+from bertvision.feed.reading import EVERYTHING, Reading
 from bertvision.shapes import Float
 
 __all__ = ["LiveFeed"]
@@ -25,15 +31,36 @@ _UNREAD = 32
 class LiveFeed:
     """Runs the encoder on large calls and cuts them into the heads' batches."""
 
-    def __init__(self, encoder: Encoder, windows: Windows, *, tokens_per_call: int = 0) -> None:
-        self.encoder, self.windows = encoder, windows
+    def __init__(
+        self,
+        encoder: Encoder,
+        windows: Windows,
+        *,
+        tokens_per_call: int = 0,
+        reading: Reading = EVERYTHING,
+    ) -> None:
+        self.encoder, self.windows, self.reading = encoder, windows, reading
+        self.layers = reading.numbers(encoder.num_states)
+        self.kept = windows
+        self._positions: NDArray[np.int64] | None = None  # (kept tokens,) where each stands in its window
+        if reading.positions != "all":
+            mask = kept_tokens(windows, reading.positions)
+            self.kept = keep_tokens(windows, mask)
+            self._positions = np.flatnonzero(mask) - np.repeat(windows.offsets[:-1], self.kept.lengths)
         self.tokens_per_call = call_tokens(encoder, tokens_per_call)
         self._seconds = 0.0
         self._clocks: deque[Clock] = deque()
-        self.labels = torch.from_numpy(windows.labels.astype(np.int64)).to(encoder.device)
-        self.bounds = torch.from_numpy(windows.context.astype(np.int64)).to(encoder.device)
+        self.labels = torch.from_numpy(self.kept.labels.astype(np.int64)).to(encoder.device)
+        self.bounds = torch.from_numpy(self.kept.context.astype(np.int64)).to(encoder.device)
+        self.lengths = torch.from_numpy(self.kept.lengths).to(encoder.device)
         self.widths = widths(encoder, windows.lengths)
-        self.lengths = torch.from_numpy(windows.lengths).to(encoder.device)
+        """(W,) how wide an encoder call is whose longest window this is."""
+        self.kept_widths = self.widths if self.kept is windows else widths(encoder, self.kept.lengths)
+        """(W,) how wide a batch is whose longest window this is."""
+
+    @property
+    def num_states(self) -> int:
+        return len(self.layers)
 
     @property
     def encode_seconds(self) -> float:
@@ -60,10 +87,13 @@ class LiveFeed:
                 batch = batches[number]
                 if states is None:
                     done = 0
-                    shape = (len(layers), len(batch), int(self.widths[batch].max()), self.encoder.hidden)
+                    shape = self._shape(batch)
                     states = place(shape, layers[0].dtype) if place else None
                     states = layers[0].new_empty(shape) if states is None else states
-                _fill(states, [layer[row : row + len(piece)] for layer in layers], done)
+                if self._positions is None:
+                    _fill(states, [layer[row : row + len(piece)] for layer in layers], done)
+                else:
+                    self._gather(states[:, done : done + len(piece)], layers, piece, row)
                 row, done = row + len(piece), done + len(piece)
                 if done == len(batch):
                     yield self._batch(states, batch)
@@ -72,10 +102,23 @@ class LiveFeed:
 
     def walk(self) -> Iterator[StateBatch]:
         for call in cut_by_tokens(self.widths, self.tokens_per_call):
-            yield self._batch(torch.stack(self._encode(call)), call)
+            yield self.read(call)
+
+    def read(self, indices: NDArray[np.int64]) -> StateBatch:
+        """One encoder call on exactly these windows."""
+        layers = self._encode(indices)
+        if self._positions is None:
+            return self._batch(torch.stack(layers), indices)
+        states = layers[0].new_empty(self._shape(indices))
+        self._gather(states, layers, indices, 0)
+        return self._batch(states, indices)
+
+    def _shape(self, indices: NDArray[np.int64]) -> tuple[int, int, int, int]:
+        """(L, B, T, H) of a batch of these windows."""
+        return (len(self.layers), len(indices), int(self.kept_widths[indices].max()), self.encoder.hidden)
 
     def _encode(self, indices: NDArray[np.int64]) -> tuple[Float[Tensor, "B T H"], ...]:
-        """One encoder call."""
+        """One encoder call: the layers that are read, of all tokens."""
         clock = Clock(self.encoder.device)
         tokens = collate(
             self.windows,
@@ -84,12 +127,28 @@ class LiveFeed:
             device=self.encoder.device,
             width=int(self.widths[indices].max()),
         )
-        layers = self.encoder.layer_states(tokens)
+        states = self.encoder.layer_states(tokens)
         clock.stop()
         self._clocks.append(clock)
         if len(self._clocks) > _UNREAD:  # by now the device is through with it
             self._seconds += self._clocks.popleft().seconds()
-        return layers
+        return tuple(states[number] for number in self.layers)
+
+    def _gather(
+        self,
+        target: Float[Tensor, "L b T H"],
+        layers: Sequence[Float[Tensor, "B t H"]],
+        indices: NDArray[np.int64],
+        row: int,
+    ) -> None:
+        """Write the kept tokens of the windows `indices`, which begin at `row` of the call, into `target`."""
+        assert self._positions is not None
+        flat, _ = padded_positions(self.kept, indices, width=target.shape[2])
+        rows = np.arange(row, row + len(indices))[:, None]
+        source = rows * layers[0].shape[1] + self._positions[flat]  # (b, T) in the call's B * t tokens
+        index = torch.from_numpy(source.reshape(-1)).to(target.device, non_blocking=True)
+        for out, layer in zip(target, layers, strict=True):
+            torch.index_select(layer.flatten(0, 1), 0, index, out=out.view(-1, out.shape[-1]))
 
     def _batch(self, states: Float[Tensor, "L B T H"], indices: NDArray[np.int64]) -> StateBatch:
         chosen = torch.from_numpy(indices).to(self.labels.device, non_blocking=True)

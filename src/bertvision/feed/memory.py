@@ -1,6 +1,6 @@
 """States computed once and kept in memory, in half precision and without pads.
 
-Layout: one tensor (L, N, H) for all N real tokens of all windows, so that a batch is one gather along N.
+Layout: one tensor (L, N, H) for all N tokens of all windows that are read, so that a batch is one gather along N.
 Even the first epoch reads the rounded copy: a run that was killed and encodes anew gives the same numbers.
 """
 
@@ -19,6 +19,7 @@ from bertvision.errors import EncoderError
 from bertvision.feed.batches import Place, StateBatch, num_batches
 from bertvision.feed.live import LiveFeed
 from bertvision.feed.plan import HEAD_RUN, cut_by_tokens, epoch_batches
+from bertvision.feed.reading import EVERYTHING, Reading
 
 __all__ = ["MemoryFeed"]
 
@@ -27,13 +28,21 @@ class MemoryFeed:
     """Encodes all windows when built; every later pass only reads."""
 
     def __init__(
-        self, encoder: Encoder, windows: Windows, *, tokens_per_call: int = 0, label: str = "encode"
+        self,
+        encoder: Encoder,
+        windows: Windows,
+        *,
+        tokens_per_call: int = 0,
+        reading: Reading = EVERYTHING,
+        label: str = "encode",
     ) -> None:
-        self.encoder, self.windows = encoder, windows
-        live = LiveFeed(encoder, windows, tokens_per_call=tokens_per_call)
+        self.encoder, self.windows, self.reading = encoder, windows, reading
+        live = LiveFeed(encoder, windows, tokens_per_call=tokens_per_call, reading=reading)
+        self.kept, self.layers = live.kept, live.layers
         self.tokens_per_call = live.tokens_per_call
-        self.labels, self.bounds, self.widths = live.labels, live.bounds, live.widths
-        shape = (encoder.num_states, windows.num_tokens, encoder.hidden)
+        self.labels, self.bounds = live.labels, live.bounds
+        self.widths, self.kept_widths = live.widths, live.kept_widths
+        shape = (len(self.layers), self.kept.num_tokens, encoder.hidden)
         # What the encoder gives in bf16 is kept as it is.
         dtype = torch.bfloat16 if encoder.state_dtype == torch.bfloat16 else torch.float16
         self.store = torch.empty(shape, dtype=dtype, device=encoder.device)  # (L, N, H)
@@ -54,9 +63,13 @@ class MemoryFeed:
 
     def _tokens(self, indices: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         """Positions in the store (B, T) and the mask (B, T)."""
-        flat, mask = padded_positions(self.windows, indices, width=int(self.widths[indices].max()))
+        flat, mask = padded_positions(self.kept, indices, width=int(self.kept_widths[indices].max()))
         device = self.store.device
         return torch.from_numpy(flat).to(device), torch.from_numpy(mask).to(device)
+
+    @property
+    def num_states(self) -> int:
+        return len(self.layers)
 
     def num_batches(self, batch_size: int) -> int:
         return num_batches(self.windows, batch_size)
