@@ -170,7 +170,8 @@ class GivenFeed:
     """The windows' tokens with given states, two windows a batch, pads poisoned."""
 
     def __init__(self, windows: Windows, states: np.ndarray) -> None:
-        self.windows, self.states = windows, states
+        self.windows = self.kept = windows
+        self.states = states
         self.encoder = SimpleNamespace(autocast=lambda: torch.autocast("cpu", enabled=False))
 
     def walk(self) -> Iterator[Any]:

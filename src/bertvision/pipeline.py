@@ -21,7 +21,7 @@ from bertvision.config import dump_yaml, to_mapping
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import ConfigError
-from bertvision.feed import Feed, FeedConfig, open_feed
+from bertvision.feed import Feed, FeedConfig, LiveFeed, open_feed
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
 from bertvision.report.card import card
@@ -102,10 +102,12 @@ def run(config: RunConfig, *, command: str) -> dict[str, Any]:
     if not config.train or not config.dev:
         raise ConfigError("--train and --dev must both be given (or neither, which runs the demo)")
     zoo_members(config.fit)  # a mistyped head should fail now, not after the fine-tuning
+    config.feed.reading.check_spans()
     began = time.monotonic()
     out = config.out
     check_output(out)
     encoder = Encoder.load(config.encoder, device=config.device, precision=config.precision)
+    config.feed.reading.numbers(encoder.num_states)  # so should a layer there is not
     splits = _splits(config, encoder)
     record = _Record(config, command)
     record.begin()
@@ -240,10 +242,7 @@ class _Run:
         self._evaluate(name, heads, stage, feeds)
 
     def _evaluate(self, name: str, heads: dict[Path, Head], stage: Stage, feeds: "_Feeds") -> None:
-        logits = {
-            split: logits_of(heads, self.splits[split], split, lambda split=split: feeds(split))
-            for split in self.eval_names
-        }
+        logits = {split: self._logits(heads, stage, split, feeds) for split in self.eval_names}
         groups: dict[str, list[Path]] = {}
         for folder in heads:
             info = stage.results["heads"].get(folder.name)
@@ -253,6 +252,16 @@ class _Run:
         ]
         self.entries += entries
         self._ensembles(name, entries, logits)
+
+    def _logits(
+        self, heads: dict[Path, Head], stage: Stage, split: str, feeds: "_Feeds"
+    ) -> dict[Path, SpanLogits]:
+        """Logits of all heads from one walk; from two where the zoo reads less than the snapshot's own head."""
+        zoo = {path: head for path, head in heads.items() if path.parent == stage.folder or not feeds.cut}
+        own = {path: head for path, head in heads.items() if path not in zoo}
+        data = self.splits[split]
+        logits = logits_of(own, data, split, lambda: feeds.whole(split))
+        return logits | logits_of(zoo, data, split, lambda: feeds(split))
 
     def _score(self, members: dict[str, list[SpanLogits]]) -> dict[str, SystemScores]:
         """Scores on dev, then on test at dev's thresholds."""
@@ -355,3 +364,13 @@ class _Feeds:
                 passes=passes,
             )
         return self._kept[name]
+
+    @property
+    def cut(self) -> bool:
+        """Whether fitted heads read only a part of the states."""
+        return not self.config.feed.reading.whole(self.encoder.num_states)
+
+    def whole(self, name: str) -> Feed:
+        """All states, read once: for the snapshot's own head."""
+        windows, tokens = self.splits[name].windows, self.config.feed.tokens_per_call
+        return LiveFeed(self.encoder, windows, tokens_per_call=tokens)

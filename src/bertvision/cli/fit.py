@@ -69,6 +69,7 @@ def main(args: FitArgs) -> None:
     from bertvision.train.zoo import encoder_reference, fit_zoo, zoo_members
 
     zoo_members(args.fit)  # a mistyped head should fail before the encoder is loaded
+    args.feed.reading.check_spans()
     if args.fit.scores_epochs and not args.dev:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     check_output(args.out)

@@ -23,7 +23,7 @@ OptionalFloat = Annotated[float | None, tyro.conf.arg(metavar="FLOAT")]
 OptionalText = Annotated[str | None, tyro.conf.arg(metavar="STR")]
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
 
-_NUMBERS = ("snapshots", "seeds")
+_NUMBERS = ("snapshots", "seeds", "layers")
 """Flags with several numbers: a comma separates them as well as a space."""
 
 

@@ -148,9 +148,8 @@ def _what(config: Mapping[str, Any]) -> str:
         else "A question-answering head"
     )
     kind = str((config.get("head") or {}).get("name") or "")
-    states = "the last hidden state" if kind.startswith("last_state") else "the hidden states of all layers"
     snapshot = "a fine-tuned snapshot of " if encoder.get("path") else ""
-    said += f" that reads {states} of {snapshot}{_inline(name)}, which stays frozen."
+    said += f" that reads {_states(config, kind)} of {snapshot}{_inline(name)}, which stays frozen."
     said += (
         " Given a question and a text it returns the span that answers the question, or says that the text"
     )
@@ -159,6 +158,26 @@ def _what(config: Mapping[str, Any]) -> str:
     lines = [("Head", kind), ("Encoder fingerprint", mark), ("bertvision", config.get("bertvision"))]
     listed = "\n".join(f"- {title}: `{_inline(value)}`" for title, value in lines if value)
     return f"{said}\n\n{listed}" if listed else said
+
+
+_PLACES = {
+    "context": " at the paragraph's tokens and the one for no answer",
+    "cls": " at the token for no answer",
+}
+
+
+def _states(config: Mapping[str, Any], kind: str) -> str:
+    """What the head reads, in words; a config without "states" reads everything."""
+    reading = config.get("states")
+    reading = reading if isinstance(reading, Mapping) else {}
+    numbers, last = reading.get("layers") or [], kind.startswith("last_state")
+    if not numbers:
+        said = "the last hidden state" if last else "the hidden states of all layers"
+    elif last or len(numbers) == 1:
+        said = f"hidden state {_inline(numbers[-1])} (0 is the embedding output)"
+    else:
+        said = f"the hidden states {_inline(', '.join(map(str, numbers)))} (0 is the embedding output)"
+    return said + _PLACES.get(str(reading.get("positions")), "")
 
 
 def _scores_section(metrics: Mapping[str, Any]) -> str:

@@ -7,6 +7,9 @@ answered (`SpanLogits.pairs`), and as marginals, which stand where another head'
 
 Their softmax over a window is the probability of a start, or of an end, under the head.
 
+Logits stand for whole windows, whatever the heads read (feed/reading.py): heads that read different tokens are
+decoded, saved and joined alike. A token whose states were not read is neither start nor end.
+
 A batch of a walk is as large as the encoder likes it. A head that would take more memory for it than `activation_gb`
 reads it in several parts; what a training step keeps is the measure, which evaluation stays below.
 """
@@ -19,15 +22,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertvision.console import progress
+from bertvision.data.kept import kept_tokens
+from bertvision.data.windows import Windows
 from bertvision.encoder.batch import padded_positions
+from bertvision.encoder.encoder import Encoder
 from bertvision.feed.batches import Feed, StateBatch
+from bertvision.feed.live import LiveFeed
+from bertvision.feed.reading import Reading
 from bertvision.heads.base import Head, run_head
 from bertvision.shapes import Bool, Float
 from bertvision.tasks.span.logits import SpanLogits
 from bertvision.tasks.span.loss import pair_scores
 from bertvision.train.group import rows_at_once
 
-__all__ = ["marginals", "span_logits"]
+__all__ = ["NOT_READ", "live_logits", "marginals", "span_logits"]
+
+# The logit of a token no head saw. Its probability is 0 in float64 beside any logit a head gives. It is finite,
+# because logits are checked for that, and sums of it (start and end, the members of a product) stay far above
+# -1e38, where decoding stops to take a span for one, and above the end of float32.
+NOT_READ = -1e30
 
 _CELLS = 1 << 24  # pair scores of one chunk: 64 MB
 
@@ -36,28 +49,50 @@ _CELLS = 1 << 24  # pair scores of one chunk: 64 MB
 def span_logits(
     feed: Feed, heads: Mapping[str, Head], *, label: str = "evaluate", activation_gb: float = 4.0
 ) -> dict[str, SpanLogits]:
-    """Start and end logits of every head for every real token of the feed."""
+    """Start and end logits of every head for every token of the feed's whole windows."""
     tokens = feed.windows.num_tokens
-    logits = {name: np.empty((2, tokens), dtype=np.float32) for name in heads}
+    read: NDArray[np.int64] | None = None  # (kept tokens,) where each stands in the whole windows
+    if feed.kept is not feed.windows:
+        read = np.flatnonzero(kept_tokens(feed.windows, feed.reading.positions))
+    logits = {name: np.full((2, tokens), NOT_READ, dtype=np.float32) for name in heads}
     pairs: dict[str, NDArray[np.float32]] = {}
     for head in heads.values():
         head.eval()
     with progress(label, len(feed.windows), unit="windows") as bar:
         for batch in feed.walk():
-            flat, mask = padded_positions(feed.windows, batch.windows)
+            flat, mask = padded_positions(feed.kept, batch.windows)
+            own = flat[mask] if read is None else read[flat[mask]]
             for name, head in heads.items():
                 with feed.encoder.autocast():
                     output = _in_parts(head, batch, activation_gb)  # (B, T, 2), or (B, T, 2 + 2r)
                 if (width := output.shape[-1]) > 2:
                     if name not in pairs:
-                        pairs[name] = np.empty((tokens, width), dtype=np.float32)
-                    pairs[name][flat[mask]] = output.float()[batch.mask].cpu().numpy()
+                        pairs[name] = np.zeros((tokens, width), dtype=np.float32)
+                        pairs[name][:, :2] = NOT_READ
+                    pairs[name][own] = output.float()[batch.mask].cpu().numpy()
                     output = marginals(output, batch.mask)
-                logits[name][:, flat[mask]] = output.float()[batch.mask].T.cpu().numpy()
+                logits[name][:, own] = output.float()[batch.mask].T.cpu().numpy()
             bar.advance(len(batch.windows))
     return {
         name: SpanLogits(start=both[0], end=both[1], pairs=pairs.get(name)) for name, both in logits.items()
     }
+
+
+def live_logits(
+    encoder: Encoder,
+    windows: Windows,
+    heads: Mapping[str, tuple[Head, Reading]],
+    *,
+    label: str = "evaluate",
+    tokens_per_call: int = 0,
+) -> dict[str, SpanLogits]:
+    """Logits of heads that may read different states, straight from the encoder: one walk for each reading."""
+    logits: dict[str, SpanLogits] = {}
+    for reading in dict.fromkeys(reading for _, reading in heads.values()):
+        own = {name: head for name, (head, theirs) in heads.items() if theirs == reading}
+        feed = LiveFeed(encoder, windows, tokens_per_call=tokens_per_call, reading=reading)
+        logits |= span_logits(feed, own, label=label)
+    return {name: logits[name] for name in heads}
 
 
 def _in_parts(head: Head, batch: StateBatch, activation_gb: float) -> Float[Tensor, "B T outputs"]:

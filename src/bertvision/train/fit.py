@@ -121,7 +121,7 @@ class FitRun:
     def __init__(self, feed: Feed, specs: Sequence[tuple[str, HeadSpec, int]], config: FitConfig) -> None:
         self.feed, self.config = feed, config
         self.encoder = feed.encoder
-        geometry = Geometry(self.encoder.num_states, self.encoder.hidden)
+        geometry = Geometry(feed.num_states, self.encoder.hidden)
         on_gpu = self.encoder.device.type == "cuda"
         self.fitted: dict[str, FittedHead] = {}
         for name, spec, seed in specs:
@@ -132,7 +132,7 @@ class FitRun:
         self.best: dict[str, dict[str, Tensor]] = {}
         self.steps = feed.num_batches(config.batch_size)
         self.epoch = self.batch = 0
-        self.longest = int(feed.windows.lengths.max(initial=1))
+        self.longest = int(feed.kept.lengths.max(initial=1))
         self.graphs = Graphs(config.batch_size, self.longest, self.encoder.device) if on_gpu else None
         self.groups: list[Group] = []
         self.pending: list[Pending] = []

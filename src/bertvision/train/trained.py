@@ -15,14 +15,15 @@ from bertvision.config import from_mapping
 from bertvision.data.examples import SpanData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder, Precision
-from bertvision.errors import ArtifactError, EncoderError
-from bertvision.feed import FeedConfig, LiveFeed
+from bertvision.errors import ArtifactError, ConfigError, EncoderError
+from bertvision.feed import FeedConfig
+from bertvision.feed.reading import EVERYTHING, Reading
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.ensemble import Combination, combine
 from bertvision.tasks.span.logits import SpanLogits
-from bertvision.train.evaluate import span_logits
+from bertvision.train.evaluate import live_logits
 from bertvision.train.splits import Split, window_split
 
 __all__ = ["Trained", "join", "load_encoder", "logits_of_trained", "read_trained"]
@@ -34,6 +35,8 @@ class Trained:
 
     folder: Path
     heads: list[Head]
+    readings: list[Reading]
+    """Which states each head reads: what it was fitted on."""
     windows: WindowConfig
     encoder: str
     """Where the encoder is: a folder or a name."""
@@ -50,6 +53,11 @@ class Trained:
     def name(self) -> str:
         """A short name for tables and folders; a snapshot's own head goes by the snapshot's."""
         return self.folder.parent.name if self.folder.name == "head" else self.folder.name
+
+    @property
+    def readers(self) -> list[tuple[Head, Reading]]:
+        """Its heads, each with the states it reads."""
+        return list(zip(self.heads, self.readings, strict=True))
 
     def decoding(self) -> DecodeConfig:
         """How this system's logits become answers: as its threshold was tuned, at that threshold."""
@@ -86,6 +94,7 @@ def read_trained(folder: str | Path) -> Trained:
     return Trained(
         folder=folder,
         heads=[head for head, _ in loaded],
+        readings=[_reading(about, member) for about, member in zip(abouts, members, strict=True)],
         windows=from_mapping(WindowConfig, abouts[0]["windows"], source=str(members[0] / "config.json")),
         encoder=_encoder_source(members[0], abouts[0]["encoder"]),
         fingerprint=fingerprints.pop(),
@@ -100,6 +109,22 @@ def _best_of_run(folder: Path) -> Path:
     if not best:
         raise ArtifactError(f"{folder} has no best head: name one of the folders under {folder / 'fit'}")
     return folder / best[-1]["folder"]
+
+
+def _reading(about: dict[str, Any], folder: Path) -> Reading:
+    """Folders that say nothing of it hold heads that read everything."""
+    if "states" not in about:
+        return EVERYTHING
+    source = str(folder / "config.json")
+    try:
+        reading = from_mapping(Reading, about["states"], source=source)
+    except (ConfigError, AttributeError) as error:
+        raise ArtifactError(f"{source} does not say which states the head reads: fit it again") from error
+    if len(reading.layers) != about["geometry"]["states"]:
+        raise ArtifactError(
+            f"{source} names {len(reading.layers)} states for a head of {about['geometry']['states']}: fit it again"
+        )
+    return reading
 
 
 def _encoder_source(folder: Path, about: dict[str, Any]) -> str:
@@ -126,7 +151,7 @@ def load_encoder(
     if source.fingerprint != trained.fingerprint:
         ours, theirs = trained.heads[0].geometry, (source.num_states, source.hidden)
         size = ""
-        if (ours.states, ours.hidden) != theirs:
+        if trained.readings[0] == EVERYTHING and (ours.states, ours.hidden) != theirs:
             size = f", which has {theirs[0]} states of {theirs[1]} and not {ours.states} of {ours.hidden}"
         raise ArtifactError(
             f"{trained.folder} was fitted on another encoder (fingerprint {trained.fingerprint[:12]}) than "
@@ -149,15 +174,23 @@ def logits_of_trained(
     precision: Precision = "auto",
     feed: FeedConfig | None = None,
 ) -> list[tuple[Split, SpanLogits]]:
-    """Logits of every system on `data`, in their order; systems on one encoder share one walk."""
+    """Logits of every system on `data`, in their order; heads that read the same states share one walk."""
     done: dict[int, tuple[Split, SpanLogits]] = {}
     feed = feed or FeedConfig()
+    if feed.reading != EVERYTHING:
+        raise ConfigError(
+            "--feed.layers and --feed.positions are for fitting: a fitted head knows what it reads"
+        )
     for fingerprint, windows in dict.fromkeys((s.fingerprint, s.windows) for s in systems):
         group = {i: s for i, s in enumerate(systems) if (s.fingerprint, s.windows) == (fingerprint, windows)}
         source = load_encoder(next(iter(group.values())), encoder, device=device, precision=precision)
         split = window_split(data, source, windows)
-        heads = {f"{i}/{j}": h.to(source.device) for i, s in group.items() for j, h in enumerate(s.heads)}
-        walked = span_logits(LiveFeed(source, split.windows, tokens_per_call=feed.tokens_per_call), heads)
+        heads = {
+            f"{i}/{j}": (head.to(source.device), reading)
+            for i, system in group.items()
+            for j, (head, reading) in enumerate(system.readers)
+        }
+        walked = live_logits(source, split.windows, heads, tokens_per_call=feed.tokens_per_call)
         for i, system in group.items():
             own = [walked[f"{i}/{j}"] for j in range(len(system.heads))]
             done[i] = (split, join(system, own, split.windows))

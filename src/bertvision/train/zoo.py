@@ -1,7 +1,7 @@
 """A zoo: several heads fitted together on one encoder's states, saved as folders.
 
 FOLDER/stage.json, metrics.jsonl, and one folder a head: config.json (head, geometry, encoder and its
-fingerprint, windows, fit) and model.safetensors.
+fingerprint, windows, fit, and the states it reads where that is not all of them) and model.safetensors.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.feed import Feed, FeedConfig, kept_in_memory, open_feed
+from bertvision.feed.reading import EVERYTHING
 from bertvision.heads.base import Geometry, check_task, head_class
 from bertvision.heads.catalogue import expand
 from bertvision.heads.files import save_head
@@ -115,6 +116,9 @@ def fit_zoo(
     tensorboard: bool = False,
 ) -> Stage:
     """Fit and save every head of `config`; `stage.results["heads"]` tells what became of each."""
+    feed.reading.check_spans()
+    reading = feed.reading.resolved(encoder.num_states)
+    cut = {} if reading == EVERYTHING else to_mapping(reading)
     settings = to_mapping(config)
     settings.pop("checkpoint_seconds")
     settings["heads"] = [text for text, _ in expand(config.heads)]  # a set may grow in another version
@@ -127,11 +131,11 @@ def fit_zoo(
         # Dev decides only where it chooses epochs; elsewhere another dev set must not undo the work.
         "dev": dev.fingerprint if dev and config.scores_epochs else None,
         "decode": to_mapping(decoding or DecodeConfig()) if config.scores_epochs else None,
-    }
+    } | ({"reading": cut} if cut else {})
     members = zoo_members(config)
     if config.scores_epochs and dev is None:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
-    geometry = Geometry(encoder.num_states, encoder.hidden)
+    geometry = Geometry(len(reading.numbers(encoder.num_states)), encoder.hidden)
     with torch.device(
         "meta"
     ):  # a head that does not suit this encoder should fail before anything is written
@@ -154,7 +158,7 @@ def fit_zoo(
         "task": "span",
         "windows": to_mapping(windows),
         "encoder": _findable(encoder_about) | {"fingerprint": encoder.fingerprint},
-    }
+    } | ({"states": cut} if cut else {})
     heads = {name: _save(one, folder / name, config, about) for name, one in fitted.items()}
     dropped = [name for name, _, _ in members if name not in fitted]
     stage.finish({"heads": heads, "dropped": dropped, "encode_seconds": source.encode_seconds})
