@@ -1,0 +1,515 @@
+"""Some layers and some positions: windows against a loop, feeds against slicing, heads from fit to answer."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cli_runner import TINY, bertvision
+from fit_helpers import fixture_encoder, fixture_train  # noqa: F401  (fixtures)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from span_cases import make_case, make_logits
+
+from bertvision.artifacts import read_json
+from bertvision.data.kept import Positions, keep_tokens, kept_tokens
+from bertvision.data.windows import Windows
+from bertvision.encoder.batch import collate
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ArtifactError, ConfigError
+from bertvision.feed.batches import FeedConfig, StateBatch
+from bertvision.feed.live import LiveFeed
+from bertvision.feed.memory import MemoryFeed
+from bertvision.feed.reading import Reading
+from bertvision.heads import Head, load_head
+from bertvision.report.card import card
+from bertvision.serve.predictor import load
+from bertvision.tasks.span import DecodeConfig, SpanLogits, combine, decode
+from bertvision.tasks.span.threshold import best_threshold
+from bertvision.train.evaluate import NOT_READ
+from bertvision.train.splits import Split
+from bertvision.train.trained import read_trained
+
+READINGS = [
+    Reading((0, -1), "context"),
+    Reading((2, 0), "all"),
+    Reading((), "context"),
+    Reading((1,), "cls"),
+]
+
+
+# ---- windows
+
+
+@st.composite
+def any_windows(draw: st.DrawFn) -> Windows:
+    """Windows of any lengths with the paragraph, the null token and the answer anywhere; some without a paragraph."""
+    shapes = []
+    for _ in range(draw(st.integers(1, 6))):
+        length = draw(st.integers(1, 9))
+        begin, end = sorted(draw(st.tuples(st.integers(0, length), st.integers(0, length))))
+        null = draw(st.integers(0, length - 1))
+        label = [null, null]
+        if end > begin and draw(st.booleans()):
+            label = sorted(draw(st.tuples(st.integers(begin, end - 1), st.integers(begin, end - 1))))
+        shapes.append((length, (begin, end), label, null))
+    lengths, context, labels, null = zip(*shapes, strict=True)
+    total = sum(lengths)
+    return Windows(
+        ids=np.arange(total, dtype=np.int32),
+        types=(np.arange(total) % 2).astype(np.uint8),
+        chars=np.arange(2 * total, dtype=np.int32).reshape(-1, 2),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        example=np.arange(len(shapes), dtype=np.int32),
+        context=np.array(context, np.int32).reshape(-1, 2),
+        labels=np.array(labels, np.int32).reshape(-1, 2),
+        null=np.array(null, np.int32),
+        best=np.arange(total) % 3 == 0,
+    )
+
+
+def positions_of(windows: Windows, w: int, positions: Positions) -> list[int]:
+    """The kept tokens of one window, as positions inside it."""
+    begin, end = windows.context[w].tolist()
+    tokens = range(int(windows.lengths[w]))
+    if positions == "all":
+        return list(tokens)
+    return [t for t in tokens if t == windows.null[w] or (positions == "context" and begin <= t < end)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_windows(), st.sampled_from(["all", "cls", "context"]))
+def test_kept_windows_are_what_a_loop_keeps(windows: Windows, positions: Positions) -> None:
+    mask = kept_tokens(windows, positions)
+    kept = keep_tokens(windows, mask)
+    assert len(kept) == len(windows)
+    for w in range(len(windows)):
+        own = positions_of(windows, w, positions)
+        at = windows.offsets[w] + np.array(own)
+        assert np.flatnonzero(mask[windows.offsets[w] : windows.offsets[w + 1]]).tolist() == own
+        part = slice(int(kept.offsets[w]), int(kept.offsets[w + 1]))
+        for name in ("ids", "types", "chars", "best"):
+            assert np.array_equal(getattr(kept, name)[part], getattr(windows, name)[at])
+        null = own.index(int(windows.null[w]))
+        assert kept.null[w] == null
+        assert kept.example[w] == windows.example[w]
+        begin, end = windows.context[w].tolist()
+        assert kept.context[w].tolist() == [sum(t < begin for t in own), sum(t < end for t in own)]
+        label = windows.labels[w].tolist()
+        there = all(t in own for t in label)
+        assert kept.labels[w].tolist() == ([own.index(t) for t in label] if there else [null, null])
+    for name in ("context", "labels", "null", "offsets", "ids", "best"):
+        assert getattr(kept, name).dtype == getattr(windows, name).dtype
+    if positions == "all":
+        assert kept.equals(windows)
+
+
+def test_the_null_token_must_stay() -> None:
+    _, windows = make_case(0)
+    with pytest.raises(ValueError, match="null token"):
+        keep_tokens(windows, np.zeros(windows.num_tokens, np.bool_))
+
+
+# ---- readings
+
+
+def test_layers_are_counted_from_either_end_in_the_order_given() -> None:
+    assert Reading().numbers(3) == (0, 1, 2)
+    assert Reading((2, 0, -2)).numbers(3) == (2, 0, 1)
+    assert Reading((-1,)).numbers(13) == (12,)
+    assert Reading((0, 1, -1)).whole(3)
+    assert Reading((0, 1, -1)).resolved(3) == Reading()
+    assert not Reading((2, 1, 0)).whole(3)
+    assert not Reading(positions="context").whole(3)
+    assert Reading(positions="context").resolved(3) == Reading((0, 1, 2), "context")
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [((3,), "names 3, .* 0 to 2"), ((0, -4), "names -4, .* 0 to 2"), ((2, -1), "names state 2 twice"),
+     ((0, 0), "names state 0 twice")],
+)  # fmt: skip
+def test_layers_there_are_not_are_one_sentence(layers: tuple[int, ...], words: str) -> None:
+    with pytest.raises(ConfigError, match=f"--feed.layers {words}") as caught:
+        FeedConfig(layers=layers).reading.numbers(3)
+    assert "\n" not in str(caught.value)
+
+
+def test_positions_there_are_not_are_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"--feed\.positions question is unknown: .*all, cls, context"):
+        FeedConfig(positions="question")  # pyright: ignore[reportArgumentType]
+
+
+# ---- feeds
+
+
+def cut(batch: StateBatch, windows: Windows, reading: Reading) -> list[torch.Tensor]:
+    """The states of each window of a whole batch, sliced by hand: (layers, kept tokens, H)."""
+    layers = list(reading.numbers(len(batch.states)))
+    return [
+        batch.states[layers, row][:, positions_of(windows, int(w), reading.positions)]
+        for row, w in enumerate(batch.windows)
+    ]
+
+
+def own(batch: StateBatch) -> list[torch.Tensor]:
+    return [batch.states[:, row, mask] for row, mask in enumerate(batch.mask)]
+
+
+@pytest.mark.parametrize("reading", READINGS, ids=str)
+def test_feeds_hand_out_what_slicing_gives(encoder: Encoder, train: Split, reading: Reading) -> None:
+    """Bit by bit: the encoder sees the same calls, whatever is read."""
+    windows = train.windows
+    for kind in (LiveFeed, MemoryFeed):
+        whole = kind(encoder, windows, tokens_per_call=700)
+        part = kind(encoder, windows, tokens_per_call=700, reading=reading)
+        assert part.layers == reading.numbers(3)
+        assert part.num_states == len(part.layers)
+        assert (part.kept is windows) == (reading.positions == "all")
+        assert part.num_batches(4) == whole.num_batches(4)
+        walks = (lambda feed: feed.walk()), (lambda feed: feed.epoch(1, batch_size=4, seed=3))
+        for walk in walks:
+            seen = 0
+            for a, b in zip(walk(whole), walk(part), strict=True):
+                assert np.array_equal(a.windows, b.windows), "batches do not depend on the reading"
+                for expected, found in zip(cut(a, windows, reading), own(b), strict=True):
+                    assert torch.equal(expected, found)
+                assert b.mask.shape[1] == part.kept.lengths[b.windows].max()
+                assert b.states.shape == (part.num_states, *b.mask.shape, 32)
+                assert b.labels.tolist() == part.kept.labels[b.windows].tolist()
+                assert b.bounds.tolist() == part.kept.context[b.windows].tolist()
+                seen += len(b.windows)
+            assert seen == len(windows)
+
+
+@pytest.mark.parametrize("reading", READINGS, ids=str)
+def test_live_and_memory_hand_out_the_same(encoder: Encoder, train: Split, reading: Reading) -> None:
+    live = LiveFeed(encoder, train.windows, tokens_per_call=700, reading=reading)
+    memory = MemoryFeed(encoder, train.windows, tokens_per_call=700, reading=reading)
+    assert memory.store.shape == (live.num_states, live.kept.num_tokens, 32), (
+        "nothing is kept that is not read"
+    )
+    for a, b in zip(live.epoch(0, batch_size=5, seed=1), memory.epoch(0, batch_size=5, seed=1), strict=True):
+        assert torch.equal(a.mask, b.mask)
+        assert torch.equal(a.labels, b.labels)
+        assert torch.equal(a.bounds, b.bounds)
+        assert torch.allclose(a.states[:, a.mask], b.states[:, b.mask], rtol=2**-11, atol=1e-5)
+
+
+@pytest.mark.parametrize("reading", [Reading(), *READINGS[:2]], ids=str)
+def test_read_is_one_call_on_the_windows_asked_for(
+    encoder: Encoder, train: Split, reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = LiveFeed(encoder, train.windows, reading=reading)
+    calls: list[list[int]] = []
+    real = encoder.layer_states
+
+    def counted(batch: Any) -> Any:
+        calls.append(batch.windows.tolist())
+        return real(batch)
+
+    monkeypatch.setattr(encoder, "layer_states", counted)
+    chosen = np.array([7, 2, 19])
+    batch = feed.read(chosen)
+    assert calls == [[7, 2, 19]]
+    whole = collate(train.windows, chosen, pad_id=encoder.pad_id, device=encoder.device)
+    states = torch.stack(real(whole))
+    for row, w in enumerate(chosen):
+        places = positions_of(train.windows, int(w), reading.positions)
+        assert torch.equal(states[list(feed.layers), row][:, places], own(batch)[row])
+
+
+@pytest.mark.parametrize("start", [1, 5])
+def test_a_resumed_epoch_is_the_tail_of_a_whole_one(encoder: Encoder, train: Split, start: int) -> None:
+    feed = LiveFeed(encoder, train.windows, tokens_per_call=700, reading=READINGS[0])
+    whole = list(feed.epoch(2, batch_size=4, seed=5))
+    tail = list(feed.epoch(2, batch_size=4, seed=5, start=start))
+    assert len(tail) == len(whole) - start > 0
+    for a, b in zip(tail, whole[start:], strict=True):
+        assert torch.equal(a.states[:, a.mask], b.states[:, b.mask])
+
+
+def test_states_are_written_where_the_heads_want_them(encoder: Encoder, train: Split) -> None:
+    feed = LiveFeed(encoder, train.windows, tokens_per_call=700, reading=READINGS[0])
+    buffer = torch.empty(10**6)
+    asked: list[tuple[int, ...]] = []
+
+    def place(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        asked.append(shape)
+        return buffer[: int(np.prod(shape))].view(shape)
+
+    plain = list(feed.epoch(0, batch_size=4, seed=0))
+    for a, b in zip(feed.epoch(0, batch_size=4, seed=0, place=place), plain, strict=True):
+        assert a.states.data_ptr() == buffer.data_ptr()
+        assert asked[-1] == tuple(b.states.shape)
+        assert torch.equal(a.states, b.states)
+
+
+# ---- logits of tokens that were not read
+
+
+def on_kept(logits: SpanLogits, mask: np.ndarray) -> SpanLogits:
+    pairs = None if logits.pairs is None else logits.pairs[mask]
+    return SpanLogits(logits.start[mask], logits.end[mask], logits.log_probs, pairs)
+
+
+def not_read(logits: SpanLogits, mask: np.ndarray) -> SpanLogits:
+    """The logits as evaluation gives them for a head that reads `mask`."""
+    values = [np.where(mask, v, np.float32(NOT_READ)) for v in (logits.start, logits.end)]
+    pairs = logits.pairs
+    if pairs is not None:
+        pairs = np.where(mask[:, None], pairs, np.float32(0))
+        pairs[~mask, :2] = NOT_READ
+    return SpanLogits(values[0], values[1], logits.log_probs, pairs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["google", "hf_nbest", "bertvision"]),
+    st.sampled_from(["one", "joint", "max", "mean", "product"]),
+    st.booleans(),
+)
+def test_whole_windows_decode_like_the_kept_tokens_alone(
+    seed: int, decoding: Any, kind: str, null_inside: bool
+) -> None:
+    """Whatever decodes or joins them, tokens that were not read change nothing."""
+    data, windows = make_case(seed, null_inside=null_inside)
+    mask = kept_tokens(windows, "context")
+    kept = keep_tokens(windows, mask)
+    models = [make_logits(seed + i, windows) for i in range(1 if kind in ("one", "joint") else 3)]
+    if kind == "joint":
+        pairs = np.random.default_rng(seed).normal(0, 2, (windows.num_tokens, 6)).astype(np.float32)
+        models = [dataclasses.replace(models[0], pairs=pairs)]
+    whole, part = [not_read(m, mask) for m in models], [on_kept(m, mask) for m in models]
+    if len(models) > 1:
+        how: Any = kind
+        whole, part = [combine(whole, windows, how=how)], [combine(part, kept, how=how)]
+        assert np.exp(whole[0].start[~mask].astype(np.float64)).max(initial=0) == 0
+    config = DecodeConfig(decoding=decoding)
+    a, b = decode(windows, whole[0], data, config), decode(kept, part[0], data, config)
+    assert a.text == b.text
+    # Sums over more numbers, of which some are zero, may round otherwise in the last digit.
+    for name in ("score_diff", "null_score", "nbest_score", "probability"):
+        np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-5, atol=1e-5)
+    first, second = best_threshold(a, data), best_threshold(b, data)
+    assert first.value == pytest.approx(second.value, abs=1e-4)
+    assert (first.exact, first.f1) == (second.exact, second.f1)
+
+
+# ---- from the command line
+
+
+HEADS = ("adapter:size=4", "learned_pooling", "biaffine:size=4,rank=4")
+WINDOW_FLAGS = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
+CUT = {"layers": [0, 2], "positions": "context"}
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, toy_squad: Path) -> Path:
+    """`fit` on the first and the last state of the paragraph's tokens."""
+    folder = tmp_path_factory.mktemp("zoo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BERTVISION_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        done = bertvision(*fit_words(tiny_bert, toy_squad, folder / "cut", "0,-1"))
+        assert done.code == 0, done.err
+        flags = ("fit", tiny_bert, "--train", toy_squad, "--dev", toy_squad, "--out", folder / "whole")
+        done = bertvision(*flags, "--heads", "adapter:size=4", *WINDOW_FLAGS)
+        assert done.code == 0, done.err
+    return folder
+
+
+def fit_words(encoder: Path, data: Path, out: Path, *layers: str) -> tuple[str | Path, ...]:
+    words = ("fit", encoder, "--train", data, "--dev", data, "--out", out, "--heads", *HEADS, *WINDOW_FLAGS)
+    return (*words, "--epochs", "2", "--lr", "3e-3", "--feed.layers", *layers, "--feed.positions", "context")
+
+
+def by_hand(head: Head, encoder: Encoder, windows: Windows) -> np.ndarray:
+    """(N, outputs) of a head on states 0 and 2 of the kept tokens, window after window; NaN elsewhere."""
+    found = np.full((windows.num_tokens, 0), np.nan)
+    for w in range(len(windows)):
+        tokens = collate(windows, np.array([w]), pad_id=encoder.pad_id, device=encoder.device)
+        places = positions_of(windows, w, "context")
+        states = encoder.states(tokens)[[0, 2]][:, :, places]
+        with torch.no_grad():
+            logits = head(states, torch.ones(1, len(places), dtype=torch.bool))[0].numpy()
+        if not found.shape[1]:
+            found = np.full((windows.num_tokens, logits.shape[1]), np.nan)
+        found[windows.offsets[w] + np.array(places)] = logits
+    return found
+
+
+def logits_in(folder: Path, split: Split) -> SpanLogits:
+    return SpanLogits.load(folder / "dev" / "logits.safetensors", split.fingerprint)
+
+
+def test_a_fitted_head_remembers_what_it_read(zoo: Path, encoder: Encoder, train: Split) -> None:
+    """Its logits are those of the head on states cut by hand, and none elsewhere."""
+    folders = sorted(p.parent for p in (zoo / "cut").glob("*/config.json"))
+    assert len(folders) == len(HEADS)
+    mask = kept_tokens(train.windows, "context")
+    for folder in folders:
+        head, config = load_head(folder)
+        assert config["states"] == CUT
+        assert config["geometry"]["states"] == 2
+        logits = logits_in(folder, train)
+        expected = by_hand(head, encoder, train.windows)
+        if logits.pairs is None:
+            found = np.stack([logits.start, logits.end], axis=1)
+        else:
+            found = logits.pairs
+            assert (found[~mask, 2:] == 0).all()
+        np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4)
+        assert (logits.start[~mask] == np.float32(NOT_READ)).all()
+        assert (logits.end[~mask] == np.float32(NOT_READ)).all()
+    assert read_json(zoo / "cut" / "stage.json")["key"]["reading"] == CUT
+
+
+def test_a_head_that_reads_everything_says_nothing_of_it(zoo: Path, finished_run: Path) -> None:
+    folders = [zoo / "whole" / "adapter-4.seed0", *(finished_run / "fit").glob("*/*.seed0")]
+    assert len(folders) == 4
+    for folder in folders:
+        assert "states" not in read_json(folder / "config.json")
+        assert "reading" not in read_json(folder.parent / "stage.json")["key"]
+
+
+def test_eval_reads_what_fit_read(zoo: Path, toy_squad: Path) -> None:
+    done = bertvision("eval", zoo / "cut", zoo / "whole", "--data", toy_squad, "--json")
+    assert done.code == 0, done.err
+    rows = {row["system"]: row for row in json.loads(done.out)}
+    assert len(rows) == len(HEADS) + 1
+    for folder in (zoo / "cut").glob("*/metrics.json"):
+        name = folder.parent.name
+        row = rows[name] if name in rows else rows[f"cut.{name}"]
+        metrics = read_json(folder)
+        assert row["zero"]["f1"] == pytest.approx(metrics["dev"]["f1"])
+        assert row["stored"]["f1"] == pytest.approx(metrics["dev"]["tuned_f1"])
+
+
+def test_predict_answers_as_the_saved_logits_do(zoo: Path, train: Split) -> None:
+    folder = zoo / "cut" / "adapter-4.seed0"
+    predictor = load(folder)
+    assert predictor.trained.readings == [Reading((0, 2), "context")]
+    answers = predictor.answer(train.data)
+    expected = decode(train.windows, logits_in(folder, train), train.data, predictor.decoding)
+    assert answers.predictions() == expected.predictions()
+    np.testing.assert_allclose(answers.score_diff, expected.score_diff, atol=1e-3)
+
+
+def test_heads_with_different_readings_are_joined(
+    zoo: Path, train: Split, toy_squad: Path, tmp_path: Path
+) -> None:
+    """One reads everything, one the paragraph at two states: their logits stand on the same tokens."""
+    parts = [zoo / "whole" / "adapter-4.seed0", zoo / "cut" / "learned-pooling.seed0"]
+    for how in ("max", "mean", "product"):
+        out = tmp_path / how
+        done = bertvision("ensemble", *parts, "--data", toy_squad, "--how", how, "--out", out, "--json")
+        assert done.code == 0, done.err
+        joined = combine([logits_in(part, train) for part in parts], train.windows, how=how)
+        assert np.isfinite(joined.start).all()
+        expected = decode(train.windows, joined, train.data, DecodeConfig())
+        trained = read_trained(out)
+        assert trained.readings == [Reading(), Reading((0, 2), "context")]
+        found = load(out).answer(train.data)
+        np.testing.assert_allclose(found.score_diff, expected.score_diff, atol=1e-3)
+        done = bertvision("eval", out, "--data", toy_squad, "--json")
+        assert done.code == 0, done.err
+        row, own_row = json.loads(done.out)[0], read_json(out / "metrics.json")[train.data.name]
+        assert row["stored"]["f1"] == pytest.approx(own_row["stored"]["f1"])
+
+
+def test_the_card_says_what_is_read(zoo: Path) -> None:
+    text = (zoo / "cut" / "adapter-4.seed0" / "README.md").read_text(encoding="utf-8")
+    assert "reads the hidden states 0, 2 (0 is the embedding output) at the paragraph's tokens" in text
+    text = (zoo / "whole" / "adapter-4.seed0" / "README.md").read_text(encoding="utf-8")
+    assert "reads the hidden states of all layers of" in text
+    only = card({"head": {"name": "last_state.v1"}, "states": {"layers": [0, 6], "positions": "all"}}, {})
+    assert "reads hidden state 6 (0 is the embedding output) of" in only
+
+
+def test_another_reading_does_not_go_on_with_the_work(
+    zoo: Path, tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    same = bertvision(*fit_words(tiny_bert, toy_squad, zoo / "cut", "0", "2"))
+    assert same.code == 0, "the same states in other words: nothing to do"
+    other = bertvision(*fit_words(tiny_bert, toy_squad, zoo / "cut", "0", "1"))
+    assert other.code != 0
+    assert "reading" in other.err or "other settings" in other.err
+    assert read_json(zoo / "cut" / "adapter-4.seed0" / "config.json")["states"] == CUT
+
+
+def test_run_reads_a_part_and_its_snapshot_everything(
+    tiny_bert: Path, toy_squad: Path, finished_run: Path, tmp_path: Path
+) -> None:
+    """The snapshot is the one of the whole run, and so are its own head's logits."""
+    out = tmp_path / "run"
+    words = ("run", "--encoder", tiny_bert, "--train", toy_squad, "--dev", toy_squad, "--out", out)
+    done = bertvision(*words, *TINY, "--feed.layers=-1,0", "--feed.positions", "context")
+    assert done.code == 0, done.err
+    (fit,) = (out / "fit").iterdir()
+    heads = sorted(fit.glob("*/config.json"))
+    assert len(heads) == 3
+    for path in heads:
+        assert read_json(path)["states"] == {"layers": [2, 0], "positions": "context"}
+    snapshot = Path("finetune") / fit.name / "head"
+    assert "states" not in read_json(out / snapshot / "config.json")
+    ours, theirs = (load_file(run / snapshot / "dev" / "logits.safetensors") for run in (out, finished_run))
+    assert torch.equal(ours["start"], theirs["start"])
+    assert torch.equal(ours["end"], theirs["end"])
+    assert load(out).predict("Who built the mill?", "The mill was built by Ada.") is not None
+
+
+# ---- mistakes
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--feed.positions", "cls"), "--feed.positions cls keeps no token an answer could have"),
+        (("--feed.positions", "question"), "--feed.positions cannot be 'question'"),
+        (("--feed.layers", "0,3"), "--feed.layers names 3, but this encoder has the states 0 to 2"),
+        (("--feed.layers", "-1", "2"), "--feed.layers names state 2 twice"),
+        (("--feed.layers", "first"), "--feed.layers cannot be 'first': give a whole number"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["fit", "run"])
+def test_bad_flags_are_one_sentence_and_leave_nothing(
+    verb: str, flags: tuple[str, ...], words: str, tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    encoder = (tiny_bert,) if verb == "fit" else ("--encoder", tiny_bert)
+    data = ("--train", toy_squad, "--dev", toy_squad, "--out", tmp_path / "out", "--max-seq-length", "64")
+    done = bertvision(verb, *encoder, *data, *flags)
+    assert done.code != 0
+    assert words in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
+
+
+def test_a_fitted_head_is_not_told_what_to_read(zoo: Path, toy_squad: Path) -> None:
+    done = bertvision("eval", zoo / "whole", "--data", toy_squad, "--feed.layers", "0")
+    assert done.code != 0
+    assert "a fitted head knows what it reads" in done.err
+
+
+@pytest.mark.parametrize(
+    ("states", "words"),
+    [
+        ({"layers": [0], "positions": "context"}, "names 1 states for a head of 2"),
+        ({"layers": [0, 2], "positions": "somewhere"}, "does not say which states"),
+        ([0, 2], "does not say which states"),
+    ],
+)
+def test_a_damaged_memory_of_what_was_read_is_one_sentence(
+    zoo: Path, tmp_path: Path, states: Any, words: str
+) -> None:
+    folder = tmp_path / "head"
+    folder.mkdir()
+    source = zoo / "cut" / "adapter-4.seed0"
+    (folder / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+    (folder / "config.json").write_text(json.dumps(read_json(source / "config.json") | {"states": states}))
+    with pytest.raises(ArtifactError, match=words):
+        read_trained(folder)
