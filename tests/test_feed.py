@@ -13,8 +13,8 @@ from bertvision.data.squad import read_squad
 from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, EncoderError
-from bertvision.feed import Feed, FeedConfig, LiveFeed, MemoryFeed, StateBatch, open_feed
-from bertvision.feed.open import states_gb
+from bertvision.feed import Feed, FeedConfig, LiveFeed, MemoryFeed, StateBatch
+from bertvision.feed.choose import stored_bytes
 from bertvision.feed.plan import HEAD_RUN, cut_by_tokens, epoch_batches, group_calls
 
 LENGTHS = st.lists(st.integers(1, 400), min_size=1, max_size=300).map(
@@ -174,7 +174,7 @@ def test_the_memory_feed_holds_no_pads(encoder: Encoder, windows: Windows) -> No
     layers, tokens, hidden = 3, int(windows.offsets[-1]), 32
     assert feed.store.shape == (layers, tokens, hidden)
     assert feed.store.numel() * feed.store.element_size() == 2 * layers * tokens * hidden
-    assert states_gb(encoder, windows) == 2 * layers * tokens * hidden / 1e9
+    assert stored_bytes(layers, hidden, tokens, "fp16") == 2 * layers * tokens * hidden
 
 
 def test_the_memory_feed_reads_what_a_plain_loop_encodes(encoder: Encoder, windows: Windows) -> None:
@@ -186,14 +186,6 @@ def test_the_memory_feed_reads_what_a_plain_loop_encodes(encoder: Encoder, windo
         alone = encoder.states(collate(windows, np.array([i]), pad_id=0, device=encoder.device))[:, 0]
         kept = feed.store[:, windows.offsets[i] : windows.offsets[i + 1]].float()
         assert torch.allclose(kept, alone, rtol=2**-10, atol=2e-5)
-
-
-def test_memory_or_live_is_chosen_by_size_and_passes(encoder: Encoder, windows: Windows) -> None:
-    size = states_gb(encoder, windows)
-    fits, too_small = FeedConfig(memory_gb=size), FeedConfig(memory_gb=size * 0.99)
-    assert isinstance(open_feed(encoder, windows, fits, label="x", passes=2), MemoryFeed)
-    assert isinstance(open_feed(encoder, windows, too_small, label="x", passes=2), LiveFeed)
-    assert isinstance(open_feed(encoder, windows, fits, label="x", passes=1), LiveFeed)
 
 
 def test_states_beyond_half_precision_are_refused(tiny_bert: Path, windows: Windows) -> None:

@@ -10,7 +10,7 @@ import pytest
 import bertvision
 
 PACKAGE = Path(bertvision.__file__).parent
-FLOW = ["data", "encoder", "feed", "heads", "tasks", "train", "report", "pipeline", "serve", "cli"]
+FLOW = ["data", "encoder", "store", "feed", "heads", "tasks", "train", "report", "pipeline", "serve", "cli"]
 """Data walks through the rooms in this order; a room imports only from itself and from rooms before it."""
 GROUND = {"errors", "console", "artifacts", "config", "shapes", "_version"}
 """What every room stands on; it imports no room."""
@@ -141,7 +141,7 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_the_library_needs_no_more_than_torch_and_transformers(tiny_bert: Path) -> None:
     """No command line, no report, no bars: every library room and every public name, and an encoder loaded."""
     blocked = {"tyro", "rich", "yaml", "jinja2", "matplotlib", "datasets", "jaxtyping", "tensorboard"}
-    rooms = ["data", "encoder", "feed", "heads", "tasks", "train", "serve"]
+    rooms = ["data", "encoder", "store", "feed", "heads", "tasks", "train", "serve"]
     done = python(_WITHOUT.format(blocked=blocked, rooms=rooms), TOY_ENCODER=str(tiny_bert))
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -502,7 +502,7 @@ def test_logits_are_kept_for_their_data_and_made_anew_for_other(
     again = logits_of(heads, train, "dev", open_feed)[tmp_path / "h"]
     assert len(opened) == 1
     assert np.array_equal(first.start, again.start)
-    other = Split(train.data, train.windows, "another fingerprint")
+    other = Split(train.data, train.windows, "another fingerprint", WINDOWS)
     logits_of(heads, other, "dev", open_feed)
     assert len(opened) == 2, "logits of other data were used, or refused"
     file = tmp_path / "h" / "dev" / "logits.safetensors"

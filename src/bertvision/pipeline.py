@@ -22,6 +22,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import ConfigError
 from bertvision.feed import Feed, FeedConfig, LiveFeed, open_feed
+from bertvision.feed.choose import Source
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
 from bertvision.report.card import card
@@ -227,7 +228,7 @@ class _Run:
             encoder_about=about,
             feed=self.config.feed,
             dev=self.splits["dev"],
-            dev_feed=lambda: feeds("dev"),
+            dev_feed=lambda source: feeds("dev", source),
             decoding=self.config.decode,
             overwrite=self.config.overwrite,
             tensorboard=self.config.tensorboard,
@@ -352,16 +353,19 @@ class _Feeds:
         self.encoder, self.config, self.splits = encoder, config, splits
         self._kept: dict[str, Feed] = {}
 
-    def __call__(self, name: str) -> Feed:
+    def __call__(self, name: str, source: Source | None = None) -> Feed:
+        """Of one split; `source` where the fit has chosen it, else what suits one walk."""
         if name not in self._kept:
-            # Dev is read after every epoch where it chooses one, and once for the final scores.
-            passes = self.config.fit.epochs + 1 if name == "dev" and self.config.fit.scores_epochs else 1
+            split = self.splits[name]
             self._kept[name] = open_feed(
                 self.encoder,
-                self.splits[name].windows,
+                split.windows,
                 self.config.feed,
-                label=f"encode {name}",
-                passes=passes,
+                label=f"states of {name}",
+                passes=1,
+                origin=split.origin,
+                keep=False,
+                source=source,
             )
         return self._kept[name]
 

@@ -1,6 +1,7 @@
 """`bertvision fit`: several heads in one pass over a frozen encoder's states."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,6 +65,7 @@ def main(args: FitArgs) -> None:
     from bertvision.report.card import card
     from bertvision.report.results import card_inputs, write_head_results
     from bertvision.tasks.span.decode import DecodeConfig
+    from bertvision.train.profile import profile_text
     from bertvision.train.scoring import logits_of, score_system
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import encoder_reference, fit_zoo, zoo_members
@@ -98,7 +100,8 @@ def main(args: FitArgs) -> None:
     }
     scores = {}
     if dev is not None:
-        feed = lambda: open_feed(encoder, dev.windows, args.feed, label="encode dev", passes=1)  # noqa: E731
+        opening = {"label": "states of dev", "passes": 1, "origin": dev.origin, "keep": False}
+        feed = partial(open_feed, encoder, dev.windows, args.feed, **opening)
         for path, logits in logits_of(heads, dev, "dev", feed).items():
             scores[path] = score_system([logits], dev, DecodeConfig())
             write_head_results(path, {"dev": (scores[path], 0)}, dev=dev.data.name, decode=DecodeConfig())
@@ -114,9 +117,17 @@ def main(args: FitArgs) -> None:
         rows.append(row | (scores[path].members[0] if path in scores else {}) | {"seconds": info["seconds"]})
     rows.sort(key=lambda row: (-row.get("tuned_f1", 0.0), row["loss"]))  # best first
     if args.json:
-        console.emit_json({"heads": rows, "dropped": stage.results["dropped"]})
+        console.emit_json(
+            {
+                "heads": rows,
+                "dropped": stage.results["dropped"],
+                "states": stage.results["states"],
+                "profile": stage.results["profile"],
+            }
+        )
         return
     _tell(rows, stage.results["dropped"], args.out)
+    console.emit(profile_text(stage.results["profile"]))
 
 
 def _tell(rows: list[dict[str, Any]], dropped: list[str], out: Path) -> None:

@@ -26,7 +26,13 @@ from bertvision.errors import OutputError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["default_cache_dir", "windows_fingerprint", "windows_for"]
+__all__ = [
+    "default_cache_dir",
+    "pack_windows",
+    "unpack_windows",
+    "windows_fingerprint",
+    "windows_for",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -80,30 +86,48 @@ def windows_for(
 
 
 def _write(path: Path, windows: Windows) -> None:
-    from safetensors.numpy import save
-
-    arrays = {f.name: np.ascontiguousarray(getattr(windows, f.name)) for f in fields(Windows)}
-    sums = {name: str(zlib.crc32(array.data)) for name, array in arrays.items()}
-    blob = save(arrays, metadata=sums)
+    blob = pack_windows(windows)
     with atomic_file(path) as temporary:
         temporary.write_bytes(blob)
 
 
-def _read(path: Path) -> Windows | None:
-    """The windows in `path`, or None where there is no file or not a whole one."""
-    from safetensors import SafetensorError, safe_open
+def pack_windows(windows: Windows) -> bytes:
+    """The arrays as one safetensors file, with a checksum each."""
+    from safetensors.numpy import save
 
-    if not path.is_file():
-        return None
+    arrays = {f.name: np.ascontiguousarray(getattr(windows, f.name)) for f in fields(Windows)}
+    return save(arrays, metadata={name: str(zlib.crc32(array.data)) for name, array in arrays.items()})
+
+
+def unpack_windows(blob: bytes) -> Windows | None:
+    """The windows in such a file, or None where it was cut or damaged."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
     names = {f.name for f in fields(Windows)}
     try:
-        with safe_open(path, framework="np") as handle:
-            sums = handle.metadata() or {}
-            if names <= set(handle.keys()):
-                arrays = {name: handle.get_tensor(name) for name in names}
-                if all(sums.get(name) == str(zlib.crc32(array.data)) for name, array in arrays.items()):
-                    return Windows(**arrays)
-    except (SafetensorError, OSError, ValueError) as error:
+        arrays = load(blob)
+        header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
+        sums = header.get("__metadata__", {})
+    except (SafetensorError, ValueError, KeyError, AttributeError):
+        return None
+    if not names <= arrays.keys():
+        return None
+    found = {name: arrays[name] for name in names}
+    whole = all(sums.get(name) == str(zlib.crc32(array.data)) for name, array in found.items())
+    return Windows(**found) if whole else None
+
+
+def _read(path: Path) -> Windows | None:
+    """The windows in `path`, or None where there is no file or not a whole one."""
+    try:
+        blob = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
         logger.info("%s cannot be read (%s)", path, error)
-    logger.warning("%s is damaged; its windows are made anew", path)
-    return None
+        blob = b""
+    windows = unpack_windows(blob)
+    if windows is None:
+        logger.warning("%s is damaged; its windows are made anew", path)
+    return windows

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import hashlib
 import inspect
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -129,6 +130,15 @@ class Encoder:
             digest.update(tokenizer_fingerprint(self.tokenizer).encode())
             self._fingerprint = digest.hexdigest()
         return self._fingerprint
+
+    @property
+    def configuration(self) -> str:
+        """Hash of the model's settings, such as its activation; names and versions are left out."""
+        settings = self.model.config.to_dict()
+        for name in ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"):
+            settings.pop(name, None)
+        text = json.dumps(settings, sort_keys=True, default=str)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def changed(self) -> None:
         """Say that the weights were trained: the fingerprint and the frozen copy are made anew."""

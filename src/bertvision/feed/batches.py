@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from bertvision.errors import ConfigError
 from bertvision.feed.reading import Reading
 from bertvision.shapes import Bool, Float, Int
 
-__all__ = ["Feed", "FeedConfig", "Place", "StateBatch", "call_tokens", "num_batches", "widths"]
+__all__ = ["Feed", "FeedConfig", "FeedTimes", "Place", "StateBatch", "call_tokens", "num_batches", "widths"]
 
 _GPU_STATES = 2e9
 """Bytes of states one encoder call on a GPU may give."""
@@ -28,8 +28,15 @@ _GPU_WIDTH = 32
 class FeedConfig:
     """Where hidden states come from."""
 
+    source: Literal["auto", "live", "memory", "stored"] = "auto"
+    """live: encode in every pass; memory: encode once and keep them; stored: keep them on the disk for this run and
+    the next; auto: measure all three and take the fastest."""
     memory_gb: float = 6.0
-    """Keep states in memory when they fit in this many GB (half precision); otherwise encode in every pass."""
+    """Most GB of states (in half precision) that auto keeps in memory."""
+    store: str = ""
+    """Folder or fsspec address (s3://..., gs://...) of stored states; by default ~/.cache/bertvision/states."""
+    dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
+    """How states are stored; auto: half precision. int8 has a scale for each token and layer."""
     tokens_per_call: int = 0
     """Tokens the encoder reads in one call, pads included; 0 = 4,096 on a CPU, and on a GPU as many as give it
     enough to do."""
@@ -82,6 +89,18 @@ class StateBatch:
         return (position >= self.bounds[:, :1]) & (position < self.bounds[:, 1:])
 
 
+@dataclass(frozen=True)
+class FeedTimes:
+    """Seconds that states cost."""
+
+    encode: float = 0.0
+    """The encoder's own work."""
+    read: float = 0.0
+    """Work of the threads that read a store, most of it while heads are computed."""
+    wait: float = 0.0
+    """Time the heads waited for those threads."""
+
+
 Place = Callable[[tuple[int, ...], torch.dtype], Tensor | None]
 """Memory for states of a shape (L, B, T, H), valid until the next batch; None = a feed makes its own."""
 
@@ -132,17 +151,27 @@ class Feed(Protocol):
         ...
 
     @property
-    def encode_seconds(self) -> float:
-        """Time the encoder took so far."""
+    def times(self) -> FeedTimes:
+        """What the states cost so far."""
         ...
 
     def epoch(
-        self, epoch: int, *, batch_size: int, seed: int, start: int = 0, place: Place | None = None
+        self,
+        epoch: int,
+        *,
+        batch_size: int,
+        seed: int,
+        start: int = 0,
+        place: Place | None = None,
+        reuse: bool = False,
     ) -> Iterator[StateBatch]:
-        """Shuffled training batches of one epoch, from batch `start` on, written where `place` says."""
+        """Shuffled training batches of one epoch, from batch `start` on, written where `place` says.
+
+        `reuse` promises that a batch is let go of before the next is asked for, so that its memory can be used again.
+        """
         ...
 
-    def walk(self) -> Iterator[StateBatch]:
+    def walk(self, *, reuse: bool = False) -> Iterator[StateBatch]:
         """Every window once, for evaluation."""
         ...
 

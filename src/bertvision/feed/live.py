@@ -17,8 +17,8 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate, padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.timing import Clock
-from bertvision.feed.batches import Place, StateBatch, call_tokens, num_batches, widths
-from bertvision.feed.plan import HEAD_RUN, cut_by_tokens, epoch_batches, group_calls
+from bertvision.feed.batches import FeedTimes, Place, StateBatch, call_tokens, num_batches, widths
+from bertvision.feed.plan import cut_by_tokens, group_calls, head_batches
 from bertvision.feed.reading import EVERYTHING, Reading
 from bertvision.shapes import Float
 
@@ -63,17 +63,24 @@ class LiveFeed:
         return len(self.layers)
 
     @property
-    def encode_seconds(self) -> float:
-        """Time the encoder took so far; on a GPU this waits for it."""
-        return self._seconds + sum(clock.seconds() for clock in self._clocks)
+    def times(self) -> FeedTimes:
+        """On a GPU this waits for the encoder."""
+        return FeedTimes(encode=self._seconds + sum(clock.seconds() for clock in self._clocks))
 
     def num_batches(self, batch_size: int) -> int:
         return num_batches(self.windows, batch_size)
 
     def epoch(
-        self, epoch: int, *, batch_size: int, seed: int, start: int = 0, place: Place | None = None
+        self,
+        epoch: int,
+        *,
+        batch_size: int,
+        seed: int,
+        start: int = 0,
+        place: Place | None = None,
+        reuse: bool = False,
     ) -> Iterator[StateBatch]:
-        batches = epoch_batches(self.windows.lengths, batch_size, seed=seed, epoch=epoch, run=HEAD_RUN)
+        batches = head_batches(self.windows.lengths, batch_size, seed=seed, epoch=epoch)
         states: Tensor | None = None  # of the batch being filled
         done = 0  # rows of it that are there
         # Calls are cut from the whole epoch, so that a resumed one pads (and rounds) exactly as the first did.
@@ -96,11 +103,11 @@ class LiveFeed:
                     self._gather(states[:, done : done + len(piece)], layers, piece, row)
                 row, done = row + len(piece), done + len(piece)
                 if done == len(batch):
-                    yield self._batch(states, batch)
+                    yield self.batch(states, batch)
                     states = None
             del layers  # before the next call makes its own
 
-    def walk(self) -> Iterator[StateBatch]:
+    def walk(self, *, reuse: bool = False) -> Iterator[StateBatch]:
         for call in cut_by_tokens(self.widths, self.tokens_per_call):
             yield self.read(call)
 
@@ -108,10 +115,10 @@ class LiveFeed:
         """One encoder call on exactly these windows."""
         layers = self._encode(indices)
         if self._positions is None:
-            return self._batch(torch.stack(layers), indices)
+            return self.batch(torch.stack(layers), indices)
         states = layers[0].new_empty(self._shape(indices))
         self._gather(states, layers, indices, 0)
-        return self._batch(states, indices)
+        return self.batch(states, indices)
 
     def _shape(self, indices: NDArray[np.int64]) -> tuple[int, int, int, int]:
         """(L, B, T, H) of a batch of these windows."""
@@ -150,7 +157,7 @@ class LiveFeed:
         for out, layer in zip(target, layers, strict=True):
             torch.index_select(layer.flatten(0, 1), 0, index, out=out.view(-1, out.shape[-1]))
 
-    def _batch(self, states: Float[Tensor, "L B T H"], indices: NDArray[np.int64]) -> StateBatch:
+    def batch(self, states: Float[Tensor, "L B T H"], indices: NDArray[np.int64]) -> StateBatch:
         chosen = torch.from_numpy(indices).to(self.labels.device, non_blocking=True)
         position = torch.arange(states.shape[2], device=states.device)
         return StateBatch(

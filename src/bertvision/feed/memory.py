@@ -16,9 +16,9 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import EncoderError
-from bertvision.feed.batches import Place, StateBatch, num_batches
+from bertvision.feed.batches import FeedTimes, Place, StateBatch, num_batches
 from bertvision.feed.live import LiveFeed
-from bertvision.feed.plan import HEAD_RUN, cut_by_tokens, epoch_batches
+from bertvision.feed.plan import cut_by_tokens, head_batches
 from bertvision.feed.reading import EVERYTHING, Reading
 
 __all__ = ["MemoryFeed"]
@@ -51,7 +51,7 @@ class MemoryFeed:
             for batch in live.walk():
                 self._keep(batch)
                 bar.advance(int(windows.lengths[batch.windows].sum()))
-        self.encode_seconds = time.perf_counter() - began
+        self.times = FeedTimes(encode=time.perf_counter() - began)
 
     def _keep(self, batch: StateBatch) -> None:
         states = batch.states[:, batch.mask].to(self.store.dtype)  # (L, real tokens, H)
@@ -75,13 +75,20 @@ class MemoryFeed:
         return num_batches(self.windows, batch_size)
 
     def epoch(
-        self, epoch: int, *, batch_size: int, seed: int, start: int = 0, place: Place | None = None
+        self,
+        epoch: int,
+        *,
+        batch_size: int,
+        seed: int,
+        start: int = 0,
+        place: Place | None = None,
+        reuse: bool = False,
     ) -> Iterator[StateBatch]:
         lengths = self.windows.lengths
-        for batch in epoch_batches(lengths, batch_size, seed=seed, epoch=epoch, run=HEAD_RUN)[start:]:
+        for batch in head_batches(lengths, batch_size, seed=seed, epoch=epoch)[start:]:
             yield self._read(batch, place)
 
-    def walk(self) -> Iterator[StateBatch]:
+    def walk(self, *, reuse: bool = False) -> Iterator[StateBatch]:
         for call in cut_by_tokens(self.widths, self.tokens_per_call):
             yield self._read(call)
 

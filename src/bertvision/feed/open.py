@@ -1,34 +1,116 @@
-"""Choose where states come from."""
+"""Open a feed: the source the settings name, or the one `auto` chooses."""
 
 import logging
+from pathlib import Path
 
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError
 from bertvision.feed.batches import Feed, FeedConfig
+from bertvision.feed.choose import Case, Source, choose, free_memory, measure, stored_bytes
+from bertvision.feed.extract import store_identity
 from bertvision.feed.live import LiveFeed
 from bertvision.feed.memory import MemoryFeed
+from bertvision.feed.stored import StoredFeed
+from bertvision.store.catalogue import default_root
+from bertvision.store.folder import open_folder
+from bertvision.store.identity import Identity, Origin, StateType
+from bertvision.store.store import INFO, PLAN, Store, create_store
 
-__all__ = ["kept_in_memory", "open_feed", "states_gb"]
+__all__ = ["choose_source", "open_feed", "open_states", "state_type"]
 
 logger = logging.getLogger(__name__)
 
 
-def states_gb(encoder: Encoder, windows: Windows) -> float:
-    """Size of all states of all windows in half precision."""
-    return encoder.num_states * windows.num_tokens * encoder.hidden * 2 / 1e9
+def state_type(encoder: Encoder, config: FeedConfig) -> StateType:
+    """How states are stored: as configured, else in half precision, what the encoder gives in bf16 as it is."""
+    if config.dtype != "auto":
+        return config.dtype
+    return "bf16" if encoder.precision == "bf16" and encoder.device.type == "cuda" else "fp16"
 
 
-def kept_in_memory(encoder: Encoder, windows: Windows, config: FeedConfig, *, passes: int) -> bool:
-    """Whether states are encoded once and kept, rounded to half precision, instead of encoded in every pass."""
-    return passes > 1 and states_gb(encoder, windows) <= config.memory_gb
+def _root(config: FeedConfig) -> str | Path:
+    return config.store or default_root()
 
 
-def open_feed(encoder: Encoder, windows: Windows, config: FeedConfig, *, label: str, passes: int = 2) -> Feed:
-    """States in memory when they fit and are read more than once, else live."""
-    size = states_gb(encoder, windows)
-    if kept_in_memory(encoder, windows, config, passes=passes):
-        logger.info("%s: keeping %.2f GB of states in memory", label, size)
-        return MemoryFeed(encoder, windows, tokens_per_call=config.tokens_per_call, label=label)
-    if passes > 1:
-        logger.info("%s: %.2f GB of states are more than --memory-gb and encoded in every pass", label, size)
-    return LiveFeed(encoder, windows, tokens_per_call=config.tokens_per_call)
+def _identity(encoder: Encoder, origin: Origin, config: FeedConfig) -> Identity:
+    return store_identity(encoder, origin, config.reading, state_type(encoder, config))
+
+
+def open_states(encoder: Encoder, windows: Windows, config: FeedConfig, origin: Origin) -> Store:
+    """The store of these states, finished, begun or new."""
+    identity = _identity(encoder, origin, config)
+    return create_store(_root(config), identity, windows, encoder=encoder.name, data=origin.name)
+
+
+def choose_source(
+    encoder: Encoder,
+    windows: Windows,
+    config: FeedConfig,
+    *,
+    label: str,
+    passes: int,
+    origin: Origin | None = None,
+    keep: bool = True,
+) -> Source:
+    """Where states come from.
+
+    Args:
+        passes: How often they will be read.
+        origin: What the windows were made from; without it nothing can be stored.
+        keep: Whether a store may be begun; without it only one that is finished is used.
+    """
+    if config.source == "stored" and origin is None:
+        raise ConfigError("--feed.source stored needs windows that were made from a data set")
+    if config.source in ("live", "memory"):
+        return config.source
+    if origin is not None:
+        folder = open_folder(_root(config)) / _identity(encoder, origin, config).key
+        if folder.size(INFO) is not None:
+            logger.info("%s: the states are in %s", label, folder.address)
+            return "stored"
+        if keep and (config.source == "stored" or folder.size(PLAN) is not None):
+            return "stored"
+    if passes < 2 or config.source == "stored":
+        return "live"
+    dtype, layers = state_type(encoder, config), len(config.reading.numbers(encoder.num_states))
+    live = LiveFeed(encoder, windows, reading=config.reading)
+    case = Case(
+        label=label,
+        tokens=windows.num_tokens,
+        stored_bytes=stored_bytes(layers, encoder.hidden, live.kept.num_tokens, dtype),
+        memory_bytes=stored_bytes(layers, encoder.hidden, live.kept.num_tokens, "fp16"),
+        memory_limit=config.memory_gb * 1e9,
+        free_disk=open_folder(_root(config)).free() if origin is not None and keep else 0,
+        free_memory=free_memory(),
+        passes=passes,
+    )
+    measured = measure(
+        encoder, windows, config.reading, dtype, root=_root(config), tokens_per_call=config.tokens_per_call
+    )
+    return choose(case, measured)
+
+
+def open_feed(
+    encoder: Encoder,
+    windows: Windows,
+    config: FeedConfig,
+    *,
+    label: str,
+    passes: int = 2,
+    origin: Origin | None = None,
+    keep: bool = True,
+    source: Source | None = None,
+) -> Feed:
+    """The feed `source` names, or the one that `choose_source` chooses."""
+    source = source or choose_source(
+        encoder, windows, config, label=label, passes=passes, origin=origin, keep=keep
+    )
+    if source == "stored" and origin is not None:
+        store = open_states(encoder, windows, config, origin)
+        return StoredFeed(encoder, store, tokens_per_call=config.tokens_per_call)
+    if source == "memory":
+        return MemoryFeed(
+            encoder, windows, tokens_per_call=config.tokens_per_call, label=label, reading=config.reading
+        )
+    return LiveFeed(encoder, windows, tokens_per_call=config.tokens_per_call, reading=config.reading)

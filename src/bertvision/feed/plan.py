@@ -9,7 +9,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["HEAD_RUN", "cut_by_tokens", "epoch_batches", "group_calls"]
+from bertvision.store.plan import SHARD_TOKENS, tokens_cut
+
+__all__ = ["HEAD_RUN", "cut_by_tokens", "epoch_batches", "group_calls", "head_batches"]
 
 _POOL = 64
 """Batches whose windows are sorted among themselves: enough to find neighbours, few enough to stay shuffled."""
@@ -36,6 +38,35 @@ def epoch_batches(
         pool = pool[np.argsort(lengths[pool], kind="stable")]
         batches.extend(pool[i : i + batch_size] for i in range(0, len(pool), batch_size))
     runs = [batches[i : i + run] for i in range(0, len(batches), run)]
+    return [batch for i in rng.permutation(len(runs)) for batch in runs[i]]
+
+
+def head_batches(
+    lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int
+) -> list[NDArray[np.int64]]:
+    """Batches that heads are fitted on, the same for every feed.
+
+    The first epoch goes through the store's shards, in an order of its seed: a store that is being written can serve
+    it shard after shard. As shards are random samples of the windows, so are its batches.
+    """
+    if epoch > 0:
+        return epoch_batches(lengths, batch_size, seed=seed, epoch=epoch, run=HEAD_RUN)
+    rng = np.random.default_rng([seed, epoch])
+    shards = tokens_cut(lengths, SHARD_TOKENS)
+    order = np.concatenate([np.zeros(0, np.int64), *(shards[i] for i in rng.permutation(len(shards)))])
+    return [
+        batch
+        for begin in range(0, len(order), _POOL * batch_size)
+        for batch in _pool_batches(lengths, order[begin : begin + _POOL * batch_size], batch_size, rng)
+    ]
+
+
+def _pool_batches(
+    lengths: NDArray[np.int64], pool: NDArray[np.int64], batch_size: int, rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    pool = pool[np.argsort(lengths[pool], kind="stable")]
+    batches = [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+    runs = [batches[i : i + HEAD_RUN] for i in range(0, len(batches), HEAD_RUN)]
     return [batch for i in rng.permutation(len(runs)) for batch in runs[i]]
 
 

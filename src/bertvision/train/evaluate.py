@@ -59,7 +59,7 @@ def span_logits(
     for head in heads.values():
         head.eval()
     with progress(label, len(feed.windows), unit="windows") as bar:
-        for batch in feed.walk():
+        for batch in feed.walk(reuse=True):
             flat, mask = padded_positions(feed.kept, batch.windows)
             own = flat[mask] if read is None else read[flat[mask]]
             for name, head in heads.items():

@@ -29,6 +29,7 @@ from bertvision.train.graphs import Graphs
 from bertvision.train.group import FittedHead, Group, make_groups
 from bertvision.train.log import MetricsLog
 from bertvision.train.optim import OptimConfig, make_optimizer
+from bertvision.train.profile import Profile
 from bertvision.train.stage import Stage
 
 __all__ = ["Evaluate", "FitConfig", "FitRun", "FittedHead", "fit"]
@@ -152,6 +153,7 @@ class FitRun:
             seed=self.config.seed,
             start=self.batch,
             place=self.graphs.states_place if self.graphs else None,
+            reuse=True,
         )
 
     def regroup(self) -> None:
@@ -296,6 +298,7 @@ def fit(
         logger.info("fitting goes on at epoch %d, batch %d", run.epoch + 1, run.batch + 1)
     log = MetricsLog(stage.metrics, keep=lines, tensorboard=tensorboard)
     saved = time.monotonic()
+    profile = Profile(feed, run.fitted.values())
     total, done = config.epochs * run.steps, run.epoch * run.steps + run.batch
     with progress(f"fit {len(run.fitted)} heads", total, unit="steps", done=done) as bar:
         while run.epoch < config.epochs and run.live():
@@ -309,6 +312,7 @@ def fit(
                     saved = time.monotonic()
             run.end_epoch(evaluate, log)
     log.close()
+    stage.profile = profile.end()
     for name, tensors in run.best.items():
         run.fitted[name].head.load_state_dict(tensors)
     run.drop_broken()

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+from bertvision.config import to_mapping
 from bertvision.data.examples import SpanData
 from bertvision.data.load import load_span_data
 from bertvision.data.window_store import default_cache_dir, windows_fingerprint, windows_for
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import tokenizer_fingerprint
+from bertvision.store.identity import Origin
 
 __all__ = ["Split", "load_split", "window_split"]
 
@@ -18,6 +20,13 @@ class Split:
     windows: Windows
     fingerprint: str
     """Of the windows: data, tokenizer and window settings."""
+    config: WindowConfig
+    """The window settings."""
+
+    @property
+    def origin(self) -> Origin:
+        """What a store of its states is called by."""
+        return Origin(self.fingerprint, to_mapping(self.config), self.data.name)
 
     def describe(self) -> dict[str, int | str]:
         """Its row in the report."""
@@ -41,7 +50,8 @@ def window_split(data: SpanData, encoder: Encoder, config: WindowConfig, *, keep
         tokenizer_fingerprint=identity,
         cache_dir=default_cache_dir() if keep else None,
     )
-    return Split(data, windows, windows_fingerprint(data, tokenizer, config, tokenizer_fingerprint=identity))
+    fingerprint = windows_fingerprint(data, tokenizer, config, tokenizer_fingerprint=identity)
+    return Split(data, windows, fingerprint, config)
 
 
 def load_split(

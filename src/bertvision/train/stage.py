@@ -6,6 +6,7 @@ would belong to two different runs.
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ class Stage:
             found = None
         self.done = bool(found and found["done"])
         self.results: dict[str, Any] = found.get("results", {}) if found else {}
+        self.choices: dict[str, Any] = found.get("choices", {}) if found else {}
+        """What was measured and chosen when the work began; whoever goes on with it chooses the same."""
+        self.profile: dict[str, float] = {}
+        """Where the time of this try went."""
         self._began = time.monotonic()
         self._seconds: float | None = found.get("seconds") if found else None
         if found is None:
@@ -63,10 +68,18 @@ class Stage:
         """Count the time an earlier try had spent when it wrote the checkpoint this one starts from."""
         self._began = time.monotonic() - seconds
 
+    def choose(self, name: str, make: Callable[[], Any]) -> Any:
+        """The choice that was made for this work; it is made now where there is none, and kept."""
+        if name not in self.choices:
+            self.choices[name] = make()
+            write_json(self._mark, {"key": self.key, "done": False, "choices": self.choices})
+        return self.choices[name]
+
     def finish(self, results: dict[str, Any]) -> None:
         """Mark the work as done; its checkpoint is not needed any more."""
         self.results, self.done, self._seconds = results, True, self.seconds
-        write_json(self._mark, {"key": self.key, "done": True, "seconds": self.seconds, "results": results})
+        ended = {"seconds": self.seconds, "choices": self.choices, "results": results}
+        write_json(self._mark, {"key": self.key, "done": True} | ended)
         remove(self.checkpoint)
 
 

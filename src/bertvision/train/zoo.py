@@ -18,7 +18,8 @@ from bertvision.config import to_mapping
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.feed import Feed, FeedConfig, kept_in_memory, open_feed
+from bertvision.feed import Feed, FeedConfig, choose_source, open_feed
+from bertvision.feed.choose import Source
 from bertvision.feed.reading import EVERYTHING
 from bertvision.heads.base import Geometry, check_task, head_class
 from bertvision.heads.catalogue import expand
@@ -110,7 +111,7 @@ def fit_zoo(
     encoder_about: dict[str, Any],
     feed: FeedConfig,
     dev: Split | None = None,
-    dev_feed: Callable[[], Feed] | None = None,
+    dev_feed: Callable[[Source], Feed] | None = None,
     decoding: DecodeConfig | None = None,
     overwrite: bool = False,
     tensorboard: bool = False,
@@ -127,7 +128,7 @@ def fit_zoo(
         "train": train.fingerprint,
         "fit": settings,
         "arithmetic": [encoder.device.type, encoder.precision],
-        "states": "memory" if kept_in_memory(encoder, train.windows, feed, passes=config.epochs) else "live",
+        "states": {"source": feed.source, "dtype": feed.dtype},
         # Dev decides only where it chooses epochs; elsewhere another dev set must not undo the work.
         "dev": dev.fingerprint if dev and config.scores_epochs else None,
         "decode": to_mapping(decoding or DecodeConfig()) if config.scores_epochs else None,
@@ -144,13 +145,17 @@ def fit_zoo(
     stage = Stage(folder, key, overwrite=overwrite)
     if stage.done:
         return stage
-    source = open_feed(encoder, train.windows, feed, label="encode train", passes=config.epochs)
+    opening: dict[str, Any] = {"label": "states of train", "passes": config.epochs, "origin": train.origin}
+    # A run that goes on must read states of the same rounding, whatever would be measured now.
+    chosen_train = stage.choose("states", lambda: choose_source(encoder, train.windows, feed, **opening))
+    source = open_feed(encoder, train.windows, feed, **opening, source=chosen_train)
     evaluate = None
     if dev is not None and config.scores_epochs:
+        # Once an epoch, and once more for the final scores.
+        opening = {"label": "states of dev", "passes": config.epochs + 1, "origin": dev.origin}
+        chosen = stage.choose("dev states", lambda: choose_source(encoder, dev.windows, feed, **opening))
         states = (
-            dev_feed()
-            if dev_feed
-            else open_feed(encoder, dev.windows, feed, label="encode dev", passes=config.epochs)
+            dev_feed(chosen) if dev_feed else open_feed(encoder, dev.windows, feed, **opening, source=chosen)
         )
         evaluate = _dev_scorer(states, dev, decoding or DecodeConfig(), config.activation_gb)
     fitted = fit(source, members, config, stage, evaluate=evaluate, tensorboard=tensorboard)
@@ -161,5 +166,13 @@ def fit_zoo(
     } | ({"states": cut} if cut else {})
     heads = {name: _save(one, folder / name, config, about) for name, one in fitted.items()}
     dropped = [name for name, _, _ in members if name not in fitted]
-    stage.finish({"heads": heads, "dropped": dropped, "encode_seconds": source.encode_seconds})
+    stage.finish(
+        {
+            "heads": heads,
+            "dropped": dropped,
+            "states": chosen_train,
+            "encode_seconds": source.times.encode,
+            "profile": stage.profile,
+        }
+    )
     return stage

@@ -1,0 +1,143 @@
+"""Fill a store: encode its shards, whoever and wherever we are.
+
+Shards are made one after another by whole encoder calls of their own, so that their bytes follow from the data alone:
+not from what was made before, nor from how many processes share the work. Rank r of R makes the shards r, r + R, ...
+and is done when they are; whoever sees the last one arrive writes info.json.
+"""
+
+import logging
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch.distributed
+
+from bertvision.console import progress
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ArtifactError, EncoderError, OutputError
+from bertvision.feed.live import LiveFeed
+from bertvision.feed.plan import cut_by_tokens
+from bertvision.feed.reading import Reading
+from bertvision.store.claims import Claims
+from bertvision.store.codec import encode
+from bertvision.store.identity import Identity, Origin, StateType
+from bertvision.store.shard import DamagedShard, ShardWriter, shard_name
+from bertvision.store.store import Store
+
+__all__ = ["Extractor", "rank_and_world", "store_identity"]
+
+logger = logging.getLogger(__name__)
+
+_UNWRITTEN = 2
+"""Encoder calls whose states may wait for the disk."""
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Which of how many processes this is: of a process group, or as torchrun and accelerate tell by environment."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    if rank.isdigit() and world.isdigit() and int(rank) < int(world):
+        return int(rank), int(world)
+    return 0, 1
+
+
+def store_identity(encoder: Encoder, origin: Origin, reading: Reading, dtype: StateType) -> Identity:
+    """What the store of these states is called by."""
+    return Identity(
+        encoder=encoder.fingerprint,
+        configuration=encoder.configuration,
+        precision=encoder.precision,
+        windows=origin.fingerprint,
+        preprocessing=origin.preprocessing,
+        layers=reading.numbers(encoder.num_states),
+        hidden=encoder.hidden,
+        positions=reading.positions,
+        dtype=dtype,
+    )
+
+
+class Extractor:
+    """Makes the shards of a store from an encoder."""
+
+    def __init__(self, store: Store, live: LiveFeed) -> None:
+        self.store, self.live = store, live
+        self.claims = Claims(store.folder)
+
+    def make(self, number: int, *, wait: bool = True) -> bool:
+        """Make a shard unless it is there; without `wait` leave it where another process is making it."""
+        with self.claims.claim(number, wait=wait) as ours:
+            if self.store.folder.size(shard_name(number)) is not None:
+                self.store.finished(look=False).add(number)
+                return True
+            if not ours:
+                return False
+            self._compute(number)
+        return True
+
+    def repair(self, damaged: DamagedShard) -> None:
+        """Make a damaged shard anew; the others stay as they are."""
+        self._again(damaged)
+        self.finish()
+
+    def _again(self, damaged: DamagedShard) -> None:
+        logger.warning("%s is damaged (%s) and encoded again", self.store.path(damaged.number), damaged.why)
+        with self.claims.claim(damaged.number, wait=True):
+            self.store.drop(damaged.number)
+            self._compute(damaged.number)
+
+    def finish(self) -> bool:
+        """Write info.json if all shards are there."""
+        for _ in range(self.store.num_shards + 1):
+            try:
+                return self.store.finish()
+            except DamagedShard as damaged:
+                self._again(damaged)
+        raise ArtifactError(
+            f"{self.store.folder.address} does not keep what is written to it: check the disk"
+        )
+
+    def make_all(self, *, rank: int = 0, world: int = 1, label: str = "encode") -> None:
+        """Make this rank's part of what is missing; what another process is making is waited for at the end."""
+        numbers = range(rank, self.store.num_shards, world)
+        tokens = [int(self.store.windows.lengths[self.store.plan.shards[n]].sum()) for n in numbers]
+        there = self.store.finished()
+        done = sum(count for number, count in zip(numbers, tokens, strict=True) if number in there)
+        if done:
+            logger.info("%s: %d of %d shards are there", label, len(there), self.store.num_shards)
+        missing = {n: count for n, count in zip(numbers, tokens, strict=True) if n not in there}
+        with progress(label, sum(tokens), unit="tokens", done=done) as bar:
+            for wait in (False, True):
+                for number in list(missing):
+                    if self.make(number, wait=wait):
+                        bar.advance(missing.pop(number))
+        self.finish()
+
+    def _compute(self, number: int) -> None:
+        """Encode one shard, call after call, and append each while the next is computed."""
+        windows = self.store.plan.shards[number]
+        calls = cut_by_tokens(self.live.widths[windows], self.live.tokens_per_call)
+        try:
+            with self.store.write(number) as writer, ThreadPoolExecutor(1) as disk:
+                unwritten: list[Future[None]] = []
+                for call in calls:
+                    batch = self.live.read(windows[call])
+                    real = batch.states[:, batch.mask]  # (L, n, H)
+                    unwritten.append(disk.submit(_append, writer, real, self.store.identity.dtype))
+                    if len(unwritten) >= _UNWRITTEN:
+                        unwritten.pop(0).result()
+                for one in unwritten:
+                    one.result()
+        except OverflowError as error:
+            raise EncoderError(
+                f"{self.live.encoder.name} has states beyond {error}: store them with --feed.dtype bf16 or fp32"
+            ) from error
+        except OutputError as error:
+            kept = len(self.store.finished())
+            raise OutputError(
+                f"{error} ({kept} of {self.store.num_shards} shards are there and are used)"
+            ) from error
+
+
+def _append(writer: ShardWriter, states: torch.Tensor, dtype: StateType) -> None:
+    stored, scales, moments = encode(states, dtype)
+    writer.append(stored, moments, scales)

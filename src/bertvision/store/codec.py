@@ -1,0 +1,64 @@
+"""Numbers as they are stored: float32, bfloat16, float16, or int8 with a scale for each token and layer.
+
+int8: x is kept as round(x / s), s = max |x| / 127 over the H numbers of one token in one layer.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertvision.shapes import Float
+from bertvision.store.identity import StateType
+
+__all__ = ["STORED", "as_tensor", "encode", "load_into"]
+
+STORED: dict[str, torch.dtype] = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "int8": torch.int8,
+}
+
+
+def encode(
+    states: Float[Tensor, "L n H"], dtype: StateType
+) -> tuple[NDArray[Any], NDArray[np.float32] | None, NDArray[np.float64]]:
+    """States (n, L, H) as they are stored, scales (n, L) of int8, and (2, L) sums and sums of squares.
+
+    `OverflowError` where a number is beyond the dtype.
+    """
+    wide = states.float()
+    # Over H in single precision, over the many tokens in double.
+    sums = [part.sum(-1).double().sum(-1) for part in (wide, wide.square())]
+    moments = torch.stack(sums).cpu().numpy()
+    scales = None
+    turned = states.transpose(0, 1)  # (n, L, H)
+    if dtype == "int8":
+        scale = wide.abs().amax(-1).T / 127  # (n, L)
+        safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+        turned = (wide.transpose(0, 1) / safe[..., None]).round_()
+        scales = scale.contiguous().cpu().numpy()
+    stored = turned.to(STORED[dtype]).contiguous()
+    finite = np.isfinite(moments).all() if dtype == "int8" else bool(stored.isfinite().all())
+    if not finite:
+        raise OverflowError(dtype)
+    if dtype == "bf16":
+        return stored.view(torch.int16).cpu().numpy().view(np.uint16), scales, moments
+    return stored.cpu().numpy(), scales, moments
+
+
+def as_tensor(stored: NDArray[Any], dtype: str) -> Tensor:
+    """Stored numbers as torch sees them, without a copy."""
+    if dtype == "bf16":
+        return torch.from_numpy(stored.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(stored)
+
+
+def load_into(target: Float[Tensor, "L n H"], stored: Tensor, scales: Tensor | None) -> None:
+    """Write stored numbers (n, L, H) where a batch wants them, in its dtype; scales (n, L) make numbers of int8."""
+    target.copy_(stored.transpose(0, 1))
+    if scales is not None:
+        target.mul_(scales.T[..., None])

@@ -1,0 +1,217 @@
+"""One shard: a safetensors file whose size and header follow from the plan before anything is computed.
+
+    states   (n, L, H)  the stored tokens of its windows, one window after another
+    scales   (n, L)     float32, int8 only: a number is int8 * scale
+    windows  (w,)       which windows, in the order of their tokens
+    offsets  (w + 1,)   where each begins
+    crc      (w,)       CRC-32 of each window's states
+    moments  (2, L)     float64, sums and sums of squares of each state's numbers
+
+States come first and are appended as they are computed; the rest, the tail, is a few bytes a window. CRCs in the tail
+guard every window, the checksum of header and tail (kept in info.json) guards the rest, so that each byte is
+guarded and a reader checks just what it reads.
+"""
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertvision.store.folder import Folder
+from bertvision.store.identity import Identity
+from bertvision.store.plan import ShardPlan
+
+__all__ = ["DamagedShard", "OpenShard", "ShardLayout", "ShardWriter", "shard_name"]
+
+_NAMES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16", "int8": "I8"}  # as safetensors writes them
+_STORAGE: dict[str, Any] = {"fp32": np.float32, "bf16": np.uint16, "fp16": np.float16, "int8": np.int8}
+"""How numpy holds them; it has no bfloat16, whose bits travel as uint16."""
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:05d}.safetensors"
+
+
+class DamagedShard(Exception):
+    """A shard that is not what was written; whoever has the encoder makes it anew."""
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(f"{shard_name(number)}: {why}")
+        self.number, self.why = number, why
+
+
+@dataclass(frozen=True)
+class _Part:
+    dtype: str
+    storage: Any
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.storage).itemsize
+
+
+class ShardLayout:
+    """Names, shapes and places of everything in a shard."""
+
+    def __init__(self, identity: Identity, plan: ShardPlan, number: int) -> None:
+        self.number, self.name = number, shard_name(number)
+        self.windows, self.offsets = plan.shards[number], plan.offsets(number)
+        self.storage = _STORAGE[identity.dtype]
+        tokens, layers = int(self.offsets[-1]), len(identity.layers)
+        states = _Part(_NAMES[identity.dtype], self.storage, (tokens, layers, identity.hidden))
+        self.tail_parts = {
+            "windows": _Part("I64", np.int64, self.windows.shape),
+            "offsets": _Part("I64", np.int64, self.offsets.shape),
+            "crc": _Part("U32", np.uint32, self.windows.shape),
+            "moments": _Part("F64", np.float64, (2, layers)),
+        }
+        if identity.dtype == "int8":
+            self.tail_parts = {"scales": _Part("F32", np.float32, (tokens, layers)), **self.tail_parts}
+        self.states = states
+        self.header = self._header({"states": states, **self.tail_parts}, identity.key)
+        self.tail_at = len(self.header) + states.nbytes
+        self.nbytes = self.tail_at + sum(part.nbytes for part in self.tail_parts.values())
+
+    def _header(self, parts: dict[str, _Part], key: str) -> bytes:
+        entries: dict[str, Any] = {"__metadata__": {"bertvision": key, "shard": str(self.number)}}
+        at = 0
+        for name, part in parts.items():
+            entries[name] = {
+                "dtype": part.dtype,
+                "shape": list(part.shape),
+                "data_offsets": [at, at + part.nbytes],
+            }
+            at += part.nbytes
+        text = json.dumps(entries, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        return struct.pack("<Q", len(text)) + text
+
+    def parse_tail(self, tail: bytes) -> dict[str, NDArray[Any]]:
+        arrays, at = {}, 0
+        for name, part in self.tail_parts.items():
+            raw = np.frombuffer(tail, np.uint8, part.nbytes, at)
+            arrays[name] = raw.copy().view(part.storage).reshape(part.shape)  # a copy is aligned
+            at += part.nbytes
+        return arrays
+
+    def states_bytes(self, row: int) -> tuple[int, int]:
+        """Where a window's states begin and end in the file."""
+        step = self.states.nbytes // max(int(self.offsets[-1]), 1)
+        begin, end = self.offsets[row : row + 2].tolist()
+        return len(self.header) + begin * step, len(self.header) + end * step
+
+
+class ShardWriter:
+    """Appends the windows of one shard, in their order, to an open file."""
+
+    def __init__(self, layout: ShardLayout, file: BinaryIO) -> None:
+        self.layout, self._file = layout, file
+        self._lengths: list[int] = np.diff(layout.offsets).tolist()
+        self._scales: list[NDArray[np.float32]] = []
+        self._crc = np.zeros(len(layout.windows), np.uint32)
+        self._row = 0
+        self._moments = np.zeros(layout.tail_parts["moments"].shape)
+        file.write(layout.header)
+
+    def append(
+        self,
+        states: NDArray[Any],
+        moments: NDArray[np.float64],
+        scales: NDArray[np.float32] | None = None,
+    ) -> None:
+        """The states (n, L, H) of the next windows, as many as their tokens fill."""
+        data, at = np.ascontiguousarray(states), 0
+        assert data.dtype == self.layout.storage, "states come in the dtype they are stored in"
+        while at < len(data):
+            tokens = self._lengths[self._row]
+            self._crc[self._row] = zlib.crc32(data[at : at + tokens].data.cast("B"))
+            at, self._row = at + tokens, self._row + 1
+        self._file.write(data.data.cast("B"))
+        self._moments += moments
+        if scales is not None:
+            self._scales.append(scales)
+
+    def finish(self) -> int:
+        """Write the tail; returns the checksum of header and tail."""
+        layout = self.layout
+        assert self._row == len(layout.windows), "every window of the shard was appended"
+        arrays: dict[str, NDArray[Any]] = {
+            "windows": layout.windows,
+            "offsets": layout.offsets,
+            "crc": self._crc,
+            "moments": self._moments,
+        }
+        if "scales" in layout.tail_parts:
+            arrays["scales"] = np.concatenate(self._scales)
+        tail = b"".join(
+            np.ascontiguousarray(arrays[name], part.storage).tobytes()
+            for name, part in layout.tail_parts.items()
+        )
+        self._file.write(tail)
+        return zlib.crc32(tail, zlib.crc32(layout.header))
+
+
+class OpenShard:
+    """A shard that is read: header and tail checked at once, each window when it is first read."""
+
+    def __init__(
+        self, folder: Folder, layout: ShardLayout, checked: NDArray[np.bool_], checksum: int | None = None
+    ) -> None:
+        """`checked` (W,) marks the windows that were found right; it outlives the shard."""
+        self.folder, self.layout, self._checked = folder, layout, checked
+        size = folder.size(layout.name)
+        if size is None:
+            raise DamagedShard(layout.number, "the file is missing")
+        if size != layout.nbytes:
+            raise DamagedShard(layout.number, f"it has {size:,} bytes instead of {layout.nbytes:,}")
+        self._map = folder.mapped(layout.name)
+        header, tail = self._bytes(0, len(layout.header)), self._bytes(layout.tail_at, layout.nbytes)
+        if header != layout.header:
+            raise DamagedShard(layout.number, "its header is not the one that was written")
+        self.checksum = zlib.crc32(tail, zlib.crc32(header))
+        arrays = layout.parse_tail(tail)
+        known = np.array_equal(arrays["windows"], layout.windows) and np.array_equal(
+            arrays["offsets"], layout.offsets
+        )
+        if not known or (checksum is not None and checksum != self.checksum):
+            raise DamagedShard(layout.number, "its index does not have the checksum it was written with")
+        self.scales: NDArray[np.float32] | None = arrays.get("scales")
+        self.moments: NDArray[np.float64] = arrays["moments"]
+        self._crc = arrays["crc"]
+
+    def _bytes(self, begin: int, end: int) -> bytes:
+        if self._map is not None:
+            return self._map[begin:end].tobytes()
+        return self.folder.read(self.layout.name, begin, end)
+
+    def states(self, row: int, *, check: bool = False) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+        """The states (n, L, H) of a window as they are stored, and its scales (n, L).
+
+        A window is checked when it is read the first time, and again where `check` asks for it.
+        """
+        layout = self.layout
+        window = int(layout.windows[row])
+        begin, end = layout.states_bytes(row)
+        raw = self._map[begin:end] if self._map is not None else self._fetch(begin, end)
+        if check or not self._checked[window]:
+            if zlib.crc32(raw.data) != self._crc[row]:
+                raise DamagedShard(
+                    layout.number, f"window {window} does not have the checksum it was written with"
+                )
+            self._checked[window] = True
+        first, last = layout.offsets[row : row + 2].tolist()
+        states = raw.view(layout.storage).reshape(last - first, *layout.states.shape[1:])
+        return states, None if self.scales is None else self.scales[first:last]
+
+    def _fetch(self, begin: int, end: int) -> NDArray[np.uint8]:
+        return np.frombuffer(bytearray(self.folder.read(self.layout.name, begin, end)), np.uint8)
+
+    def verify(self) -> None:
+        """Check every window."""
+        for row in range(len(self.layout.windows)):
+            self.states(row, check=True)

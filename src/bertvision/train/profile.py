@@ -1,0 +1,49 @@
+"""Where the time of a fit went: encoder, heads, waiting for states, and the reading that went on beside them."""
+
+import time
+from collections.abc import Iterable
+
+from bertvision.feed.batches import Feed
+from bertvision.train.group import FittedHead
+
+__all__ = ["Profile", "profile_text"]
+
+
+class Profile:
+    """Times of one try, from its making to `end`; what an earlier try spent is not counted."""
+
+    def __init__(self, feed: Feed, heads: Iterable[FittedHead]) -> None:
+        self._feed, self._heads = feed, list(heads)
+        self._before, self._trained = feed.times, self._seconds()
+        self._began = time.perf_counter()
+
+    def _seconds(self) -> float:
+        return sum(head.seconds for head in self._heads)
+
+    def end(self) -> dict[str, float]:
+        """Seconds by what they went into; `other` is evaluation, checkpoints and the loop itself."""
+        total = time.perf_counter() - self._began
+        now, before = self._feed.times, self._before
+        spent = {
+            "encoder": now.encode - before.encode,
+            "heads": self._seconds() - self._trained,
+            "waiting": now.wait - before.wait,
+        }
+        other = max(0.0, total - sum(spent.values()))
+        return {"total": total, **spent, "other": other, "reading": now.read - before.read}
+
+
+def profile_text(profile: dict[str, float]) -> str:
+    """One line for people."""
+    total = max(profile["total"], 1e-9)
+    parts = [
+        f"{name} {profile[key]:.1f} s ({profile[key] / total:.1%})"
+        for key, name in (
+            ("encoder", "encoder"),
+            ("heads", "heads"),
+            ("waiting", "waiting for states"),
+            ("other", "other"),
+        )
+    ]
+    beside = f"; reading {profile['reading']:.1f} s, beside it" if profile["reading"] else ""
+    return f"{total:.1f} s of fitting: {', '.join(parts)}{beside}"
