@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cli_runner import TINY, bertvision
-from fit_helpers import fixture_encoder, fixture_train  # noqa: F401  (fixtures)
+from fit_helpers import WINDOWS, fixture_encoder, fixture_train  # noqa: F401  (fixtures)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -31,8 +31,10 @@ from bertvision.serve.predictor import load
 from bertvision.tasks.span import DecodeConfig, SpanLogits, combine, decode
 from bertvision.tasks.span.threshold import best_threshold
 from bertvision.train.evaluate import NOT_READ
+from bertvision.train.fit import FitConfig
 from bertvision.train.splits import Split
 from bertvision.train.trained import read_trained
+from bertvision.train.zoo import fit_zoo
 
 READINGS = [
     Reading((0, -1), "context"),
@@ -281,7 +283,7 @@ def test_whole_windows_decode_like_the_kept_tokens_alone(
     data, windows = make_case(seed, null_inside=null_inside)
     mask = kept_tokens(windows, "context")
     kept = keep_tokens(windows, mask)
-    models = [make_logits(seed + i, windows) for i in range(1 if kind in ("one", "joint") else 3)]
+    models = [make_logits(seed + i, windows) for i in range(1 if kind in ("one", "joint") else 5)]
     if kind == "joint":
         pairs = np.random.default_rng(seed).normal(0, 2, (windows.num_tokens, 6)).astype(np.float32)
         models = [dataclasses.replace(models[0], pairs=pairs)]
@@ -362,6 +364,7 @@ def test_a_fitted_head_remembers_what_it_read(zoo: Path, encoder: Encoder, train
             found = np.stack([logits.start, logits.end], axis=1)
         else:
             found = logits.pairs
+            assert (found[~mask, :2] == np.float32(NOT_READ)).all()
             assert (found[~mask, 2:] == 0).all()
         np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4)
         assert (logits.start[~mask] == np.float32(NOT_READ)).all()
@@ -487,6 +490,16 @@ def test_bad_flags_are_one_sentence_and_leave_nothing(
     assert words in done.err
     assert len(done.err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
+
+
+def test_a_zoo_of_spans_needs_tokens_of_the_paragraph(encoder: Encoder, train: Split, tmp_path: Path) -> None:
+    feed, config = FeedConfig(positions="cls"), FitConfig(heads=("learned_pooling",))
+    about: dict[str, Any] = {"name": encoder.name}
+    with pytest.raises(ConfigError, match="keeps no token an answer could have"):
+        fit_zoo(
+            encoder, train, folder=tmp_path / "zoo", config=config, windows=WINDOWS, encoder_about=about, feed=feed
+        )  # fmt: skip
+    assert not (tmp_path / "zoo").exists()
 
 
 def test_a_fitted_head_is_not_told_what_to_read(zoo: Path, toy_squad: Path) -> None:
