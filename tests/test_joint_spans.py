@@ -174,7 +174,7 @@ class GivenFeed:
         self.states = states
         self.encoder = SimpleNamespace(autocast=lambda: torch.autocast("cpu", enabled=False))
 
-    def walk(self) -> Iterator[Any]:
+    def walk(self, *, reuse: bool = False) -> Iterator[Any]:
         for begin in range(0, len(self.windows), 2):
             rows = np.arange(begin, min(begin + 2, len(self.windows)))
             flat, mask = padded_positions(self.windows, rows)

@@ -466,6 +466,21 @@ def test_run_reads_a_part_and_its_snapshot_everything(
     assert load(out).predict("Who built the mill?", "The mill was built by Ada.") is not None
 
 
+@pytest.mark.parametrize("source", ["live", "memory", "stored"])
+def test_every_source_fits_the_same_heads(
+    source: str, zoo: Path, train: Split, tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    """Whichever one the module's fit took: states are kept to eleven bits at least, two short epochs apart."""
+    words = fit_words(tiny_bert, toy_squad, tmp_path / "zoo", "0,-1")
+    done = bertvision(*words, "--feed.source", source, "--feed.store", tmp_path / "states")
+    assert done.code == 0, done.err
+    for folder in (zoo / "cut").glob("*.seed0"):
+        ours, theirs = logits_in(tmp_path / "zoo" / folder.name, train), logits_in(folder, train)
+        mask = kept_tokens(train.windows, "context")
+        np.testing.assert_allclose(ours.start[mask], theirs.start[mask], atol=0.02)
+        assert (ours.start[~mask] == np.float32(NOT_READ)).all()
+
+
 # ---- mistakes
 
 
