@@ -9,7 +9,7 @@ import tyro
 
 from bertvision.cli.flags import OptionalInt, OptionalPath, OptionalText
 from bertvision.encoder.encoder import Precision
-from bertvision.feed.batches import FeedConfig
+from bertvision.feed.batches import SourceConfig
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.ensemble import Combination
 
@@ -37,7 +37,7 @@ class EnsembleArgs:
     precision: Precision = "auto"
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
     decode: Annotated[DecodeConfig, tyro.conf.arg(name="")] = field(default_factory=DecodeConfig)
-    feed: FeedConfig = field(default_factory=FeedConfig)
+    feed: SourceConfig = field(default_factory=SourceConfig)
     json: bool = False
     """Print the result as JSON."""
 

@@ -1,6 +1,6 @@
 """Where hidden states come from: the encoder itself, a copy in memory, or a store on disk."""
 
-from bertvision.feed.batches import Feed, FeedConfig, FeedTimes, StateBatch
+from bertvision.feed.batches import Feed, FeedConfig, FeedTimes, SourceConfig, StateBatch
 from bertvision.feed.live import LiveFeed
 from bertvision.feed.memory import MemoryFeed
 from bertvision.feed.open import choose_source, open_feed, open_states
@@ -14,6 +14,7 @@ __all__ = [
     "LiveFeed",
     "MemoryFeed",
     "Reading",
+    "SourceConfig",
     "StateBatch",
     "StoredFeed",
     "choose_source",

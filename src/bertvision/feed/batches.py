@@ -1,8 +1,8 @@
 """What every feed hands out, whichever source is behind it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -16,7 +16,17 @@ from bertvision.errors import ConfigError
 from bertvision.feed.reading import Reading
 from bertvision.shapes import Bool, Float, Int
 
-__all__ = ["Feed", "FeedConfig", "FeedTimes", "Place", "StateBatch", "call_tokens", "num_batches", "widths"]
+__all__ = [
+    "Feed",
+    "FeedConfig",
+    "FeedTimes",
+    "Place",
+    "SourceConfig",
+    "StateBatch",
+    "call_tokens",
+    "num_batches",
+    "widths",
+]
 
 _GPU_STATES = 2e9
 """Bytes of states one encoder call on a GPU may give."""
@@ -25,12 +35,12 @@ _GPU_WIDTH = 32
 
 
 @dataclass(frozen=True)
-class FeedConfig:
+class SourceConfig:
     """Where hidden states come from."""
 
     source: Literal["auto", "live", "memory", "stored"] = "auto"
     """live: encode in every pass; memory: encode once and keep them; stored: keep them on the disk for this run and
-    the next; auto: measure all three and take the fastest."""
+    the next; auto: measure, then take the fastest."""
     memory_gb: float = 6.0
     """Most GB of states (in half precision) that auto keeps in memory."""
     store: str = ""
@@ -40,6 +50,18 @@ class FeedConfig:
     tokens_per_call: int = 0
     """Tokens the encoder reads in one call, pads included; 0 = 4,096 on a CPU, and on a GPU as many as give it
     enough to do."""
+
+    def __post_init__(self) -> None:
+        if self.tokens_per_call < 0:
+            raise ConfigError(f"--feed.tokens-per-call must not be negative, not {self.tokens_per_call}")
+        if not self.memory_gb >= 0:
+            raise ConfigError(f"--feed.memory-gb must not be negative, not {self.memory_gb}")
+
+
+@dataclass(frozen=True)
+class FeedConfig(SourceConfig):
+    """Where hidden states come from, and which of them heads read."""
+
     layers: tuple[int, ...] = ()
     """Hidden states heads read, 0 = embedding output, -1 = last layer; none = all."""
     positions: Positions = "all"
@@ -47,11 +69,15 @@ class FeedConfig:
     paragraph's (context)."""
 
     def __post_init__(self) -> None:
-        if self.tokens_per_call < 0:
-            raise ConfigError(f"--feed.tokens-per-call must not be negative, not {self.tokens_per_call}")
-        if not self.memory_gb >= 0:
-            raise ConfigError(f"--feed.memory-gb must not be negative, not {self.memory_gb}")
+        super().__post_init__()
         _ = self.reading  # refuses unknown positions
+
+    @classmethod
+    def of(cls, source: SourceConfig, reading: Reading) -> "FeedConfig":
+        """This reading from that source."""
+        names = [field.name for field in fields(SourceConfig)]
+        values: dict[str, Any] = {name: getattr(source, name) for name in names}
+        return cls(**values, layers=reading.layers, positions=reading.positions)
 
     @property
     def reading(self) -> Reading:

@@ -42,7 +42,7 @@ class Geometry:
     """The shape of what a head reads and writes."""
 
     states: int
-    """L: embedding output and every layer."""
+    """L: embedding output and every layer, or those of them that are read."""
     hidden: int
     """H."""
     outputs: int = 2

@@ -290,6 +290,13 @@ def over_channels(results: Mapping[str, Any], system: str) -> bool:
     return len(weights) - 1 == results["encoder"].get("states")
 
 
+def _state_names(results: Mapping[str, Any], count: int) -> list[str]:
+    """`input` for the embedding output, else the number of the layer; a fit may read only some of them."""
+    total = results["encoder"].get("states") or count
+    chosen = results.get("settings", {}).get("feed", {}).get("layers") or range(count)
+    return [str(number % total or "input") for number in chosen]
+
+
 def layer_weights(results: Mapping[str, Any], system: str) -> str | None:
     """How much each hidden state weighs in one head; the dashed line is an even share."""
     raw = [words.finite(weight) for weight in results["layer_weights"].get(system) or []]
@@ -305,7 +312,7 @@ def layer_weights(results: Mapping[str, Any], system: str) -> str | None:
         every = -(-len(weights) // 9)
         shown = [i for i in range(len(weights)) if i % every == 0 or i == len(weights) - 1]
         pooled = over_channels(results, system)
-        names = ["pooled"] * pooled + ["input"] + [str(i) for i in range(1, len(weights))]
+        names = ["pooled"] * pooled + _state_names(results, len(weights) - pooled)
         if pooled:  # the embedding output stands too near to the pooled vector for two words
             shown = [0, *(i + 1 for i in shown if 0 < i < len(weights) - 1)]
         axes.set_xticks(shown, [names[i] for i in shown])

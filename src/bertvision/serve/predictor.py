@@ -9,9 +9,10 @@ from bertvision.data.building import Flaw, SpanBuilder
 from bertvision.data.examples import SpanData
 from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import DataError
+from bertvision.feed import LiveFeed
 from bertvision.tasks.span.answers import SpanAnswers
 from bertvision.tasks.span.decode import DecodeConfig, decode
-from bertvision.train.evaluate import live_logits
+from bertvision.train.evaluate import logits_by_reading
 from bertvision.train.splits import window_split
 from bertvision.train.trained import Trained, join, load_encoder, read_trained
 
@@ -67,7 +68,8 @@ class Predictor:
         """Answers to a whole data set, with all their candidates."""
         split = window_split(data, self.encoder, self.trained.windows, keep=False)
         heads = {str(i): reader for i, reader in enumerate(self.trained.readers)}
-        logits = list(live_logits(self.encoder, split.windows, heads, label="predict").values())
+        feed_of = lambda reading: LiveFeed(self.encoder, split.windows, reading=reading)  # noqa: E731
+        logits = list(logits_by_reading(heads, feed_of, label="predict").values())
         return decode(split.windows, join(self.trained, logits, split.windows), data, self.decoding)
 
     @staticmethod

@@ -25,9 +25,12 @@ def fit(
     batch_size: int = 16,
     max_seq_length: int = 384,
     seed: int = 0,
+    feed: FeedConfig | None = None,
     overwrite: bool = False,
 ) -> list[Path]:
     """Fit `heads` on the states of a frozen encoder and return their folders, ready for `bv.load`.
+
+    `feed` says where the states come from and which of them heads read (layers, positions).
 
     Example:
         >>> bv.fit("train.json", out="heads", encoder="my-encoder", heads=["adapter:size=64", "learned_pooling"])
@@ -49,7 +52,7 @@ def fit(
         config=config,
         windows=windows,
         encoder_about=about,
-        feed=FeedConfig(),
+        feed=feed or FeedConfig(),
         dev=load_split(dev, source, windows) if dev else None,
         overwrite=overwrite,
     )

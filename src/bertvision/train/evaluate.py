@@ -14,7 +14,7 @@ A batch of a walk is as large as the encoder likes it. A head that would take mo
 reads it in several parts; what a training step keeps is the measure, which evaluation stays below.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -23,11 +23,8 @@ from torch import Tensor
 
 from bertvision.console import progress
 from bertvision.data.kept import kept_tokens
-from bertvision.data.windows import Windows
 from bertvision.encoder.batch import padded_positions
-from bertvision.encoder.encoder import Encoder
 from bertvision.feed.batches import Feed, StateBatch
-from bertvision.feed.live import LiveFeed
 from bertvision.feed.reading import Reading
 from bertvision.heads.base import Head, run_head
 from bertvision.shapes import Bool, Float
@@ -35,7 +32,7 @@ from bertvision.tasks.span.logits import SpanLogits
 from bertvision.tasks.span.loss import pair_scores
 from bertvision.train.group import rows_at_once
 
-__all__ = ["NOT_READ", "live_logits", "marginals", "span_logits"]
+__all__ = ["NOT_READ", "logits_by_reading", "marginals", "span_logits"]
 
 # The logit of a token no head saw. Its probability is 0 in float64 beside any logit a head gives. It is finite,
 # because logits are checked for that, and sums of it (start and end, the members of a product) stay far above
@@ -78,20 +75,14 @@ def span_logits(
     }
 
 
-def live_logits(
-    encoder: Encoder,
-    windows: Windows,
-    heads: Mapping[str, tuple[Head, Reading]],
-    *,
-    label: str = "evaluate",
-    tokens_per_call: int = 0,
+def logits_by_reading(
+    heads: Mapping[str, tuple[Head, Reading]], feed_of: Callable[[Reading], Feed], *, label: str = "evaluate"
 ) -> dict[str, SpanLogits]:
-    """Logits of heads that may read different states, straight from the encoder: one walk for each reading."""
+    """Logits of heads that may read different states: one walk for each reading."""
     logits: dict[str, SpanLogits] = {}
     for reading in dict.fromkeys(reading for _, reading in heads.values()):
         own = {name: head for name, (head, theirs) in heads.items() if theirs == reading}
-        feed = LiveFeed(encoder, windows, tokens_per_call=tokens_per_call, reading=reading)
-        logits |= span_logits(feed, own, label=label)
+        logits |= span_logits(feed_of(reading), own, label=label)
     return {name: logits[name] for name in heads}
 
 

@@ -16,14 +16,14 @@ from bertvision.data.examples import SpanData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
-from bertvision.feed import FeedConfig
+from bertvision.feed import FeedConfig, SourceConfig, open_feed
 from bertvision.feed.reading import EVERYTHING, Reading
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.ensemble import Combination, combine
 from bertvision.tasks.span.logits import SpanLogits
-from bertvision.train.evaluate import live_logits
+from bertvision.train.evaluate import logits_by_reading
 from bertvision.train.splits import Split, window_split
 
 __all__ = ["Trained", "join", "load_encoder", "logits_of_trained", "read_trained"]
@@ -172,15 +172,11 @@ def logits_of_trained(
     encoder: str | None = None,
     device: str = "auto",
     precision: Precision = "auto",
-    feed: FeedConfig | None = None,
+    feed: SourceConfig | None = None,
 ) -> list[tuple[Split, SpanLogits]]:
     """Logits of every system on `data`, in their order; heads that read the same states share one walk."""
     done: dict[int, tuple[Split, SpanLogits]] = {}
-    feed = feed or FeedConfig()
-    if feed.reading != EVERYTHING:
-        raise ConfigError(
-            "--feed.layers and --feed.positions are for fitting: a fitted head knows what it reads"
-        )
+    opening: dict[str, Any] = {"label": "states", "passes": 1, "keep": False}
     for fingerprint, windows in dict.fromkeys((s.fingerprint, s.windows) for s in systems):
         group = {i: s for i, s in enumerate(systems) if (s.fingerprint, s.windows) == (fingerprint, windows)}
         source = load_encoder(next(iter(group.values())), encoder, device=device, precision=precision)
@@ -190,7 +186,16 @@ def logits_of_trained(
             for i, system in group.items()
             for j, (head, reading) in enumerate(system.readers)
         }
-        walked = live_logits(source, split.windows, heads, tokens_per_call=feed.tokens_per_call)
+        walked = logits_by_reading(
+            heads,
+            lambda reading, source=source, split=split: open_feed(
+                source,
+                split.windows,
+                FeedConfig.of(feed or SourceConfig(), reading),
+                origin=split.origin,
+                **opening,
+            ),
+        )
         for i, system in group.items():
             own = [walked[f"{i}/{j}"] for j in range(len(system.heads))]
             done[i] = (split, join(system, own, split.windows))

@@ -1,0 +1,230 @@
+"""Where states come from: what is measured, what follows from it, and that a fit keeps to its choice."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runner import bertvision
+from fit_helpers import WINDOWS, fixture_encoder, fixture_train  # noqa: F401
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError
+from bertvision.feed import (
+    FeedConfig,
+    LiveFeed,
+    MemoryFeed,
+    StoredFeed,
+    open_feed,
+    open_states,
+)
+from bertvision.feed import open as open_module
+from bertvision.feed.choose import Case, Measured, choose, measure
+from bertvision.feed.reading import Reading
+from bertvision.train import zoo as zoo_module
+from bertvision.train.splits import Split
+
+RATES = Measured(tokens=1000, encode=1000.0, write=50_000.0, read_cold=20_000.0, read_warm=100_000.0)
+CASE = Case(
+    label="states of train", tokens=1_000_000, stored_bytes=10**10, memory_bytes=10**10, memory_limit=6e9,
+    free_disk=10**12, free_memory=10**11, passes=5,
+)  # fmt: skip
+
+
+# ---- arithmetic
+
+
+def test_what_each_source_is_expected_to_cost() -> None:
+    costs = replace(CASE, memory_limit=1e11).seconds(RATES)
+    assert costs["live"] == pytest.approx(5 * 1000)
+    assert costs["memory"] == pytest.approx(1000 + 4 * 10)
+    assert costs["stored"] == pytest.approx(1000 + 20 + 5 * 10)
+
+
+def test_a_store_that_memory_cannot_hold_is_read_from_the_disk() -> None:
+    assert replace(CASE, free_memory=10**9).seconds(RATES)["stored"] == pytest.approx(1000 + 20 + 5 * 50)
+
+
+def test_what_has_no_room_is_not_considered() -> None:
+    assert set(CASE.seconds(RATES)) == {"live", "stored"}
+    assert set(replace(CASE, free_disk=10**10).seconds(RATES)) == {"live"}, (
+        "a disk is not filled to the last byte"
+    )
+    assert set(replace(CASE, free_disk=None).seconds(RATES)) == {"live", "stored"}
+
+
+@given(
+    st.integers(1, 20),
+    *[st.floats(1.0, 1e7) for _ in range(4)],
+    st.sampled_from([0.0, 1e12]),
+    st.sampled_from([0, 10**12]),
+)
+def test_the_cheapest_is_chosen(
+    passes: int, encode: float, write: float, cold: float, warm: float, memory: float, disk: int
+) -> None:
+    case = replace(CASE, passes=passes, memory_limit=memory, free_disk=disk)
+    measured = Measured(1000, encode, write, cold, warm)
+    costs = case.seconds(measured)
+    assert costs[choose(case, measured)] == min(costs.values())
+
+
+def test_slow_disks_and_fast_encoders_stay_live() -> None:
+    slow = replace(RATES, read_cold=100.0, read_warm=100.0)
+    assert choose(CASE, slow) == "live"
+    assert choose(CASE, RATES) == "stored"
+
+
+def test_the_reasons_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "bertvision"):
+        choose(CASE, RATES)
+    said = "\n".join(caplog.messages)
+    for fact in (
+        "1,000,000 tokens", "10.00 GB to store", "1000.00 GB free", "encoding 1,000 tokens/s", "20,000 from the disk",
+        "100,000 from memory", "5 epochs", "live 83.3 min", "stored 17.8 min", "chosen: stored",
+    ):  # fmt: skip
+        assert fact in said
+
+
+# ---- measuring
+
+
+def test_measuring_leaves_nothing_behind(encoder: Encoder, train: Split, tmp_path: Path) -> None:
+    measured = measure(encoder, train.windows, Reading(), "fp16", root=tmp_path)
+    assert min(measured.encode, measured.write, measured.read_cold, measured.read_warm) > 0
+    assert 0 < measured.tokens <= train.windows.num_tokens
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
+def test_every_dtype_and_a_remote_place_are_measured(encoder: Encoder, train: Split, dtype: Any) -> None:
+    from bertvision.store.folder import open_folder
+
+    measured = measure(encoder, train.windows, Reading((0, -1), "context"), dtype, root="memory://measured")
+    assert measured.read_warm > 0
+    assert open_folder("memory://measured").names() == []
+
+
+# ---- opening
+
+
+def opened(encoder: Encoder, train: Split, root: Path, **values: Any) -> Any:
+    settings: dict[str, Any] = {
+        name: values.pop(name) for name in ("source", "memory_gb", "dtype") if name in values
+    }
+    config = FeedConfig(store=str(root), **settings)
+    values = {"origin": train.origin} | values
+    return open_feed(encoder, train.windows, config, label="x", **values)
+
+
+def test_a_named_source_is_taken(encoder: Encoder, train: Split, tmp_path: Path) -> None:
+    for source, kind in (("live", LiveFeed), ("memory", MemoryFeed), ("stored", StoredFeed)):
+        assert isinstance(opened(encoder, train, tmp_path, source=source), kind)
+
+
+def test_one_pass_is_live_without_measuring(
+    encoder: Encoder, train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_module, "measure", None)
+    assert isinstance(opened(encoder, train, tmp_path, passes=1), LiveFeed)
+
+
+@pytest.mark.parametrize(
+    ("memory_gb", "rates", "kind"),
+    [
+        (6.0, RATES, MemoryFeed),
+        (0.0, RATES, StoredFeed),
+        (0.0, replace(RATES, read_cold=10.0, read_warm=10.0), LiveFeed),
+    ],
+)
+def test_auto_follows_what_was_measured(
+    memory_gb: float, rates: Measured, kind: type, encoder: Encoder, train: Split, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(open_module, "measure", lambda *_, **__: rates)
+    feed = opened(encoder, train, tmp_path, memory_gb=memory_gb, passes=3)
+    assert isinstance(feed, kind)
+
+
+def test_a_finished_store_is_used_without_measuring(
+    encoder: Encoder, train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list(opened(encoder, train, tmp_path, source="stored").walk())
+    monkeypatch.setattr(open_module, "measure", None)
+    for passes, keep in ((1, False), (3, True)):
+        feed = opened(encoder, train, tmp_path, passes=passes, keep=keep)
+        assert isinstance(feed, StoredFeed)
+        list(feed.walk())
+        assert feed.times.encode == 0
+
+
+def test_evaluation_begins_no_store(encoder: Encoder, train: Split, tmp_path: Path) -> None:
+    feed = opened(encoder, train, tmp_path, source="stored", passes=1, keep=False)
+    assert isinstance(feed, LiveFeed)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_windows_of_unknown_origin_cannot_be_stored(encoder: Encoder, train: Split, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--feed\.source stored needs windows"):
+        opened(encoder, train, tmp_path, source="stored", origin=None)
+    assert not isinstance(opened(encoder, train, tmp_path, origin=None, memory_gb=0.0), StoredFeed)
+
+
+def test_another_stride_or_dtype_is_another_store(encoder: Encoder, train: Split, tmp_path: Path) -> None:
+    from bertvision.train.splits import window_split
+
+    other = window_split(train.data, encoder, replace(WINDOWS, doc_stride=23), keep=False)
+    config = FeedConfig(store=str(tmp_path))
+    keys = {
+        open_states(encoder, train.windows, config, train.origin).key,
+        open_states(encoder, other.windows, config, other.origin).key,
+        open_states(encoder, train.windows, replace(config, dtype="int8"), train.origin).key,
+        open_states(encoder, train.windows, replace(config, layers=(0, 1)), train.origin).key,
+    }
+    assert len(keys) == 4
+    assert {path.name for path in tmp_path.iterdir()} == keys
+
+
+# ---- a fit and its choice
+
+
+def test_a_fit_keeps_to_its_choice_when_it_goes_on(
+    tiny_bert: Path, toy_squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the first step; by then another source would be measured as the fastest."""
+    words = ["fit", tiny_bert, "--train", toy_squad, "--out", tmp_path / "zoo", "--heads", "last_state",
+             "--max-seq-length", "64", "--epochs", "2", "--feed.store", tmp_path / "states"]  # fmt: skip
+    real = zoo_module.fit
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zoo_module, "choose_source", lambda *_, **__: "stored")
+    monkeypatch.setattr(zoo_module, "fit", killed)
+    assert bertvision(*words).code == 130
+    assert json.loads((tmp_path / "zoo" / "stage.json").read_text())["choices"] == {"states": "stored"}
+    monkeypatch.setattr(zoo_module, "choose_source", lambda *_, **__: "live")
+    monkeypatch.setattr(zoo_module, "fit", real)
+    done = bertvision(*words, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["states"] == "stored"
+
+
+def test_the_fit_says_where_its_time_went(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
+    words = ["fit", tiny_bert, "--train", toy_squad, "--out", tmp_path / "zoo", "--heads", "last_state",
+             "--max-seq-length", "64", "--epochs", "2", "--feed.source", "stored",
+             "--feed.store", tmp_path / "s"]  # fmt: skip
+    done = bertvision(*words)
+    assert done.code == 0, done.err
+    line = done.out.splitlines()[-1]
+    for part in ("of fitting", "encoder", "heads", "waiting for states", "other", "reading"):
+        assert part in line
+    profile = json.loads((tmp_path / "zoo" / "stage.json").read_text())["results"]["profile"]
+    spent = sum(profile[part] for part in ("encoder", "heads", "waiting", "other"))
+    assert spent == pytest.approx(profile["total"], rel=0.05)
+    assert min(profile.values()) >= 0
+    assert profile["encoder"] > 0
+    assert profile["reading"] > 0
