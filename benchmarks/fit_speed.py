@@ -17,6 +17,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,10 +33,12 @@ from transformers import BertConfig, BertModel
 from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import LiveFeed
+from bertvision.feed import LiveFeed, StoredFeed
 from bertvision.feed.batches import widths
 from bertvision.feed.plan import HEAD_RUN, epoch_batches, group_calls
 from bertvision.heads import parse_head
+from bertvision.store.identity import Identity
+from bertvision.store.store import create_store
 from bertvision.tasks.span.loss import span_loss
 from bertvision.train.fit import FitConfig, FitRun
 
@@ -143,17 +146,34 @@ class Bench:
 # ---- bertvision
 
 
-def encode_only(feed: LiveFeed, batch_size: int) -> Callable[[], int]:
+def encode_only(feed: LiveFeed | StoredFeed, batch_size: int) -> Callable[[], int]:
     def one_pass() -> int:
         return sum(
-            int(feed.windows.lengths[b.windows].sum()) for b in feed.epoch(0, batch_size=batch_size, seed=0)
+            int(feed.windows.lengths[b.windows].sum())
+            for b in feed.epoch(0, batch_size=batch_size, seed=0, reuse=True)
         )
 
     return one_pass
 
 
+def stored_feed(encoder: Encoder, windows: Windows, dtype: Any, root: str) -> StoredFeed:
+    """All states in a store below `root`; nothing is read yet."""
+    identity = Identity(
+        encoder=encoder.name, configuration="", precision=encoder.precision, windows="", preprocessing={},
+        layers=tuple(range(encoder.num_states)), hidden=encoder.hidden, positions="all", dtype=dtype,
+    )  # fmt: skip
+    feed = StoredFeed(encoder, create_store(root, identity, windows, encoder=encoder.name, data="random"))
+    began = time.perf_counter()
+    feed.extractor.make_all(label=f"store {dtype}")
+    seconds = time.perf_counter() - began
+    print(
+        f"{encoder.name}: {feed.store.nbytes / 1e9:.1f} GB of {dtype} encoded and written in {seconds:.1f} s"
+    )
+    return feed
+
+
 def fit_heads(
-    feed: LiveFeed, heads: tuple[str, ...], batch_size: int, most: int | None = None
+    feed: LiveFeed | StoredFeed, heads: tuple[str, ...], batch_size: int, most: int | None = None
 ) -> Callable[[], int]:
     specs = [(text, parse_head(text), 0) for text in heads]
     run = FitRun(feed, specs, FitConfig(heads=heads, batch_size=batch_size, epochs=1000))
@@ -300,7 +320,7 @@ def main() -> None:
     parser.add_argument("--shape", default="large", choices=sorted(SHAPES))
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--tokens-per-call", type=int, default=16_384)
-    parser.add_argument("--parts", default="heads,cnn,tune,compiled,small,memory")
+    parser.add_argument("--parts", default="heads,cnn,tune,compiled,small,stored,memory")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--memory-of", help="only print the peak memory of this way")
     args = parser.parse_args()
@@ -347,6 +367,18 @@ def main() -> None:
         fitted = ("small: adapter-386", fit_heads(wide, ("adapter",), args.batch))
         bench.time(*fitted, beside=("small: encode only", encode_only(wide, args.batch)))
         bench.time("small: eager loop, adapter-386", eager_loop(small, windows, args.batch), beside=fitted)
+    if "stored" in parts:
+        small = make_encoder("tiny" if args.shape == "tiny" else "small", args.device)
+        for source, dtypes in ((encoder, ("bf16", "int8")), (small, ("bf16", "int8"))):
+            live = LiveFeed(source, windows, tokens_per_call=args.tokens_per_call if source is encoder else 0)
+            beside = (f"{source.name}: adapter-386 live", fit_heads(live, ("adapter",), args.batch))
+            for dtype in dtypes:
+                with tempfile.TemporaryDirectory() as root:
+                    kept = stored_feed(source, windows, dtype, root)
+                    name = f"{source.name}: adapter-386 from {dtype} store"
+                    bench.time(name, fit_heads(kept, ("adapter",), args.batch), beside=beside)
+                    bench.time(f"{source.name}: reading {dtype} alone", encode_only(kept, args.batch))
+                    save()
     save()
     if "memory" in parts and args.device == "cuda":
         memory |= compare_memory(args)

@@ -192,7 +192,7 @@ def test_states_beyond_half_precision_are_refused(tiny_bert: Path, windows: Wind
     encoder = Encoder.load(str(tiny_bert))
     with torch.no_grad():
         encoder.model.encoder.layer[-1].output.LayerNorm.weight.fill_(1e6)
-    with pytest.raises(EncoderError, match=r"beyond half precision: use --feed\.memory-gb 0"):
+    with pytest.raises(EncoderError, match=r"beyond half precision: use --feed\.source live"):
         MemoryFeed(encoder, windows, tokens_per_call=700)
 
 

@@ -15,8 +15,10 @@ from transformers import BertConfig, BertModel
 from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import LiveFeed, MemoryFeed
+from bertvision.feed import LiveFeed, MemoryFeed, Reading, StoredFeed
 from bertvision.heads import Geometry, fused, parse_head
+from bertvision.store.identity import Identity
+from bertvision.store.store import create_store
 from bertvision.train.fit import FitConfig, FitRun
 from bertvision.train.log import MetricsLog
 
@@ -158,6 +160,65 @@ def way(run: FitRun, name: str) -> torch.Tensor:
     moved = [(p - q).detach().flatten() for (n, p), q in zip(head.named_parameters(), begun.parameters(), strict=True)
              if n != "project.bias"]  # fmt: skip
     return torch.cat(moved)
+
+
+def stored(root: Path, source: Encoder, data: Windows, dtype: Any = "fp32", **cut: Any) -> StoredFeed:
+    values: dict[str, Any] = {
+        "encoder": "toy", "configuration": "toy", "precision": source.precision, "windows": "toy", "preprocessing": {},
+        "layers": tuple(range(source.num_states)), "hidden": source.hidden, "positions": "all", "dtype": dtype,
+    }  # fmt: skip
+    store = create_store(root, Identity(**(values | cut)), data, encoder="toy", data="toy", shard_tokens=2048)
+    return StoredFeed(source, store, tokens_per_call=2048)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "int8"])
+def test_stored_states_reach_the_device_as_they_were(precision: Any, dtype: Any, tmp_path: Path) -> None:
+    source, data = encoder(precision), windows()
+    feed, live = stored(tmp_path, source, data, dtype), LiveFeed(source, data, tokens_per_call=2048)
+    bound = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 8e-3, "int8": 3e-2}[dtype] + (
+        1e-2 if precision == "bf16" else 0
+    )
+    for epoch in (0, 1):
+        pairs = zip(
+            feed.epoch(epoch, batch_size=16, seed=0), live.epoch(epoch, batch_size=16, seed=0), strict=True
+        )
+        for ours, theirs in pairs:
+            assert ours.states.is_cuda
+            assert torch.equal(ours.mask, theirs.mask)
+            assert torch.equal(ours.labels, theirs.labels)
+            assert distance(ours.states[:, ours.mask], theirs.states[:, theirs.mask]) < bound
+    assert feed.store.info is not None
+
+
+@pytest.mark.parametrize("kind", ["live", "memory", "stored"])
+def test_a_part_of_the_states_is_cut_on_the_device(kind: str, tmp_path: Path) -> None:
+    source, data = encoder("fp32"), windows()
+    reading = Reading((0, -1), "context")
+    feed: Any
+    if kind == "stored":
+        feed = stored(tmp_path, source, data, layers=(0, 3), positions="context")
+    else:
+        feed = {"live": LiveFeed, "memory": MemoryFeed}[kind](
+            source, data, tokens_per_call=2048, reading=reading
+        )
+    for batch in feed.epoch(1, batch_size=16, seed=0):
+        for row, window in enumerate(batch.windows):
+            one = collate(data, np.array([window]), pad_id=0, device=source.device)
+            begin, end = data.context[window].tolist()
+            whole = source.states(one)[[0, 3], 0][:, [0, *range(begin, end)]]
+            assert distance(batch.states[:, row][:, batch.mask[row]], whole) < 2e-3
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+def test_captured_steps_read_a_store(dtype: Any, tmp_path: Path) -> None:
+    feed = stored(tmp_path, encoder("fp32"), windows(), dtype)
+    captured = fitted(feed, HEADS, stack="on")
+    plain = fitted(feed, HEADS, stack="off", graphs=False)
+    assert captured.graphs is not None
+    assert captured.graphs._captured, "nothing was captured"
+    for name in HEADS:
+        assert distance(way(captured, name), way(plain, name)) < 0.02, name
 
 
 @pytest.mark.parametrize("kind", [LiveFeed, MemoryFeed])

@@ -57,7 +57,7 @@ class MemoryFeed:
         states = batch.states[:, batch.mask].to(self.store.dtype)  # (L, real tokens, H)
         if not torch.isfinite(states).all():
             raise EncoderError(
-                f"{self.encoder.name} has states beyond half precision: use --feed.memory-gb 0 to encode in every pass"
+                f"{self.encoder.name} has states beyond half precision: use --feed.source live to encode in every pass"
             )
         self.store[:, self._tokens(batch.windows)[0][batch.mask]] = states
 
