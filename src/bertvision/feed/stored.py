@@ -9,6 +9,7 @@ just being written serves the run that writes it. Its first epoch then waits for
 and all of them read what was stored, so that a killed run gives the same numbers when it goes on.
 """
 
+import contextlib
 import math
 import os
 import time
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ArtifactError, OutputError
 from bertvision.feed.batches import FeedTimes, Place, StateBatch, num_batches
 from bertvision.feed.extract import Extractor
 from bertvision.feed.live import LiveFeed
@@ -37,6 +39,8 @@ __all__ = ["StoredFeed"]
 
 _AHEAD = 2
 """Batches that are put together in advance."""
+_TRIES = 3
+"""How often one shard is made anew for one batch: a disk that never keeps it should end the run."""
 
 
 class StoredFeed:
@@ -57,7 +61,9 @@ class StoredFeed:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
         self._threads = max(1, min(8, cores // 2))
         self._pool = _Memory(pinned=self._cuda)
-        store.finished()
+        if not store.missing() and store.info is None:  # its maker was killed in between
+            with contextlib.suppress(OutputError):
+                self.extractor.finish()
 
     def _batch_dtype(self, stored: str) -> torch.dtype:
         """Heads are float32; autocast, where it is on, picks its own precision from half."""
@@ -168,7 +174,7 @@ class StoredFeed:
         self, assembly: "_Assembly", pool: ThreadPoolExecutor, place: Place | None, *, reuse: bool
     ) -> Iterator[StateBatch]:
         """Hand out a batch when it is there; its memory is free again when the next one is asked for."""
-        began = time.perf_counter()
+        began, repaired = time.perf_counter(), list[int]()
         while True:
             try:
                 self._read_seconds += sum(part.result() for part in assembly.parts)
@@ -176,10 +182,17 @@ class StoredFeed:
             except DamagedShard as damaged:
                 for part in assembly.parts:
                     part.exception()  # all threads are through with it
+                if repaired.count(damaged.number) == _TRIES:
+                    raise ArtifactError(
+                        f"{self.store.path(damaged.number)} does not keep what is written to it: check the disk"
+                    ) from damaged
+                repaired.append(damaged.number)
                 self.extractor.repair(damaged)
+                began = time.perf_counter()  # that was work of the encoder
                 assembly.parts[:] = [pool.submit(self._fill, assembly, slice(None))]
         self._wait_seconds += time.perf_counter() - began
-        states = self._to_device(assembly, place) if self._cuda else assembly.states.view
+        view = assembly.states.view
+        states = self._to_device(assembly, place) if self._cuda else view.to(self.encoder.device)
         yield self._live.batch(states, assembly.indices)
         if reuse and not self._cuda:
             self._pool.give(assembly.states)

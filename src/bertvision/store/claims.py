@@ -4,12 +4,12 @@ One hidden file, one byte a shard. Where the file system has no locks nobody is 
 the same shard: a waste, but no harm, because both write the same bytes to names of their own and rename.
 """
 
-import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bertvision.store.folder import Folder, LocalFolder
+from bertvision.store.shard import shard_name
 
 __all__ = ["Claims"]
 
@@ -18,42 +18,39 @@ class Claims:
     """Shards this process is making."""
 
     def __init__(self, folder: Folder) -> None:
-        self._handle: int | None = None
-        if isinstance(folder, LocalFolder) and folder.path.is_dir():
-            with contextlib.suppress(OSError):
-                self._handle = os.open(folder.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self._folder = folder
 
     @contextmanager
     def claim(self, number: int, *, wait: bool = False) -> Iterator[bool]:
         """Whether nobody else is making the shard; `wait` until that is so."""
-        held = self._take(number, wait=wait)
+        handle = self._open()
         try:
+            held = None if handle is None else _lock(handle, number, wait=wait)
+            if held:
+                self._folder.sweep(shard_name(number))  # whoever wrote it and was killed had the claim
             yield held is not False
         finally:
-            if held:
-                self._give(number)
+            if handle is not None:
+                os.close(handle)  # and with it goes the lock
 
-    def _take(self, number: int, *, wait: bool) -> bool | None:
-        """True: ours. False: somebody else's. None: there are no locks here."""
-        if self._handle is None:
+    def _open(self) -> int | None:
+        if not isinstance(self._folder, LocalFolder):
             return None
         try:
-            import fcntl
-
-            fcntl.lockf(self._handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, number)
-        except (BlockingIOError, PermissionError):
-            return False
-        except (OSError, ImportError):
+            self._folder.path.mkdir(parents=True, exist_ok=True)
+            return os.open(self._folder.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError:
             return None
-        return True
 
-    def _give(self, number: int) -> None:
+
+def _lock(handle: int, number: int, *, wait: bool) -> bool | None:
+    """True: ours. False: somebody else's. None: there are no locks here."""
+    try:
         import fcntl
 
-        assert self._handle is not None
-        fcntl.lockf(self._handle, fcntl.LOCK_UN, 1, number)
-
-    def close(self) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        fcntl.lockf(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, number)
+    except (BlockingIOError, PermissionError):
+        return False
+    except (OSError, ImportError):
+        return None
+    return True

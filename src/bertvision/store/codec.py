@@ -28,7 +28,7 @@ def encode(
 ) -> tuple[NDArray[Any], NDArray[np.float32] | None, NDArray[np.float64]]:
     """States (n, L, H) as they are stored, scales (n, L) of int8, and (2, L) sums and sums of squares.
 
-    `OverflowError` where a number is beyond the dtype.
+    `OverflowError` where a number is beyond the dtype, `FloatingPointError` where it is none (or infinite).
     """
     wide = states.float()
     # Over H in single precision, over the many tokens in double.
@@ -38,13 +38,15 @@ def encode(
     turned = states.transpose(0, 1)  # (n, L, H)
     if dtype == "int8":
         scale = wide.abs().amax(-1).T / 127  # (n, L)
+        # A scale that rounds by much would push numbers beyond 127.
+        scale = torch.where(scale < torch.finfo(torch.float32).tiny, 0.0, scale)
         safe = torch.where(scale > 0, scale, torch.ones_like(scale))
         turned = (wide.transpose(0, 1) / safe[..., None]).round_()
         scales = scale.contiguous().cpu().numpy()
     stored = turned.to(STORED[dtype]).contiguous()
-    finite = np.isfinite(moments).all() if dtype == "int8" else bool(stored.isfinite().all())
-    if not finite:
-        raise OverflowError(dtype)
+    finite = stored if scales is None else torch.from_numpy(scales)
+    if not bool(finite.isfinite().all()):
+        raise OverflowError(dtype) if bool(states.isfinite().all()) else FloatingPointError(dtype)
     if dtype == "bf16":
         return stored.view(torch.int16).cpu().numpy().view(np.uint16), scales, moments
     return stored.cpu().numpy(), scales, moments

@@ -2,11 +2,16 @@
 
 A file is seen whole or not at all. Locally it is written to a temporary name, flushed and renamed; elsewhere
 inside a transaction of fsspec, which shows it when it is closed (object storage does the same by itself).
+
+A temporary name tells machine, process and number of the write: machines that share a disk may have processes of
+equal numbers, and two threads may write the same file.
 """
 
 import contextlib
+import itertools
 import os
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,10 +21,12 @@ from typing import Any, BinaryIO, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.artifacts import atomic_file, disk_trouble, remove, sweep
-from bertvision.errors import ConfigError, OutputError
+from bertvision.artifacts import disk_trouble, remove
+from bertvision.errors import ArtifactError, ConfigError, OutputError
 
 __all__ = ["Folder", "LocalFolder", "RemoteFolder", "open_folder"]
+
+_WRITES = itertools.count()
 
 
 class Folder(Protocol):
@@ -61,6 +68,10 @@ class Folder(Protocol):
         """Delete a file; none is no mistake."""
         ...
 
+    def sweep(self, name: str) -> None:
+        """Delete what processes that were killed left of a file; nobody else may be writing it."""
+        ...
+
     def delete(self) -> None:
         """Delete the folder with everything in it."""
         ...
@@ -77,11 +88,12 @@ def open_folder(address: str | Path) -> Folder:
     if not mark:
         return LocalFolder(Path(text).expanduser())
     if protocol in ("file", "local"):
-        return LocalFolder(Path(rest))
+        return LocalFolder(Path(rest).expanduser())
     import fsspec
 
     try:
-        system, path = fsspec.core.url_to_fs(text)
+        # One of our own: transactions belong to the object, which fsspec would share with everybody.
+        system, path = fsspec.core.url_to_fs(text, skip_instance_cache=True)
     except (ValueError, ImportError) as error:
         raise ConfigError(
             f"states cannot be stored at {text} ({error}): give a folder, or install what that address needs"
@@ -99,56 +111,85 @@ class LocalFolder:
         return LocalFolder(self.path / name)
 
     def names(self) -> list[str]:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with _readable(self.path):
             return sorted(path.name for path in self.path.iterdir())
         return []
 
     def size(self, name: str) -> int | None:
-        path = self.path / name
-        return path.stat().st_size if path.is_file() else None
+        with _readable(self.path / name):
+            return (self.path / name).stat().st_size
+        return None
 
     def age(self, name: str) -> float | None:
-        path = self.path / name
-        return time.time() - path.stat().st_mtime if path.exists() else None
+        with _readable(self.path / name):
+            return time.time() - (self.path / name).stat().st_mtime
+        return None
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
-        with (self.path / name).open("rb") as handle:
+        path = self.path / name
+        with _readable(path), path.open("rb") as handle:
             handle.seek(begin)
             return handle.read(-1 if end is None else end - begin)
+        raise FileNotFoundError(path)
 
     def mapped(self, name: str) -> NDArray[np.uint8] | None:
-        # Private and writable: torch warns about memory it must not write to, and nobody writes.
-        return np.asarray(np.memmap(self.path / name, dtype=np.uint8, mode="c"))
+        import torch
+
+        path, size = self.path / name, self.size(name)
+        try:
+            # Torch maps without keeping the file open, so that many can be; private and writable, because torch
+            # warns about memory it must not write to. Nobody writes.
+            return torch.from_file(str(path), False, size, dtype=torch.uint8).numpy()
+        except (RuntimeError, TypeError) as error:
+            with _readable(path):
+                path.open("rb").close()  # says better what is wrong
+            raise FileNotFoundError(path) from error
 
     @contextmanager
     def write(self, name: str) -> Iterator[BinaryIO]:
-        with atomic_file(self.path / name) as temporary, temporary.open("wb") as handle:
-            yield handle
+        with self._whole(name) as temporary:
+            with temporary.open("wb") as handle:
+                yield handle
+                handle.flush()
+                os.fsync(handle.fileno())
+            temporary.replace(self.path / name)
 
     def create(self, name: str, content: bytes) -> bool:
         target = self.path / name
-        with disk_trouble(target):
-            self.path.mkdir(parents=True, exist_ok=True)
-            sweep(self.path)
-            temporary = target.with_name(f".{name}.tmp-{os.getpid()}")
+        with self._whole(name) as temporary:
+            with temporary.open("wb") as handle:
+                handle.write(content)
+                handle.flush()
+                os.fsync(handle.fileno())
             try:
-                temporary.write_bytes(content)
-                with temporary.open("rb") as handle:
-                    os.fsync(handle.fileno())
-                try:
-                    os.link(temporary, target)  # unlike a rename it fails where the name is taken
-                except FileExistsError:
+                os.link(temporary, target)  # unlike a rename it fails where the name is taken
+            except FileExistsError:
+                return False
+            except OSError:  # a file system without links
+                if target.exists():
                     return False
-                except OSError:  # a file system without links
-                    if target.exists():
-                        return False
-                    temporary.replace(target)
-                return True
+                temporary.replace(target)
+            return True
+
+    @contextmanager
+    def _whole(self, name: str) -> Iterator[Path]:
+        """A temporary name that is gone when the block ends, and the disk's troubles as one sentence."""
+        temporary = self.path / f"{_left_of(name)}{_own()}{next(_WRITES)}"
+        with disk_trouble(self.path / name):
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                yield temporary
             finally:
                 temporary.unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:
-        remove(self.path / name)
+        with disk_trouble(self.path / name):
+            remove(self.path / name)
+
+    def sweep(self, name: str) -> None:
+        for other in self.names():
+            if other.startswith(_left_of(name)) and not other.startswith(_left_of(name) + _own()):
+                self.remove(other)
 
     def delete(self) -> None:
         # Aside first: a kill in the middle leaves nothing that looks like a store.
@@ -160,6 +201,28 @@ class LocalFolder:
     def free(self) -> int | None:
         nearest = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
         return shutil.disk_usage(nearest).free
+
+
+def _left_of(name: str) -> str:
+    """How the temporary names of a file begin."""
+    return f".{name}.tmp-"
+
+
+def _own() -> str:
+    return f"{socket.gethostname()}.{os.getpid()}."
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """End the block quietly where there is no such file, and with one sentence where it cannot be read."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot read {path} ({os.strerror(error.errno or 0)}): check the disk and your rights there"
+        ) from error
 
 
 class RemoteFolder:
@@ -184,6 +247,7 @@ class RemoteFolder:
 
     def size(self, name: str) -> int | None:
         try:
+            self.system.invalidate_cache(self.path)  # another process may have written it just now
             return int(self.system.info(self._at(name))["size"] or 0)
         except FileNotFoundError:
             return None
@@ -204,16 +268,11 @@ class RemoteFolder:
     def write(self, name: str) -> Iterator[BinaryIO]:
         try:
             self.system.makedirs(self.path, exist_ok=True)
-            handle = self.system.open(self._at(name), "wb", autocommit=False)
-            try:
-                with handle:
-                    yield cast(BinaryIO, handle)
-            except BaseException:
-                handle.discard()
-                raise
-            handle.commit()
-        except OSError as error:
-            why = os.strerror(error.errno) if error.errno else str(error)
+            with self.system.transaction, self.system.open(self._at(name), "wb") as handle:
+                yield cast(BinaryIO, handle)
+        except (OSError, NotImplementedError) as error:
+            known = isinstance(error, OSError) and error.errno
+            why = os.strerror(known) if known else str(error) or "it cannot be written to"
             raise OutputError(
                 f"cannot write {self.address}/{name} ({why}): check the address and your rights there, "
                 "then run the same command again"
@@ -229,6 +288,9 @@ class RemoteFolder:
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self.system.rm(self._at(name))
+
+    def sweep(self, name: str) -> None:
+        pass  # a transaction leaves nothing
 
     def delete(self) -> None:
         with contextlib.suppress(FileNotFoundError):

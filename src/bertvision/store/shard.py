@@ -1,15 +1,16 @@
 """One shard: a safetensors file whose size and header follow from the plan before anything is computed.
 
     states   (n, L, H)  the stored tokens of its windows, one window after another
-    scales   (n, L)     float32, int8 only: a number is int8 * scale
+    pad      (p,)       0 to 7 zeros, so that what follows can be read where it stands
     windows  (w,)       which windows, in the order of their tokens
     offsets  (w + 1,)   where each begins
-    crc      (w,)       CRC-32 of each window's states
     moments  (2, L)     float64, sums and sums of squares of each state's numbers
+    scales   (n, L)     float32, int8 only: a number is int8 * scale
+    crc      (w,)       CRC-32 of each window's states
+    seal     (1,)       CRC-32 of the header and of everything between states and seal
 
-States come first and are appended as they are computed; the rest, the tail, is a few bytes a window. CRCs in the tail
-guard every window, the checksum of header and tail (kept in info.json) guards the rest, so that each byte is
-guarded and a reader checks just what it reads.
+States come first and are appended as they are computed; the rest, the tail, is a few bytes a window. Each byte is
+guarded, also before the store is finished, and a reader checks just what it reads. info.json repeats the seals.
 """
 
 import json
@@ -64,14 +65,18 @@ class ShardLayout:
         self.storage = _STORAGE[identity.dtype]
         tokens, layers = int(self.offsets[-1]), len(identity.layers)
         states = _Part(_NAMES[identity.dtype], self.storage, (tokens, layers, identity.hidden))
+        # The widest numbers first: behind the pad all of them are aligned.
         self.tail_parts = {
+            "pad": _Part("U8", np.uint8, (-states.nbytes % 8,)),
             "windows": _Part("I64", np.int64, self.windows.shape),
             "offsets": _Part("I64", np.int64, self.offsets.shape),
-            "crc": _Part("U32", np.uint32, self.windows.shape),
             "moments": _Part("F64", np.float64, (2, layers)),
+            "scales": _Part("F32", np.float32, (tokens, layers)),
+            "crc": _Part("U32", np.uint32, self.windows.shape),
+            "seal": _Part("U32", np.uint32, (1,)),
         }
-        if identity.dtype == "int8":
-            self.tail_parts = {"scales": _Part("F32", np.float32, (tokens, layers)), **self.tail_parts}
+        if identity.dtype != "int8":
+            del self.tail_parts["scales"]
         self.states = states
         self.header = self._header({"states": states, **self.tail_parts}, identity.key)
         self.tail_at = len(self.header) + states.nbytes
@@ -91,13 +96,17 @@ class ShardLayout:
         text += b" " * (-len(text) % 8)
         return struct.pack("<Q", len(text)) + text
 
-    def parse_tail(self, tail: bytes) -> dict[str, NDArray[Any]]:
+    def parse_tail(self, tail: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        """Everything behind the states, as it stands in the file's bytes."""
         arrays, at = {}, 0
         for name, part in self.tail_parts.items():
-            raw = np.frombuffer(tail, np.uint8, part.nbytes, at)
-            arrays[name] = raw.copy().view(part.storage).reshape(part.shape)  # a copy is aligned
+            arrays[name] = tail[at : at + part.nbytes].view(part.storage).reshape(part.shape)
             at += part.nbytes
         return arrays
+
+    def seal(self, tail: Any) -> int:
+        """The checksum of the header and of the tail without its last 4 bytes, which hold it."""
+        return zlib.crc32(memoryview(tail)[:-4], zlib.crc32(self.header))
 
     def states_bytes(self, row: int) -> tuple[int, int]:
         """Where a window's states begin and end in the file."""
@@ -136,24 +145,18 @@ class ShardWriter:
         if scales is not None:
             self._scales.append(scales)
 
-    def finish(self) -> int:
-        """Write the tail; returns the checksum of header and tail."""
+    def finish(self) -> None:
+        """Write the tail."""
         layout = self.layout
         assert self._row == len(layout.windows), "every window of the shard was appended"
-        arrays: dict[str, NDArray[Any]] = {
-            "windows": layout.windows,
-            "offsets": layout.offsets,
-            "crc": self._crc,
-            "moments": self._moments,
-        }
-        if "scales" in layout.tail_parts:
-            arrays["scales"] = np.concatenate(self._scales)
-        tail = b"".join(
-            np.ascontiguousarray(arrays[name], part.storage).tobytes()
-            for name, part in layout.tail_parts.items()
-        )
-        self._file.write(tail)
-        return zlib.crc32(tail, zlib.crc32(layout.header))
+        tail = np.zeros(layout.nbytes - layout.tail_at, np.uint8)
+        parts = layout.parse_tail(tail)
+        parts["windows"][:], parts["offsets"][:] = layout.windows, layout.offsets
+        parts["crc"][:], parts["moments"][:] = self._crc, self._moments
+        if "scales" in parts:
+            parts["scales"][:] = np.concatenate(self._scales)
+        parts["seal"][:] = layout.seal(tail)
+        self._file.write(tail.data)
 
 
 class OpenShard:
@@ -169,25 +172,34 @@ class OpenShard:
             raise DamagedShard(layout.number, "the file is missing")
         if size != layout.nbytes:
             raise DamagedShard(layout.number, f"it has {size:,} bytes instead of {layout.nbytes:,}")
-        self._map = folder.mapped(layout.name)
-        header, tail = self._bytes(0, len(layout.header)), self._bytes(layout.tail_at, layout.nbytes)
-        if header != layout.header:
+        try:
+            self._map = folder.mapped(layout.name)
+        except FileNotFoundError as error:
+            raise DamagedShard(layout.number, "the file is missing") from error
+        if self._bytes(0, len(layout.header)).tobytes() != layout.header:
             raise DamagedShard(layout.number, "its header is not the one that was written")
-        self.checksum = zlib.crc32(tail, zlib.crc32(header))
+        tail = self._bytes(layout.tail_at, layout.nbytes)
         arrays = layout.parse_tail(tail)
+        self.checksum = layout.seal(tail)
         known = np.array_equal(arrays["windows"], layout.windows) and np.array_equal(
             arrays["offsets"], layout.offsets
         )
-        if not known or (checksum is not None and checksum != self.checksum):
+        if not known or self.checksum != arrays["seal"][0] or checksum not in (None, self.checksum):
             raise DamagedShard(layout.number, "its index does not have the checksum it was written with")
         self.scales: NDArray[np.float32] | None = arrays.get("scales")
         self.moments: NDArray[np.float64] = arrays["moments"]
         self._crc = arrays["crc"]
 
-    def _bytes(self, begin: int, end: int) -> bytes:
+    def _bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
         if self._map is not None:
-            return self._map[begin:end].tobytes()
-        return self.folder.read(self.layout.name, begin, end)
+            return self._map[begin:end]
+        try:
+            raw = self.folder.read(self.layout.name, begin, end)
+        except FileNotFoundError as error:
+            raise DamagedShard(self.layout.number, "the file is missing") from error
+        if len(raw) != end - begin:
+            raise DamagedShard(self.layout.number, f"it ends before byte {end:,}")
+        return np.frombuffer(bytearray(raw), np.uint8)  # torch wants memory it may write to
 
     def states(self, row: int, *, check: bool = False) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
         """The states (n, L, H) of a window as they are stored, and its scales (n, L).
@@ -197,9 +209,10 @@ class OpenShard:
         layout = self.layout
         window = int(layout.windows[row])
         begin, end = layout.states_bytes(row)
-        raw = self._map[begin:end] if self._map is not None else self._fetch(begin, end)
+        raw = self._bytes(begin, end)
         if check or not self._checked[window]:
             if zlib.crc32(raw.data) != self._crc[row]:
+                self._checked[window] = False
                 raise DamagedShard(
                     layout.number, f"window {window} does not have the checksum it was written with"
                 )
@@ -207,9 +220,6 @@ class OpenShard:
         first, last = layout.offsets[row : row + 2].tolist()
         states = raw.view(layout.storage).reshape(last - first, *layout.states.shape[1:])
         return states, None if self.scales is None else self.scales[first:last]
-
-    def _fetch(self, begin: int, end: int) -> NDArray[np.uint8]:
-        return np.frombuffer(bytearray(self.folder.read(self.layout.name, begin, end)), np.uint8)
 
     def verify(self) -> None:
         """Check every window."""

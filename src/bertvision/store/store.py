@@ -10,6 +10,7 @@ there can be read.
 """
 
 import json
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -33,8 +34,10 @@ from bertvision.store.shard import OpenShard, ShardLayout, ShardWriter, shard_na
 __all__ = ["INFO", "PLAN", "Store", "create_store", "open_store"]
 
 PLAN, INFO, _WINDOWS = "plan.json", "info.json", "windows.safetensors"
-_OPEN = 256
-"""Shards held open: each keeps a file open."""
+_OPEN = 4096
+"""Shards held open: systems allow some ten thousand files to be mapped."""
+
+logger = logging.getLogger(__name__)
 
 
 class Store:
@@ -88,8 +91,13 @@ class Store:
 
     @property
     def info(self) -> dict[str, Any] | None:
-        """What info.json says; None for an unfinished store."""
-        return _read_json(self.folder, INFO) if self.folder.size(INFO) is not None else None
+        """What info.json says; None for an unfinished store, and where it is damaged: it can be written again."""
+        try:
+            info = json.loads(self.folder.read(INFO))
+            whole = info["key"] == self.key and len(info["shards"]) == self.num_shards
+            return info if whole and all("checksum" in shard for shard in info["shards"]) else None
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
 
     # ---- reading
 
@@ -102,20 +110,31 @@ class Store:
             if self._checksums is None:
                 info = self.info
                 self._checksums = [] if info is None else [s["checksum"] for s in info["shards"]]
-            known = self._checksums[number] if self._checksums else None
-            opened = OpenShard(self.folder, self.layout(number), self._checked, known)
+            opened = self._fresh(number)
             self._open[number] = opened
             if len(self._open) > _OPEN:
                 self._open.popitem(last=False)
             return opened
+
+    def _fresh(self, number: int) -> OpenShard:
+        known = self._checksums[number] if self._checksums else None
+        return OpenShard(self.folder, self.layout(number), self._checked, known)
 
     def read(self, window: int) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
         """The states (n, L, H) of a window in the dtype they are stored in, and its scales (n, L) for int8."""
         return self.shard(int(self.plan.shard_of[window])).states(int(self.plan.row_of[window]))
 
     def verify(self, number: int) -> None:
-        """Check every byte of a shard; `DamagedShard` says what is wrong."""
+        """Check every byte of a shard as it is now; `DamagedShard` says what is wrong."""
+        self.forget(number)
         self.shard(number).verify()
+
+    def forget(self, number: int) -> None:
+        """Look at a shard as if it had never been read."""
+        with self._lock:
+            self._open.pop(number, None)
+            self._checksums = None
+            self._checked[self.plan.shards[number]] = False
 
     # ---- writing
 
@@ -132,17 +151,14 @@ class Store:
         """Remove a shard; the store is unfinished until it is made anew."""
         self.folder.remove(INFO)
         self.folder.remove(shard_name(number))
-        with self._lock:
-            self._open.pop(number, None)
-            self._checksums = None
-            self._checked[self.plan.shards[number]] = False
-            self._finished.discard(number)
+        self.forget(number)
+        self._finished.discard(number)
 
     def finish(self) -> bool:
         """Write info.json if every shard is there; whoever comes last does it."""
         if self.missing():
             return False
-        if self.folder.size(INFO) is not None:
+        if self.info is not None:
             return True
         shards, moments = [], np.zeros((2, len(self.identity.layers)))
         for number in range(self.num_shards):
@@ -195,6 +211,10 @@ def create_store(
         # The windows first: whoever finds a plan finds them too. Of two processes the first one's plan counts.
         folder.create(_WINDOWS, pack_windows(windows))
         folder.create(PLAN, _json(about))
+    if _stored_windows(folder) is None:
+        logger.warning("%s/%s is damaged and written again", folder.address, _WINDOWS)
+        with folder.write(_WINDOWS) as file:
+            file.write(pack_windows(windows))
     return open_store(folder)
 
 
@@ -211,17 +231,24 @@ def open_store(address: str | Path | Folder) -> Store:
             f"{folder.address} has layout {about.get('schema')} and this version reads {SCHEMA}: "
             "`bertvision cache rm` it and let it be made again"
         )
+    windows = _stored_windows(folder)
     try:
-        identity = _identity(about["identity"])
-        windows = unpack_windows(folder.read(_WINDOWS))
-        whole = windows is not None and identity.key == about["key"] and len(windows) == about["windows"]
-    except (KeyError, TypeError, FileNotFoundError):
-        windows, whole = None, False
+        whole = windows is not None and _identity(about["identity"]).key == about["key"]
+        whole = whole and about["windows"] == len(windows or ()) and int(about["shard_tokens"]) > 0
+    except (KeyError, TypeError, ValueError):
+        whole = False
     if windows is None or not whole:
         raise ArtifactError(
             f"{folder.address} is damaged (its plan or its windows): `bertvision cache rm` it and let it be made again"
         )
     return Store(folder, about, windows)
+
+
+def _stored_windows(folder: Folder) -> Windows | None:
+    try:
+        return unpack_windows(folder.read(_WINDOWS))
+    except FileNotFoundError:
+        return None
 
 
 def _json(value: Any) -> bytes:
@@ -240,4 +267,4 @@ def _read_json(folder: Folder, name: str) -> dict[str, Any]:
         raise ArtifactError(
             f"{folder.address}/{name} is not valid JSON ({error}): `bertvision cache rm` it and let it be made again"
         ) from error
-    return value
+    return value if isinstance(value, dict) else {}

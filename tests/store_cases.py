@@ -1,0 +1,136 @@
+"""What the tests of stores share: windows and states made by hand, and the toy data as a store."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertvision.data.windows import Windows
+from bertvision.encoder.encoder import Encoder
+from bertvision.feed import LiveFeed, StoredFeed
+from bertvision.feed.extract import Extractor, store_identity
+from bertvision.feed.reading import EVERYTHING, Reading
+from bertvision.store.codec import encode
+from bertvision.store.identity import Identity, Origin, StateType
+from bertvision.store.store import Store, create_store
+
+__all__ = [
+    "IDENTITY",
+    "ORIGIN",
+    "extract",
+    "fill",
+    "flip",
+    "marks",
+    "random_states",
+    "shard_bytes",
+    "toy_store",
+    "windows_of",
+]
+
+IDENTITY = Identity(
+    encoder="e",
+    configuration="c",
+    precision="fp32",
+    windows="w",
+    preprocessing={"stride": 1},
+    layers=(0, 1, 2),
+    hidden=4,
+    positions="all",
+    dtype="fp32",
+)
+ORIGIN = Origin(fingerprint="toy", preprocessing={}, name="toy")
+
+
+def windows_of(lengths: list[int], seed: int = 0) -> Windows:
+    """Windows of these lengths: the null token somewhere, the paragraph somewhere, perhaps of no token."""
+    rng = np.random.default_rng(seed)
+    count, total = len(lengths), sum(lengths)
+    top = np.array(lengths, np.int64)
+    context = np.sort(rng.integers(0, top[:, None] + 1, (count, 2)), axis=1).astype(np.int32)
+    labels = np.sort(rng.integers(0, top[:, None], (count, 2)), axis=1).astype(np.int32)
+    return Windows(
+        ids=rng.integers(5, 60, total).astype(np.int32),
+        types=np.zeros(total, np.uint8),
+        chars=np.full((total, 2), -1, np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        example=np.arange(count, dtype=np.int32),
+        context=context,
+        labels=labels,
+        null=rng.integers(0, top).astype(np.int32),
+        best=np.zeros(total, np.bool_),
+    )
+
+
+def random_states(store: Store, seed: int = 0) -> list[Tensor]:
+    """For each window (n, L, H) of what is kept, among them tokens of nothing but zeros and huge and tiny ones."""
+    generator = torch.Generator().manual_seed(seed)
+    layers, hidden = len(store.identity.layers), store.identity.hidden
+    states = []
+    for tokens in store.kept.lengths.tolist():
+        scale = 10.0 ** torch.randint(-3, 4, (tokens, layers, 1), generator=generator)
+        scale[torch.rand(tokens, layers, 1, generator=generator) < 0.1] = 0
+        states.append(torch.randn(tokens, layers, hidden, generator=generator) * scale)
+    return states
+
+
+def fill(store: Store, states: list[Tensor], numbers: list[int] | None = None, at_once: int = 2) -> None:
+    """Write shards from the states of all windows, some windows a call."""
+    for number in range(store.num_shards) if numbers is None else numbers:
+        with store.write(number) as writer:
+            windows = store.plan.shards[number].tolist()
+            for begin in range(0, len(windows), at_once):
+                part = torch.cat([states[w] for w in windows[begin : begin + at_once]])
+                stored, scales, moments = encode(part.transpose(0, 1), store.identity.dtype)
+                writer.append(stored, moments, scales)
+
+
+def shard_bytes(folder: Path) -> dict[str, bytes]:
+    """Everything a store holds besides its windows (whose header has no fixed order), by name."""
+    left_out = {".lock", "windows.safetensors"}
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name not in left_out}
+
+
+def marks(store: Store) -> dict[str, tuple[int, int]]:
+    """Inode and time of every shard: whether it was written again."""
+    folder = Path(store.folder.address)
+    return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in folder.glob("shard-*")}
+
+
+def flip(path: Path, position: int, bit: int = 0) -> None:
+    """Turn one bit of a file over, in place."""
+    with path.open("r+b") as handle:
+        handle.seek(position)
+        byte = handle.read(1)[0]
+        handle.seek(position)
+        handle.write(bytes([byte ^ (1 << bit)]))
+
+
+def toy_store(
+    root: str | Path,
+    encoder: Encoder,
+    windows: Windows,
+    *,
+    reading: Reading = EVERYTHING,
+    dtype: StateType = "fp32",
+    shard_tokens: int = 400,
+    **identity: Any,
+) -> Store:
+    """The store of toy windows, empty unless it was there."""
+    which = dataclasses.replace(store_identity(encoder, ORIGIN, reading, dtype), **identity)
+    return create_store(root, which, windows, encoder="toy", data="toy", shard_tokens=shard_tokens)
+
+
+def extract(store: Store, encoder: Encoder, *, tokens_per_call: int = 200) -> Extractor:
+    """Fill a store from the encoder."""
+    extractor = StoredFeed(encoder, store, tokens_per_call=tokens_per_call).extractor
+    extractor.make_all()
+    return extractor
+
+
+def plain_states(encoder: Encoder, windows: Windows, indices: NDArray[np.int64]) -> Tensor:
+    """(L, B, T, H) of these windows in one encoder call."""
+    return LiveFeed(encoder, windows).read(indices).states
