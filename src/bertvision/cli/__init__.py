@@ -2,18 +2,23 @@
 
 One small file a verb: a dataclass of flags (`ARGS`) and a `main` that calls the library and prints. A verb's
 file is imported only when it is called, and torch only when the verb needs it, so `--help` answers at once.
+A verb with several actions (`bertvision cache ls`) is a folder of such files.
 """
 
 import errno
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import ModuleType
 
 from bertvision._version import __version__
 from bertvision.errors import BertvisionError, ConfigError
 
-__all__ = ["VERBS", "main"]
+__all__ = ["VERBS", "find_command", "main"]
+
+_ASKS = ("-h", "--help", "help")
+"""Words that ask for help."""
 
 VERBS = {
     "run": "the whole job: finetune, fit a zoo of heads, evaluate, ensemble, report (no arguments: the demo)",
@@ -25,6 +30,7 @@ VERBS = {
     "score": "official SQuAD 2.0 scores of a predictions file",
     "data": "what is in a data set: examples, windows, lengths, balance",
     "heads": "the heads: structure, parameters, FLOPs, for any encoder size",
+    "cache": "stored hidden states: extract, ls, info, verify, rm",
     "report": "write the HTML report of a run again",
     "recipes": "list or show the shipped recipes",
 }
@@ -49,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in _ASKS:
         sys.stdout.write(_help())
         return
     if words[0] in ("-V", "--version"):
@@ -84,13 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(words: list[str]) -> None:
-    verb, rest = words[0], words[1:]
-    if verb not in VERBS:
-        import difflib
-
-        close = difflib.get_close_matches(verb, VERBS, n=1)
-        hint = f"did you mean {close[0]}?" if close else "`bertvision --help` lists the verbs"
-        raise ConfigError(f"there is no verb {verb!r}: {hint}")
+    _check(words[0], VERBS, kind="verb", prog="bertvision")
     from bertvision import console
 
     console.setup_logging()
@@ -99,8 +99,36 @@ def _run(words: list[str]) -> None:
 
     tune_memory()
 
+    module, rest, prog = find_command(words)
+    if hasattr(module, "ACTIONS"):
+        sys.stdout.write(module.help_text())
+    else:
+        module.main(parse(module, rest, prog=prog))
+
+
+def find_command(words: Sequence[str]) -> tuple[ModuleType, list[str], str]:
+    """The module of a verb, or of the action of a verb that has several; its flags; and what it is called.
+
+    `cache` alone, or with --help, is the module that lists its actions.
+    """
+    verb, *rest = words
+    _check(verb, VERBS, kind="verb", prog="bertvision")
     module = importlib.import_module(f"bertvision.cli.{verb}")
-    module.main(parse(module, rest, prog=f"bertvision {verb}"))
+    if not hasattr(module, "ACTIONS") or not rest or rest[0] in _ASKS:
+        return module, rest, f"bertvision {verb}"
+    action, *rest = rest
+    _check(action, module.ACTIONS, kind="action", prog=f"bertvision {verb}")
+    return importlib.import_module(f"bertvision.cli.{verb}.{action}"), rest, f"bertvision {verb} {action}"
+
+
+def _check(word: str, known: Mapping[str, str], *, kind: str, prog: str) -> None:
+    """Refuse a word that is not one of `known`."""
+    if word not in known:
+        import difflib
+
+        close = difflib.get_close_matches(word, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"`{prog} --help` lists the {kind}s"
+        raise ConfigError(f"there is no {kind} {word!r}: {hint}")
 
 
 def _fail(sentence: str, code: int) -> None:

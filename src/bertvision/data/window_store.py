@@ -96,7 +96,9 @@ def pack_windows(windows: Windows) -> bytes:
     from safetensors.numpy import save
 
     arrays = {f.name: np.ascontiguousarray(getattr(windows, f.name)) for f in fields(Windows)}
-    return save(arrays, metadata={name: str(zlib.crc32(array.data)) for name, array in arrays.items()})
+    sums = {name: zlib.crc32(array.data) for name, array in arrays.items()}
+    # One entry, because safetensors writes several in any order, and equal windows must be equal bytes.
+    return save(arrays, metadata={"crc32": json.dumps(sums)})
 
 
 def unpack_windows(blob: bytes) -> Windows | None:
@@ -108,13 +110,13 @@ def unpack_windows(blob: bytes) -> Windows | None:
     try:
         arrays = load(blob)
         header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
-        sums = header.get("__metadata__", {})
-    except (SafetensorError, ValueError, KeyError, AttributeError):
+        sums = json.loads(header["__metadata__"]["crc32"])
+    except (SafetensorError, ValueError, KeyError, TypeError):
         return None
-    if not names <= arrays.keys():
+    if not names <= arrays.keys() or not isinstance(sums, dict):
         return None
     found = {name: arrays[name] for name in names}
-    whole = all(sums.get(name) == str(zlib.crc32(array.data)) for name, array in found.items())
+    whole = all(sums.get(name) == zlib.crc32(array.data) for name, array in found.items())
     return Windows(**found) if whole else None
 
 

@@ -12,6 +12,7 @@ import copy
 import hashlib
 import inspect
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,10 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """`auto` is a CUDA device where there is one, then Apple's, then the CPU."""
+    """`auto` is a CUDA device where there is one, then Apple's, then the CPU.
+
+    Of several CUDA devices each process of `torchrun` (or `accelerate launch`) takes one of its own.
+    """
     if name != "auto":
         try:
             device = torch.device(name)
@@ -46,6 +50,11 @@ def choose_device(name: str = "auto") -> torch.device:
             torch.cuda.set_device(device)  # graphs are captured, and kernels launched, on the current device
         return device
     if torch.cuda.is_available():
+        local, count = os.environ.get("LOCAL_RANK", ""), torch.cuda.device_count()
+        if count > 1 and local.isdigit():
+            device = torch.device("cuda", int(local) % count)
+            torch.cuda.set_device(device)
+            return device
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 

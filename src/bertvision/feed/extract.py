@@ -6,21 +6,20 @@ and is done when they are; whoever sees the last one arrive writes info.json.
 """
 
 import logging
-import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 
-import torch.distributed
-
-from bertvision.console import progress
+from bertvision.console import Progress, progress
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, EncoderError, OutputError
 from bertvision.feed.live import LiveFeed
 from bertvision.feed.plan import cut_by_tokens
+from bertvision.feed.ranks import ending_together, rank_and_world
 from bertvision.feed.reading import Reading
 from bertvision.store.claims import Claims
 from bertvision.store.codec import encode
 from bertvision.store.identity import Identity, Origin, StateType
-from bertvision.store.shard import DamagedShard, ShardWriter, shard_name
+from bertvision.store.shard import DamagedShard, shard_name
 from bertvision.store.store import Store
 
 __all__ = ["Extractor", "rank_and_world", "store_identity"]
@@ -29,16 +28,6 @@ logger = logging.getLogger(__name__)
 
 _UNWRITTEN = 2
 """Encoder calls whose states may wait for the disk."""
-
-
-def rank_and_world() -> tuple[int, int]:
-    """Which of how many processes this is: of a process group, or as torchrun and accelerate tell by environment."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
-    if rank.isdigit() and world.isdigit() and int(rank) < int(world):
-        return int(rank), int(world)
-    return 0, 1
 
 
 def store_identity(encoder: Encoder, origin: Origin, reading: Reading, dtype: StateType) -> Identity:
@@ -80,10 +69,14 @@ class Extractor:
         self.finish()
 
     def _again(self, damaged: DamagedShard) -> None:
-        logger.warning("%s is damaged (%s) and encoded again", self.store.path(damaged.number), damaged.why)
-        with self.claims.claim(damaged.number, wait=True):
-            self.store.drop(damaged.number)
-            self._compute(damaged.number)
+        number = damaged.number
+        with self.claims.claim(number, wait=True):
+            try:
+                self.store.verify(number)  # another process may have been faster, or a batch before this one
+            except DamagedShard as found:
+                logger.warning("%s is damaged (%s) and encoded again", self.store.path(number), found.why)
+                self.store.drop(number)
+                self._compute(number)
 
     def finish(self) -> bool:
         """Write info.json if all shards are there."""
@@ -96,21 +89,30 @@ class Extractor:
             f"{self.store.folder.address} does not keep what is written to it: check the disk"
         )
 
-    def make_all(self, *, rank: int = 0, world: int = 1, label: str = "encode") -> None:
-        """Make this rank's part of what is missing; what another process is making is waited for at the end."""
+    def make_all(self, *, rank: int = 0, world: int = 1, label: str = "encode") -> int:
+        """Make this rank's part of what is missing; returns how many tokens that was.
+
+        What another process is making is waited for at the end, and in a process group so are all ranks.
+        """
         numbers = range(rank, self.store.num_shards, world)
         tokens = [int(self.store.windows.lengths[self.store.plan.shards[n]].sum()) for n in numbers]
-        there = self.store.finished()
+        there = set(self.store.finished())
         done = sum(count for number, count in zip(numbers, tokens, strict=True) if number in there)
-        if done:
+        if there and rank == 0:
             logger.info("%s: %d of %d shards are there", label, len(there), self.store.num_shards)
         missing = {n: count for n, count in zip(numbers, tokens, strict=True) if n not in there}
-        with progress(label, sum(tokens), unit="tokens", done=done) as bar:
-            for wait in (False, True):
-                for number in list(missing):
-                    if self.make(number, wait=wait):
-                        bar.advance(missing.pop(number))
-        self.finish()
+        todo = sum(missing.values())
+        # Several bars on one terminal would overwrite each other.
+        shown = progress(label, sum(tokens), unit="tokens", done=done)
+        with ending_together(world):
+            with shown if rank == 0 else nullcontext(Progress(None, None, todo)) as bar:
+                for wait in (False, True):
+                    for number in list(missing):
+                        if self.make(number, wait=wait):
+                            bar.advance(missing.pop(number))
+            self.finish()
+        self.store.finished()
+        return todo
 
     def _compute(self, number: int) -> None:
         """Encode one shard, call after call, and append each while the next is computed."""
@@ -121,12 +123,17 @@ class Extractor:
                 unwritten: list[Future[None]] = []
                 for call in calls:
                     batch = self.live.read(windows[call])
-                    real = batch.states[:, batch.mask]  # (L, n, H)
-                    unwritten.append(disk.submit(_append, writer, real, self.store.identity.dtype))
+                    # Here and not in the thread: a GPU must not be used elsewhere while a graph is captured.
+                    stored, scales, moments = encode(batch.states[:, batch.mask], self.store.identity.dtype)
+                    unwritten.append(disk.submit(writer.append, stored, moments, scales))
                     if len(unwritten) >= _UNWRITTEN:
                         unwritten.pop(0).result()
                 for one in unwritten:
                     one.result()
+        except FloatingPointError as error:
+            raise EncoderError(
+                f"{self.live.encoder.name} gives states that are no finite numbers: check its weights"
+            ) from error
         except OverflowError as error:
             raise EncoderError(
                 f"{self.live.encoder.name} has states beyond {error}: store them with --feed.dtype bf16 or fp32"
@@ -136,8 +143,3 @@ class Extractor:
             raise OutputError(
                 f"{error} ({kept} of {self.store.num_shards} shards are there and are used)"
             ) from error
-
-
-def _append(writer: ShardWriter, states: torch.Tensor, dtype: StateType) -> None:
-    stored, scales, moments = encode(states, dtype)
-    writer.append(stored, moments, scales)

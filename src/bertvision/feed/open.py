@@ -1,6 +1,7 @@
 """Open a feed: the source the settings name, or the one `auto` chooses."""
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
 
 from bertvision.data.windows import Windows
@@ -15,9 +16,10 @@ from bertvision.feed.stored import StoredFeed
 from bertvision.store.catalogue import default_root
 from bertvision.store.folder import open_folder
 from bertvision.store.identity import Identity, Origin, StateType
+from bertvision.store.plan import SHARD_TOKENS
 from bertvision.store.store import INFO, PLAN, Store, create_store
 
-__all__ = ["choose_source", "open_feed", "open_states", "state_type"]
+__all__ = ["choose_source", "open_feed", "open_states", "planned_states", "state_type"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +39,35 @@ def _identity(encoder: Encoder, origin: Origin, config: FeedConfig) -> Identity:
     return store_identity(encoder, origin, config.reading, state_type(encoder, config))
 
 
-def open_states(encoder: Encoder, windows: Windows, config: FeedConfig, origin: Origin) -> Store:
-    """The store of these states, finished, begun or new."""
+def open_states(
+    encoder: Encoder,
+    windows: Windows,
+    config: FeedConfig,
+    origin: Origin,
+    *,
+    shard_tokens: int = SHARD_TOKENS,
+) -> Store:
+    """The store of these states, finished, begun or new; `shard_tokens` is for a new one."""
     identity = _identity(encoder, origin, config)
-    return create_store(_root(config), identity, windows, encoder=encoder.name, data=origin.name)
+    return create_store(
+        _root(config), identity, windows, encoder=encoder.name, data=origin.name, shard_tokens=shard_tokens
+    )
+
+
+def planned_states(
+    encoder: Encoder,
+    windows: Windows,
+    config: FeedConfig,
+    origin: Origin,
+    *,
+    shard_tokens: int = SHARD_TOKENS,
+) -> Store:
+    """The same store to look at: where there is none yet, nothing is written."""
+    identity = _identity(encoder, origin, config)
+    folder = open_folder(_root(config)) / identity.key
+    if folder.size(PLAN) is not None:
+        return open_states(encoder, windows, config, origin, shard_tokens=shard_tokens)
+    return Store(folder, {"identity": asdict(identity), "shard_tokens": shard_tokens}, windows)
 
 
 def choose_source(

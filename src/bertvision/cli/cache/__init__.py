@@ -1,0 +1,28 @@
+"""`bertvision cache ACTION`: the stores of hidden states, made, listed, checked and removed.
+
+One small file an action, each like a verb: a dataclass of flags (`ARGS`) and a `main`. Only `extract` needs torch.
+"""
+
+__all__ = ["ACTIONS", "help_text"]
+
+ACTIONS = {
+    "extract": "encode a data set once and keep the hidden states; goes on where it was stopped",
+    "ls": "the stores: size, age, the encoder and the data each belongs to",
+    "info": "everything one store says about itself",
+    "verify": "check every byte of finished shards; --drop removes the damaged ones",
+    "rm": "remove stores",
+}
+
+
+def help_text() -> str:
+    rows = "\n".join(f"  {action:<10} {text}" for action, text in ACTIONS.items())
+    return (
+        "usage: bertvision cache [-h] ACTION [flags]\n\n"
+        "Hidden states kept on disk or at any fsspec address, so that heads are fitted without the encoder.\n\n"
+        f"actions:\n{rows}\n\n"
+        "flags of every action:\n"
+        "  --store ADDRESS   folder or fsspec address of the stores; by default ~/.cache/bertvision/states\n"
+        "  --json            print the result as JSON\n\n"
+        "  bertvision cache ACTION --help      the flags of an action\n"
+        "  fit, eval and run read a store with --feed.source stored or auto (and --feed.store ADDRESS)\n"
+    )
