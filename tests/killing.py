@@ -1,4 +1,5 @@
-"""Run the command line in a process of its own and let it be killed with SIGKILL, at any moment or at a precise one.
+"""Run the command line, or a function, in a process of its own and let it be killed with SIGKILL, at any moment or
+at a precise one.
 
 The processes are forked from a server that has imported everything already, so that each starts in a fraction of
 a second; they share nothing else with the tests.
@@ -7,6 +8,8 @@ A precise moment is counted in operations on files: number n is done by half (a 
 removal, a new folder), and then the process kills itself as hard as anyone else could.
 """
 
+import functools
+import io
 import multiprocessing
 import os
 import shutil
@@ -30,6 +33,9 @@ import bertvision.train.zoo
 
 __all__ = ["finish", "kill_when", "start"]
 
+Work = list[str] | functools.partial[None]
+"""Arguments of the command line, or a function of a module that a process can import."""
+
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["killing"])
 
@@ -47,17 +53,17 @@ def _ensure_server() -> None:
             os.environ["PYTHONPATH"] = before
 
 
-def start(argv: list[str], log: Path, *, die_at: int | None = None) -> BaseProcess:
-    """Start `bertvision ARGV`; its output goes to `log`, the number of its file operations to `log`.count."""
+def start(work: Work, log: Path, *, die_at: int | None = None) -> BaseProcess:
+    """Start `bertvision ARGV` or a function; output goes to `log`, the number of its file operations to `log`.count."""
     _ensure_server()
-    process = _CONTEXT.Process(target=_run, args=(argv, str(log), die_at, dict(os.environ)))
+    process = _CONTEXT.Process(target=_run, args=(work, str(log), die_at, dict(os.environ)))
     process.start()
     return process
 
 
-def finish(argv: list[str], log: Path, *, die_at: int | None = None, seconds: float = 240) -> int:
+def finish(work: Work, log: Path, *, die_at: int | None = None, seconds: float = 240) -> int:
     """Run to the end and return the exit code, -9 for killed."""
-    process = start(argv, log, die_at=die_at)
+    process = start(work, log, die_at=die_at)
     process.join(seconds)
     if process.exitcode is None:
         process.kill()
@@ -65,9 +71,9 @@ def finish(argv: list[str], log: Path, *, die_at: int | None = None, seconds: fl
     return process.exitcode
 
 
-def kill_when(argv: list[str], log: Path, ready: Callable[[], bool], *, delay: float = 0.0) -> int:
+def kill_when(work: Work, log: Path, ready: Callable[[], bool], *, delay: float = 0.0) -> int:
     """Start, wait until `ready`, and kill; returns -9, or the exit code of a process that was faster."""
-    process = start(argv, log)
+    process = start(work, log)
     until = time.monotonic() + 240
     while process.is_alive() and not ready() and time.monotonic() < until:
         time.sleep(0.001)
@@ -78,9 +84,10 @@ def kill_when(argv: list[str], log: Path, ready: Callable[[], bool], *, delay: f
     return process.exitcode
 
 
-def _run(argv: list[str], log: str, die_at: int | None, environment: dict[str, str]) -> None:
+def _run(work: Work, log: str, die_at: int | None, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    count = os.open(log + ".count", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
     torch.set_num_threads(1)
@@ -92,16 +99,21 @@ def _run(argv: list[str], log: str, die_at: int | None, environment: dict[str, s
         (Path, "rename"),
         (Path, "unlink"),
         (Path, "mkdir"),
+        (os, "link"),
         (shutil, "rmtree"),
     ):
         setattr(owner, name, counter.before(getattr(owner, name)))
-    sys.argv = ["bertvision", *argv]
+    setattr(Path, "open", counter.opening(Path.open))  # noqa: B010 (as above)
     code = 0
     try:
-        bertvision.cli.main(argv)
+        if isinstance(work, list):
+            sys.argv = ["bertvision", *work]
+            bertvision.cli.main(work)
+        else:
+            work()
     except SystemExit as error:
         code = int(error.code or 0)
-    os.write(os.open(log + ".count", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), str(counter.count).encode())
+    os.write(count, str(counter.count).encode())
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -125,6 +137,24 @@ class _Counter:
             return real(path, content, *args, **options)
 
         return write
+
+    def opening(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """Files that are written piece by piece: each piece is an operation."""
+        counter = self
+
+        class Pieces(io.BufferedWriter):
+            def write(self, content: Any) -> int:
+                if counter._due():
+                    super().write(memoryview(content).cast("B")[: memoryview(content).nbytes // 2])
+                    super().flush()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return super().write(content)
+
+        def open_file(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+            file = real(path, mode, *args, **options)
+            return Pieces(file.detach()) if mode == "wb" else file
+
+        return open_file
 
     def before(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def act(*args: Any, **options: Any) -> Any:

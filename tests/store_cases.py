@@ -1,6 +1,8 @@
 """What the tests of stores share: windows and states made by hand, and the toy data as a store."""
 
-import dataclasses
+import os
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertvision.data.window_store import unpack_windows
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
+from bertvision.errors import BertvisionError
 from bertvision.feed import LiveFeed, StoredFeed
 from bertvision.feed.extract import Extractor, store_identity
 from bertvision.feed.reading import EVERYTHING, Reading
@@ -22,6 +26,7 @@ __all__ = [
     "IDENTITY",
     "ORIGIN",
     "extract",
+    "extraction",
     "fill",
     "flip",
     "marks",
@@ -89,9 +94,8 @@ def fill(store: Store, states: list[Tensor], numbers: list[int] | None = None, a
 
 
 def shard_bytes(folder: Path) -> dict[str, bytes]:
-    """Everything a store holds besides its windows (whose header has no fixed order), by name."""
-    left_out = {".lock", "windows.safetensors"}
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name not in left_out}
+    """All that a store consists of, by name."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != ".lock"}
 
 
 def marks(store: Store) -> dict[str, tuple[int, int]]:
@@ -117,10 +121,10 @@ def toy_store(
     reading: Reading = EVERYTHING,
     dtype: StateType = "fp32",
     shard_tokens: int = 400,
-    **identity: Any,
+    origin: Origin = ORIGIN,
 ) -> Store:
     """The store of toy windows, empty unless it was there."""
-    which = dataclasses.replace(store_identity(encoder, ORIGIN, reading, dtype), **identity)
+    which = store_identity(encoder, origin, reading, dtype)
     return create_store(root, which, windows, encoder="toy", data="toy", shard_tokens=shard_tokens)
 
 
@@ -129,6 +133,40 @@ def extract(store: Store, encoder: Encoder, *, tokens_per_call: int = 200) -> Ex
     extractor = StoredFeed(encoder, store, tokens_per_call=tokens_per_call).extractor
     extractor.make_all()
     return extractor
+
+
+def extraction(
+    root: Path,
+    encoder: Path,
+    windows: Path,
+    made: Path,
+    *,
+    wait_for: Path | None = None,
+    pause: float = 0.0,
+    **options: Any,
+) -> None:
+    """For a process of its own: extract a store and write down which shards were made; every error is one line."""
+    real = Extractor._compute
+
+    def compute(self: Extractor, number: int) -> None:
+        real(self, number)
+        time.sleep(pause)
+        with open(made, "a") as file:  # not one of the operations that are counted
+            file.write(f"{number}\n")
+
+    Extractor._compute = compute
+    loaded = Encoder.load(str(encoder))
+    found = unpack_windows(windows.read_bytes())
+    assert found is not None
+    if wait_for is not None:
+        os.close(os.open(f"{made}.ready", os.O_CREAT | os.O_WRONLY))
+        while not wait_for.exists():
+            time.sleep(0.002)
+    try:
+        extract(toy_store(root, loaded, found, **options), loaded)
+    except BertvisionError as error:
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
+        sys.exit(error.exit_code)
 
 
 def plain_states(encoder: Encoder, windows: Windows, indices: NDArray[np.int64]) -> Tensor:

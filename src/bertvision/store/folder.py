@@ -21,11 +21,12 @@ from typing import Any, BinaryIO, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.artifacts import disk_trouble, remove
+from bertvision.artifacts import _alive, disk_trouble, remove
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 
 __all__ = ["Folder", "LocalFolder", "RemoteFolder", "open_folder"]
 
+_MARK = ".tmp-"
 _WRITES = itertools.count()
 
 
@@ -68,8 +69,9 @@ class Folder(Protocol):
         """Delete a file; none is no mistake."""
         ...
 
-    def sweep(self, name: str) -> None:
-        """Delete what processes that were killed left of a file; nobody else may be writing it."""
+    def sweep(self, name: str = "") -> None:
+        """Delete what processes that were killed left half-written: here all of it that this machine knows to be
+        dead; of a file that nobody else may be writing, `name`, all there is."""
         ...
 
     def delete(self) -> None:
@@ -174,7 +176,7 @@ class LocalFolder:
     @contextmanager
     def _whole(self, name: str) -> Iterator[Path]:
         """A temporary name that is gone when the block ends, and the disk's troubles as one sentence."""
-        temporary = self.path / f"{_left_of(name)}{_own()}{next(_WRITES)}"
+        temporary = self.path / f".{name}{_MARK}{socket.gethostname()}.{os.getpid()}.{next(_WRITES)}"
         with disk_trouble(self.path / name):
             self.path.mkdir(parents=True, exist_ok=True)
             try:
@@ -186,9 +188,14 @@ class LocalFolder:
         with disk_trouble(self.path / name):
             remove(self.path / name)
 
-    def sweep(self, name: str) -> None:
+    def sweep(self, name: str = "") -> None:
         for other in self.names():
-            if other.startswith(_left_of(name)) and not other.startswith(_left_of(name) + _own()):
+            file, mark, maker = other.rpartition(_MARK)
+            process = maker.rpartition(".")[0].rpartition(".")[2] if mark else ""
+            here = maker.startswith(f"{socket.gethostname()}.{process}.")
+            if not process.isdigit() or (here and int(process) == os.getpid()):
+                continue
+            if file == f".{name}" or (not name and here and not _alive(int(process))):
                 self.remove(other)
 
     def delete(self) -> None:
@@ -201,15 +208,6 @@ class LocalFolder:
     def free(self) -> int | None:
         nearest = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
         return shutil.disk_usage(nearest).free
-
-
-def _left_of(name: str) -> str:
-    """How the temporary names of a file begin."""
-    return f".{name}.tmp-"
-
-
-def _own() -> str:
-    return f"{socket.gethostname()}.{os.getpid()}."
 
 
 @contextmanager
@@ -289,7 +287,7 @@ class RemoteFolder:
         with contextlib.suppress(FileNotFoundError):
             self.system.rm(self._at(name))
 
-    def sweep(self, name: str) -> None:
+    def sweep(self, name: str = "") -> None:
         pass  # a transaction leaves nothing
 
     def delete(self) -> None:

@@ -177,6 +177,7 @@ class Store:
         square = moments[1] / max(self.kept.num_tokens * self.identity.hidden, 1)
         std = np.sqrt(np.maximum(square - mean**2, 0))
         info = self.about | {"mean": mean.tolist(), "std": std.tolist(), "shards": shards}
+        self.folder.sweep()
         _write_json(self.folder, INFO, info)
         return True
 

@@ -1,0 +1,674 @@
+"""Stores that things happen to: kills, full disks, flipped bits, several processes, readers while it is repaired."""
+
+import errno
+import functools
+import json
+import logging
+import os
+import resource
+import shutil
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from killing import finish, kill_when, start
+from store_cases import (
+    extract,
+    extraction,
+    fill,
+    flip,
+    marks,
+    random_states,
+    shard_bytes,
+    toy_store,
+    windows_of,
+)
+from test_store import make
+
+from bertvision.data.squad import read_squad
+from bertvision.data.window_store import pack_windows, unpack_windows
+from bertvision.data.windows import WindowConfig, Windows, make_windows
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ArtifactError, EncoderError, OutputError
+from bertvision.feed import LiveFeed, StoredFeed
+from bertvision.feed.extract import Extractor
+from bertvision.store.claims import Claims
+from bertvision.store.folder import LocalFolder
+from bertvision.store.identity import Origin
+from bertvision.store.shard import DamagedShard, ShardLayout, shard_name
+from bertvision.store.store import Store, open_store
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bert: Path) -> Encoder:
+    return Encoder.load(str(tiny_bert))
+
+
+@pytest.fixture(scope="module")
+def windows(encoder: Encoder, toy_squad: Path) -> Windows:
+    config = WindowConfig(max_seq_length=48, max_query_length=16, doc_stride=16)
+    return make_windows(read_squad(toy_squad), encoder.tokenizer, config)
+
+
+@pytest.fixture(scope="module")
+def whole(
+    encoder: Encoder, windows: Windows, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Path]]:
+    """A finished store of each dtype, not to be touched: copy it."""
+    found = {}
+    for dtype in ("fp32", "int8"):
+        store = toy_store(tmp_path_factory.mktemp(dtype), encoder, windows, dtype=dtype)
+        extract(store, encoder)
+        found[dtype] = Path(store.folder.address)
+    before = {dtype: shard_bytes(folder) for dtype, folder in found.items()}
+    yield found
+    assert before == {dtype: shard_bytes(folder) for dtype, folder in found.items()}
+
+
+@pytest.fixture
+def work(tmp_path: Path, tiny_bert: Path, windows: Windows) -> functools.partial[None]:
+    """Extraction in a process of its own, into tmp_path/states."""
+    (tmp_path / "windows").write_bytes(pack_windows(windows))
+    return functools.partial(
+        extraction, tmp_path / "states", tiny_bert, tmp_path / "windows", tmp_path / "made"
+    )
+
+
+def copied(whole: Path, root: Path) -> Store:
+    """The store at `root`/KEY, as a process finds it that never looked at it before."""
+    return open_store(shutil.copytree(whole, root / whole.name))
+
+
+def temporaries(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if ".tmp-" in path.name]
+
+
+def epoch_states(feed: StoredFeed) -> dict[int, torch.Tensor]:
+    """The states of every window, from batches of an epoch."""
+    found = {}
+    for batch in feed.epoch(0, batch_size=4, seed=0):
+        for row, window in enumerate(batch.windows.tolist()):
+            found[window] = batch.states[:, row, batch.mask[row]].clone()
+    return found
+
+
+def same_states(feed: StoredFeed, right: Store) -> bool:
+    found = epoch_states(feed)
+    assert sorted(found) == list(range(len(right.windows)))
+    for window, states in found.items():
+        raw, scales = right.read(window)
+        wanted = torch.from_numpy(raw.astype(np.float32)).transpose(0, 1)
+        wanted = wanted if scales is None else wanted * torch.from_numpy(scales).T[..., None]
+        if not torch.equal(states, wanted):
+            return False
+    return True
+
+
+# ---- killed
+
+
+def test_killed_at_every_operation_it_ends_the_same(
+    tmp_path: Path, encoder: Encoder, windows: Windows, whole: dict[str, Path], work: functools.partial[None]
+) -> None:
+    """At most one shard is lost, whatever was being written, and what was finished is not made again."""
+    assert finish(functools.partial(work, shard_tokens=900), tmp_path / "log") == 0
+    root = tmp_path / "states"
+    right = shard_bytes(next(root.iterdir()))
+    shards = sum(name.startswith("shard-") for name in right)
+    operations = int((tmp_path / "log.count").read_text())
+    assert operations > 8 * shards
+    for number in range(1, operations + 1):
+        shutil.rmtree(root)
+        (tmp_path / "made").unlink(missing_ok=True)
+        assert finish(functools.partial(work, shard_tokens=900), tmp_path / "log", die_at=number) == -9
+        begun = len((tmp_path / "made").read_text().split()) if (tmp_path / "made").exists() else 0
+        store = toy_store(root, encoder, windows, shard_tokens=900)
+        before = marks(store)
+        assert len(before) in (begun, begun + 1)
+        extract(store, encoder)
+        after = marks(store)
+        assert {name: after[name] for name in before} == before
+        assert shard_bytes(Path(store.folder.address)) == right, f"killed at operation {number}"
+
+
+@pytest.mark.parametrize("shards", [0, 1, 3])
+def test_killed_at_any_moment(
+    tmp_path: Path, encoder: Encoder, windows: Windows, whole: dict[str, Path], work: functools.partial[None],
+    shards: int,
+) -> None:  # fmt: skip
+    root, slow = tmp_path / "states", functools.partial(work, pause=0.05)
+    there = lambda: len(list(root.glob("*/shard-*"))) >= shards and any(root.glob("*/.shard*"))  # noqa: E731
+    assert kill_when(slow, tmp_path / "log", there) == -9
+    store = toy_store(root, encoder, windows)
+    before = marks(store)
+    assert shards <= len(before) < store.num_shards
+    feed = StoredFeed(encoder, store, tokens_per_call=200)
+    assert same_states(feed, open_store(whole["fp32"])), "a feed goes on where the other was killed"
+    after = marks(store)
+    assert {name: after[name] for name in before} == before
+    assert shard_bytes(Path(store.folder.address)) == shard_bytes(whole["fp32"])
+
+
+def test_a_kill_before_info_is_made_good_by_the_next_reader(
+    tmp_path: Path, encoder: Encoder, whole: dict[str, Path]
+) -> None:
+    store = copied(whole["fp32"], tmp_path)
+    store.folder.remove("info.json")
+    before = marks(store)
+    StoredFeed(encoder, open_store(store.folder))
+    assert marks(store) == before
+    assert shard_bytes(Path(store.folder.address)) == shard_bytes(whole["fp32"])
+
+
+def test_an_interrupt_in_the_middle_of_a_shard(
+    tmp_path: Path, encoder: Encoder, windows: Windows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, or an error of the encoder: threads end, nothing is left, and it goes on."""
+    store = toy_store(tmp_path, encoder, windows)
+    feed, real, threads = (
+        StoredFeed(encoder, store, tokens_per_call=60),
+        LiveFeed.read,
+        threading.active_count(),
+    )
+    for error in (KeyboardInterrupt, RuntimeError):
+        calls: list[int] = []
+
+        def read(self: LiveFeed, indices: Any, error: Any = error, calls: list[int] = calls) -> Any:
+            calls.append(1)
+            if len(calls) == 4:
+                raise error
+            return real(self, indices)
+
+        monkeypatch.setattr(LiveFeed, "read", read)
+        with pytest.raises(error):
+            feed.extractor.make(2)
+        assert threading.active_count() == threads
+        assert not list(tmp_path.glob("*/*shard*"))
+    monkeypatch.setattr(LiveFeed, "read", real)
+    feed.extractor.make_all()
+    assert store.info is not None
+
+
+# ---- a disk that is full
+
+
+class Full:
+    """A disk with room for so many bytes; files beyond stay cut."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+        self.room, real = room, Path.open
+        disk = self
+
+        def limited(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+            file = real(path, mode, *args, **options)
+            if mode == "wb":
+                write = file.write
+                file_write = lambda content: disk.write(write, content)  # noqa: E731
+                return _Wrapped(file, file_write)
+            return file
+
+        monkeypatch.setattr(Path, "open", limited)
+
+    def write(self, write: Any, content: Any) -> int:
+        size = memoryview(content).nbytes
+        if size > self.room:
+            write(memoryview(content).cast("B")[: self.room])
+            self.room = 0
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= size
+        return write(content)
+
+
+class _Wrapped:
+    def __init__(self, file: Any, write: Any) -> None:
+        self._file, self.write = file, write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> "_Wrapped":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=st.floats(0, 0.999))
+def test_a_full_disk_ends_with_one_sentence(
+    tmp_path: Path, encoder: Encoder, windows: Windows, whole: dict[str, Path], share: float
+) -> None:
+    root = Path(tempfile.mkdtemp(dir=tmp_path))
+    store = toy_store(root, encoder, windows)
+    layouts = [store.layout(number) for number in range(store.num_shards)]
+    room = int(share * store.nbytes)
+    fitting = int((np.cumsum([layout.nbytes for layout in layouts]) <= room).sum())
+    with pytest.MonkeyPatch.context() as patch:
+        Full(patch, room)
+        with pytest.raises(OutputError) as caught:
+            extract(store, encoder)
+    said = str(caught.value)
+    assert store.path(fitting) in said
+    assert "\n" not in said
+    assert "no space is left" in said
+    assert f"({fitting} of {store.num_shards} shards are there and are used)" in said
+    assert temporaries(root) == []
+    before = marks(store)
+    assert len(before) == fitting
+    for number in range(fitting):
+        store.verify(number)
+    # With room it goes on from what is there.
+    feed = StoredFeed(encoder, toy_store(root, encoder, windows), tokens_per_call=200)
+    assert same_states(feed, open_store(whole["fp32"]))
+    after = marks(store)
+    assert {name: after[name] for name in before} == before
+    assert shard_bytes(Path(store.folder.address)) == shard_bytes(whole["fp32"])
+
+
+def limited_extraction(work: functools.partial[None], limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    work()
+
+
+def test_a_real_limit_on_files(tmp_path: Path, whole: dict[str, Path], work: functools.partial[None]) -> None:
+    """The system itself refuses to let the largest shard grow."""
+    sizes = {path.name: path.stat().st_size for path in whole["fp32"].glob("shard-*")}
+    largest = max(sizes.values())
+    log = tmp_path / "log"
+    assert finish(functools.partial(limited_extraction, work, largest - 100), log) == 2
+    said = log.read_text().splitlines()[-1]
+    first = min(name for name, size in sizes.items() if size > largest - 100)
+    assert said.startswith("OutputError: cannot write ")
+    assert first in said
+    assert temporaries(tmp_path / "states") == []
+    assert finish(work, log) == 0
+    assert shard_bytes(next((tmp_path / "states").iterdir())) == shard_bytes(whole["fp32"])
+
+
+# ---- flipped bits
+
+
+def parts_of(layout: ShardLayout) -> dict[str, tuple[int, int]]:
+    """Where everything stands in a shard's file."""
+    found, at = (
+        {"length": (0, 8), "header": (8, len(layout.header)), "states": (len(layout.header), layout.tail_at)},
+        layout.tail_at,
+    )
+    for name, part in layout.tail_parts.items():
+        found[name] = (at, at + part.nbytes)
+        at += part.nbytes
+    assert at == layout.nbytes
+    return {name: place for name, place in found.items() if place[1] > place[0]}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+@pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
+def test_every_flipped_byte_is_found(tmp_path: Path, dtype: str, finished: bool) -> None:
+    """All of them, one after another, on first read and by `verify`, also before there is an info.json."""
+    store = make(tmp_path, [3, 5, 2], dtype=dtype, hidden=3, layers=(1,))
+    assert store.num_shards == 1
+    fill(store, random_states(store))
+    if finished:
+        store.finish()
+    path, warm = Path(store.path(0)), open_store(store.folder)
+    for window in range(3):
+        warm.read(window)
+    for position in range(path.stat().st_size):
+        flip(path, position, position % 8)
+        cold = open_store(store.folder)
+        for check in (lambda cold=cold: cold.verify(0), lambda: warm.verify(0)):
+            with pytest.raises(DamagedShard, match=r"shard-00000\.safetensors"):
+                check()
+        with pytest.raises(DamagedShard, match=r"shard-00000\.safetensors"):
+            read_all(open_store(store.folder))
+        flip(path, position, position % 8)
+    warm.verify(0)
+
+
+def read_all(store: Store) -> None:
+    for window in range(len(store.windows)):
+        store.read(window)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+@pytest.mark.parametrize(
+    "what",
+    ["length", "header", "states", "windows", "offsets", "moments", "scales", "crc", "seal", "cut", "empty", "gone"],
+)  # fmt: skip
+def test_a_feed_mends_just_what_is_damaged(
+    tmp_path: Path, encoder: Encoder, whole: dict[str, Path], dtype: str, what: str, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    store = copied(whole[dtype], tmp_path)
+    number, path = 2, Path(store.path(2))
+    places = parts_of(store.layout(number))
+    if what in places:
+        begin, end = places[what]
+        flip(path, (begin + end) // 2, 3)
+    elif what == "scales":
+        return  # only int8 has them
+    elif what == "gone":
+        path.unlink()
+    else:
+        os.truncate(path, 0 if what == "empty" else path.stat().st_size // 2)
+    before = marks(store)
+    with pytest.raises(DamagedShard, match=r"shard-00002\.safetensors"):
+        read_all(open_store(store.folder))
+    feed = StoredFeed(encoder, open_store(store.folder), tokens_per_call=200)
+    with caplog.at_level(logging.WARNING, "bertvision"):
+        assert same_states(feed, open_store(whole[dtype]))
+    warned = [record.getMessage() for record in caplog.records]
+    if what != "gone":
+        assert len(warned) == 1, "made once, however many batches wanted it"
+        assert path.name in warned[0]
+    after = marks(store)
+    assert {name for name in after if after[name] != before.get(name)} == {path.name}
+    assert shard_bytes(Path(store.folder.address)) == shard_bytes(whole[dtype])
+    assert same_states(feed, open_store(whole[dtype])), "and again"
+
+
+def test_all_shards_damaged_at_once(tmp_path: Path, encoder: Encoder, whole: dict[str, Path]) -> None:
+    store = copied(whole["fp32"], tmp_path)
+    for number in range(store.num_shards):
+        flip(Path(store.path(number)), store.layout(number).nbytes // 2)
+    assert same_states(StoredFeed(encoder, store, tokens_per_call=200), open_store(whole["fp32"]))
+    assert shard_bytes(Path(store.folder.address)) == shard_bytes(whole["fp32"])
+
+
+def test_a_disk_that_keeps_nothing_ends_the_run(
+    tmp_path: Path, encoder: Encoder, windows: Windows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = LocalFolder.write
+
+    def forgetful(self: LocalFolder, name: str) -> Any:
+        context = real(self, name)
+        if name == shard_name(1):
+            leave = context.__exit__
+
+            def exit_and_flip(*details: Any) -> Any:
+                result = leave(*details)
+                flip(self.path / name, 2000)
+                return result
+
+            context.__exit__ = exit_and_flip  # pyright: ignore[reportAttributeAccessIssue]
+            return _Exits(context, exit_and_flip)
+        return context
+
+    monkeypatch.setattr(LocalFolder, "write", forgetful)
+    feed = StoredFeed(encoder, toy_store(tmp_path, encoder, windows), tokens_per_call=200)
+    with pytest.raises(ArtifactError, match=r"shard-00001\.safetensors does not keep what is written"):
+        epoch_states(feed)
+
+
+class _Exits:
+    def __init__(self, context: Any, leave: Any) -> None:
+        self._context, self._leave = context, leave
+
+    def __enter__(self) -> Any:
+        return self._context.__enter__()
+
+    def __exit__(self, *details: Any) -> Any:
+        return self._leave(*details)
+
+
+def test_states_that_are_no_numbers(tmp_path: Path, tiny_bert: Path, windows: Windows) -> None:
+    cases: list[tuple[float, Any, str]] = [
+        (torch.nan, "fp32", "no finite numbers"),
+        (torch.nan, "int8", "no finite numbers"),
+        (1e6, "fp16", "beyond fp16: store them with --feed.dtype bf16 or fp32"),
+    ]
+    for value, dtype, said in cases:
+        encoder = Encoder.load(str(tiny_bert))
+        with torch.no_grad():
+            encoder.model.encoder.layer[-1].output.LayerNorm.weight.fill_(value)
+        store = toy_store(tmp_path, encoder, windows, dtype=dtype)
+        with pytest.raises(EncoderError, match=said):
+            extract(store, encoder)
+        assert not list(tmp_path.glob("*/*shard*")), "nothing is left"
+
+
+# ---- several at once
+
+
+def together(work: functools.partial[None], tmp_path: Path, *options: dict[str, Any]) -> list[Any]:
+    """Start processes, let them load, and let them go at once."""
+    go = tmp_path / "go"
+    started = []
+    for i, chosen in enumerate(options):
+        made = tmp_path / f"made{i}"
+        one = functools.partial(extraction, *work.args[:3], made, wait_for=go, **chosen)
+        started.append(start(one, tmp_path / f"log{i}"))
+    until = time.monotonic() + 60
+    while len(list(tmp_path.glob("made*.ready"))) < len(options) and time.monotonic() < until:
+        time.sleep(0.002)
+    go.touch()
+    return started
+
+
+def made_by(tmp_path: Path, number: int) -> list[int]:
+    path = tmp_path / f"made{number}"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def test_two_processes_share_the_work(
+    tmp_path: Path, whole: dict[str, Path], work: functools.partial[None]
+) -> None:
+    processes = together(work, tmp_path, {"pause": 0.03}, {"pause": 0.03})
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    folder = next((tmp_path / "states").iterdir())
+    assert shard_bytes(folder) == shard_bytes(whole["fp32"])
+    made = [made_by(tmp_path, number) for number in range(2)]
+    assert sorted(made[0] + made[1]) == list(range(len(list(folder.glob("shard-*"))))), "each shard once"
+    assert min(map(len, made)) >= 1
+
+
+def test_two_processes_of_which_one_is_killed(
+    tmp_path: Path, whole: dict[str, Path], work: functools.partial[None]
+) -> None:
+    first, second = together(work, tmp_path, {"pause": 0.05}, {"pause": 0.05})
+    until = time.monotonic() + 60
+    while not made_by(tmp_path, 0) and time.monotonic() < until:
+        time.sleep(0.001)
+    first.kill()
+    first.join()
+    second.join(60)
+    assert (first.exitcode, second.exitcode) == (-9, 0)
+    folder = next((tmp_path / "states").iterdir())
+    assert shard_bytes(folder) == shard_bytes(whole["fp32"])
+
+
+def test_of_two_plans_the_first_counts(
+    tmp_path: Path, encoder: Encoder, windows: Windows, work: functools.partial[None]
+) -> None:
+    for process in together(work, tmp_path, {"shard_tokens": 300}, {"shard_tokens": 500}):
+        process.join(60)
+        assert process.exitcode == 0
+    folder = next((tmp_path / "states").iterdir())
+    chosen = json.loads((folder / "plan.json").read_text())["shard_tokens"]
+    alone = toy_store(tmp_path / "alone", encoder, windows, shard_tokens=chosen)
+    extract(alone, encoder)
+    assert shard_bytes(folder) == shard_bytes(Path(alone.folder.address))
+
+
+def read_through(store: Path, encoder: Path, ready: Path, go: Path) -> None:
+    feed = StoredFeed(Encoder.load(str(encoder)), open_store(store), tokens_per_call=200)
+    ready.touch()
+    while not go.exists():
+        time.sleep(0.002)
+    for _ in range(3):
+        assert len(epoch_states(feed)) == len(feed.windows)
+
+
+def test_two_readers_of_a_damaged_store(tmp_path: Path, whole: dict[str, Path], tiny_bert: Path) -> None:
+    """Neither throws away what the other has just mended."""
+    store = copied(whole["fp32"], tmp_path / "states")
+    for number in range(store.num_shards):
+        flip(Path(store.path(number)), store.layout(number).nbytes // 2)
+    processes = []
+    for i in range(2):
+        reader = functools.partial(
+            read_through, Path(store.folder.address), tiny_bert, tmp_path / f"ready{i}", tmp_path / "go"
+        )
+        processes.append(start(reader, tmp_path / f"log{i}"))
+    until = time.monotonic() + 60
+    while len(list(tmp_path.glob("ready*"))) < 2 and time.monotonic() < until:
+        time.sleep(0.002)
+    (tmp_path / "go").touch()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert shard_bytes(Path(store.folder.address)) == shard_bytes(whole["fp32"])
+    said = "".join((tmp_path / f"log{i}").read_text() for i in range(2))
+    assert said.count("is damaged") == store.num_shards
+
+
+def test_threads_that_write_the_same_shard(
+    tmp_path: Path, encoder: Encoder, windows: Windows, whole: dict[str, Path]
+) -> None:
+    """Locks belong to processes: two threads may both make a shard, and must not write into one file."""
+    store = toy_store(tmp_path, encoder, windows)
+    extractors = [
+        StoredFeed(encoder, open_store(store.folder), tokens_per_call=200).extractor for _ in range(3)
+    ]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(Extractor.make_all, extractors))
+    assert shard_bytes(Path(store.folder.address)) == shard_bytes(whole["fp32"])
+
+
+def test_threads_that_read_a_shard_first(whole: dict[str, Path]) -> None:
+    right = open_store(whole["int8"])
+    wanted = [right.read(window) for window in range(len(right.windows))]
+    for _ in range(5):
+        store, barrier = open_store(whole["int8"]), threading.Barrier(6)
+
+        def read(part: int, store: Store = store, barrier: threading.Barrier = barrier) -> bool:
+            barrier.wait()
+            order = np.random.default_rng(part).permutation(len(wanted)).tolist()
+            return all(
+                np.array_equal(mine, theirs)  # pyright: ignore[reportArgumentType]
+                for window in order
+                for mine, theirs in zip(store.read(window), wanted[window], strict=True)
+            )
+
+        with ThreadPoolExecutor(6) as pool:
+            assert all(pool.map(read, range(6)))
+
+
+def test_a_claim_is_seen_by_others_and_dies_with_its_process(tmp_path: Path) -> None:
+    folder = LocalFolder(tmp_path)
+    (tmp_path / ".shard-00001.safetensors.tmp-elsewhere.7.0").touch()
+    (tmp_path / ".shard-00002.safetensors.tmp-elsewhere.7.0").touch()
+    process = start(functools.partial(hold_claim, tmp_path), tmp_path / "log")
+    until = time.monotonic() + 60
+    while not (tmp_path / "held").exists() and time.monotonic() < until:
+        time.sleep(0.002)
+    with Claims(folder).claim(1) as ours:
+        assert not ours
+    with Claims(folder).claim(2) as ours:
+        assert ours
+    process.kill()
+    process.join()
+    with Claims(folder).claim(1, wait=True) as ours:
+        assert ours
+    assert temporaries(tmp_path) == [], "what the dead left of these shards is swept"
+    handles = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        with Claims(folder).claim(1):
+            pass
+    assert len(os.listdir("/proc/self/fd")) == handles
+
+
+def hold_claim(folder: Path) -> None:
+    with Claims(LocalFolder(folder)).claim(1, wait=True):
+        (folder / "held").touch()
+        time.sleep(300)
+
+
+# ---- what else happens to folders
+
+
+def test_a_folder_that_vanishes_under_its_reader(
+    tmp_path: Path, encoder: Encoder, windows: Windows, whole: dict[str, Path]
+) -> None:
+    store = copied(whole["fp32"], tmp_path)
+    feed = StoredFeed(encoder, open_store(store.folder), tokens_per_call=200)
+    batches = feed.epoch(0, batch_size=4, seed=0)
+    next(batches)
+    shutil.rmtree(store.folder.address)
+    assert len(list(batches)) == feed.num_batches(4) - 1
+    assert same_states(feed, open_store(whole["fp32"]))
+    again = toy_store(tmp_path, encoder, windows)
+    extract(again, encoder)
+    assert shard_bytes(Path(again.folder.address)) == shard_bytes(whole["fp32"])
+
+
+def read_only(folder: Path, encoder: Path, windows: Path, result: Path) -> None:
+    """Read a finished store that belongs to somebody else; then try to begin one beside it."""
+    loaded, found = Encoder.load(str(encoder)), unpack_windows(windows.read_bytes())
+    assert found is not None
+    handle = os.open(result, os.O_CREAT | os.O_WRONLY)
+    if os.getuid() == 0:
+        os.setuid(65534)
+    store = toy_store(folder.parent, loaded, found)
+    feed = StoredFeed(loaded, store, tokens_per_call=200)
+    os.write(handle, f"{len(epoch_states(feed))}\n".encode())
+    for number in range(store.num_shards):
+        store.verify(number)
+    try:
+        toy_store(folder.parent, loaded, found, dtype="fp16")
+    except OutputError as error:
+        os.write(handle, f"{error}\n".encode())
+    try:
+        open_store(folder.parent / "closed")
+    except ArtifactError as error:
+        os.write(handle, f"{error}\n".encode())
+
+
+def test_a_finished_store_that_nobody_may_write_to(
+    tmp_path: Path, tiny_bert: Path, windows: Windows, whole: dict[str, Path]
+) -> None:
+    (tmp_path / "windows").write_bytes(pack_windows(windows))
+    with tempfile.TemporaryDirectory() as root:  # pytest's own folders are closed to others
+        store = copied(whole["fp32"], Path(root))
+        folder = Path(store.folder.address)
+        (folder / ".lock").unlink(missing_ok=True)
+        (Path(root) / "closed").mkdir(mode=0)
+        for path in (folder, Path(root)):
+            path.chmod(
+                stat.S_IRUSR | stat.S_IXUSR | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH
+            )
+        before = sorted(os.listdir(folder))
+        reader = functools.partial(read_only, folder, tiny_bert, tmp_path / "windows", tmp_path / "result")
+        code = finish(reader, tmp_path / "log")
+        assert code == 0, (tmp_path / "log").read_text()
+        assert sorted(os.listdir(folder)) == before
+        Path(root).chmod(0o755)
+        folder.chmod(0o755)
+    said = (tmp_path / "result").read_text().splitlines()
+    assert said[0] == str(len(windows))
+    assert "permission is denied" in said[1]
+    assert said[2].startswith("cannot read")
+    assert "Permission denied" in said[2]
+    assert len(said) == 3
+
+
+def test_no_window_and_windows_longer_than_a_shard(tmp_path: Path, encoder: Encoder) -> None:
+    for lengths in ([], [40, 50, 60, 3], [1]):
+        store = toy_store(
+            tmp_path, encoder, windows_of(lengths), shard_tokens=10, origin=Origin(str(lengths), {}, "")
+        )
+        feed = StoredFeed(encoder, store, tokens_per_call=50)
+        assert len(epoch_states(feed)) == len(lengths)
+        assert store.info is not None
+        assert sum(len(batch.windows) for batch in feed.walk()) == len(lengths)
