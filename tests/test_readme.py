@@ -3,13 +3,12 @@
 import ast
 import re
 import shlex
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import bertvision as bv
-from bertvision.cli import VERBS
+from bertvision.cli import VERBS, find_command
 from bertvision.cli.flags import parse
 from bertvision.heads import Geometry, cost, parse_head
 
@@ -34,6 +33,12 @@ def test_the_readme_shows_how_to_start() -> None:
     assert [kind for kind, _ in BLOCKS if kind == "python"]
 
 
+def _parses(words: list[str]) -> None:
+    assert words[0] in VERBS
+    module, flags, prog = find_command(words)
+    parse(module, flags, prog=prog)
+
+
 @pytest.mark.parametrize("line", shell_lines())
 def test_command(line: str) -> None:
     for command in re.split(r"\s*(?:&&|;|\|)\s*", re.sub(r"\s#.*", "", line)):
@@ -42,9 +47,11 @@ def test_command(line: str) -> None:
             assert words
             assert set(words) <= set(TARGETS), f"no such target: {command}"
         elif program.endswith("bertvision"):
-            verb, *flags = words
-            assert verb in VERBS
-            parse(import_module(f"bertvision.cli.{verb}"), flags, prog=f"bertvision {verb}")
+            _parses(words)
+        elif program == "torchrun":
+            assert "-m" in words
+            assert words[words.index("-m") + 1] == "bertvision"
+            _parses(words[words.index("-m") + 2 :])
         else:
             assert program in ("cd", "git", "pip", "python", "python3", "source"), (
                 f"unknown command: {command}"
