@@ -212,16 +212,21 @@ def create_store(
         # The windows first: whoever finds a plan finds them too. Of two processes the first one's plan counts.
         folder.create(_WINDOWS, pack_windows(windows))
         folder.create(PLAN, _json(about))
-    if _stored_windows(folder) is None:
+    stored = _stored_windows(folder)
+    if stored is None:
         logger.warning("%s/%s is damaged and written again", folder.address, _WINDOWS)
         with folder.write(_WINDOWS) as file:
             file.write(pack_windows(windows))
-    return open_store(folder)
+    return _open(folder, stored or windows)
 
 
 def open_store(address: str | Path | Folder) -> Store:
     """A store by its folder; needs neither its data nor its encoder."""
     folder = open_folder(address) if isinstance(address, (str, Path)) else address
+    return _open(folder, _stored_windows(folder))
+
+
+def _open(folder: Folder, windows: Windows | None) -> Store:
     if folder.size(PLAN) is None:
         raise ArtifactError(
             f"{folder.address} holds no stored states: `bertvision cache ls` shows what there is"
@@ -232,7 +237,6 @@ def open_store(address: str | Path | Folder) -> Store:
             f"{folder.address} has layout {about.get('schema')} and this version reads {SCHEMA}: "
             "`bertvision cache rm` it and let it be made again"
         )
-    windows = _stored_windows(folder)
     try:
         whole = windows is not None and _identity(about["identity"]).key == about["key"]
         whole = whole and about["windows"] == len(windows or ()) and int(about["shard_tokens"]) > 0
