@@ -223,7 +223,7 @@ def test_the_fit_says_where_its_time_went(tiny_bert: Path, toy_squad: Path, tmp_
     for part in ("of fitting", "encoder", "heads", "waiting for states", "other", "reading"):
         assert part in line
     profile = json.loads((tmp_path / "zoo" / "stage.json").read_text())["results"]["profile"]
-    spent = sum(profile[part] for part in ("encoder", "heads", "waiting", "other"))
+    spent = sum(profile[part] for part in ("encoder", "heads", "waiting", "writing", "other"))
     assert spent == pytest.approx(profile["total"], rel=0.05)
     assert min(profile.values()) >= 0
     assert profile["encoder"] > 0

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "alive",
     "atomic_file",
     "atomic_folder",
     "check_output",
@@ -150,11 +151,12 @@ def sweep(folder: Path, *, depth: int = 0) -> None:
     patterns = ["*/" * level + ".*.tmp-*" for level in range(depth + 1)]
     for path in [path for pattern in patterns for path in folder.glob(pattern)]:
         number = path.name.rpartition("-")[2]
-        if number.isdigit() and int(number) != os.getpid() and not _alive(int(number)):
+        if number.isdigit() and int(number) != os.getpid() and not alive(int(number)):
             remove(path)
 
 
-def _alive(process: int) -> bool:
+def alive(process: int) -> bool:
+    """Whether this machine has such a process."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -125,6 +125,8 @@ class FeedTimes:
     """Work of the threads that read a store, most of it while heads are computed."""
     wait: float = 0.0
     """Time the heads waited for those threads."""
+    write: float = 0.0
+    """Time a store took to be written beside the encoder's work."""
 
 
 Place = Callable[[tuple[int, ...], torch.dtype], Tensor | None]

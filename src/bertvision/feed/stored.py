@@ -55,11 +55,11 @@ class StoredFeed:
         self._live = LiveFeed(encoder, store.windows, tokens_per_call=tokens_per_call, reading=self.reading)
         self.windows, self.kept, self.layers = store.windows, self._live.kept, self._live.layers
         self.extractor = Extractor(store, self._live)
-        self._read_seconds = self._wait_seconds = 0.0
+        self._read_seconds = self._wait_seconds = self._write_seconds = 0.0
         self._cuda = encoder.device.type == "cuda"
         self._dtype = self._batch_dtype(identity.dtype)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
-        self._threads = max(1, min(8, cores // 2))
+        self._threads = max(1, min(8, cores))
         self._pool = _Memory(pinned=self._cuda)
         if not store.missing() and store.info is None:  # its maker was killed in between
             with contextlib.suppress(OutputError):
@@ -77,7 +77,7 @@ class StoredFeed:
 
     @property
     def times(self) -> FeedTimes:
-        return FeedTimes(self._live.times.encode, self._read_seconds, self._wait_seconds)
+        return FeedTimes(self._live.times.encode, self._read_seconds, self._wait_seconds, self._write_seconds)
 
     def num_batches(self, batch_size: int) -> int:
         return num_batches(self.windows, batch_size)
@@ -126,10 +126,15 @@ class StoredFeed:
             return
         wanted = np.unique(self.store.plan.shard_of[indices]).tolist()
         missing = [number for number in wanted if number not in there]
+        if not missing:
+            return
+        began, encoded = time.perf_counter(), self._live.times.encode
         for number in missing:
             self.extractor.make(number)
-        if missing and len(there) == self.store.num_shards:
+        if len(there) == self.store.num_shards:
             self.extractor.finish()
+        encoding = self._live.times.encode - encoded
+        self._write_seconds += max(0.0, time.perf_counter() - began - encoding)
 
     def _begin(self, indices: NDArray[np.int64], pool: ThreadPoolExecutor, *, reuse: bool) -> "_Assembly":
         """Have a batch put together; each thread fills some of its rows."""
@@ -147,28 +152,38 @@ class StoredFeed:
         if self._cuda and stored == "int8":
             scales = self._pool.take(shape[:3], torch.float32, reuse=reuse)
         size = -(-len(indices) // self._threads)
-        assembly = _Assembly(indices, states, scales, [])
+        assembly = _Assembly(indices, self.store.find(indices), states, scales, [])
+        self._expect(assembly.places)
+        rows = range(len(indices))
         assembly.parts += [
-            pool.submit(self._fill, assembly, slice(begin, begin + size))
-            for begin in range(0, len(indices), size)
+            pool.submit(self._fill, assembly, rows[begin : begin + size]) for begin in rows[::size]
         ]
         return assembly
 
-    def _fill(self, assembly: "_Assembly", rows: slice) -> float:
+    def _fill(self, assembly: "_Assembly", rows: range) -> float:
         """Read some rows of a batch; returns the time it took."""
         began = time.perf_counter()
         states, scales = assembly.states.view, assembly.scales and assembly.scales.view
-        for row in range(len(assembly.indices))[rows]:
-            stored, own = self.store.read(int(assembly.indices[row]))
+        dtype, width = self.store.identity.dtype, states.shape[2]
+        for row in rows:
+            number, place = assembly.places[row]
+            stored, own = self.store.shard(number).states(place)
             tokens = len(stored)
             factor = None if own is None else torch.from_numpy(own)
-            numbers = as_tensor(stored, self.store.identity.dtype)
-            load_into(states[:, row, :tokens], numbers, factor if scales is None else None)
-            states[:, row, tokens:] = 0
+            load_into(states[:, row, :tokens], as_tensor(stored, dtype), factor if scales is None else None)
+            if tokens < width:
+                states[:, row, tokens:] = 0
             if scales is not None and factor is not None:
                 scales[:, row, :tokens] = factor.T
                 scales[:, row, tokens:] = 0
         return time.perf_counter() - began
+
+    def _expect(self, places: list[tuple[int, int]]) -> None:
+        """Have the disk begin with what the threads come to later."""
+        # A shard that cannot be opened is the matter of the thread that reads it.
+        with contextlib.suppress(DamagedShard):
+            for number, place in places:
+                self.store.shard(number).expect(place)
 
     def _end(
         self, assembly: "_Assembly", pool: ThreadPoolExecutor, place: Place | None, *, reuse: bool
@@ -189,7 +204,7 @@ class StoredFeed:
                 repaired.append(damaged.number)
                 self.extractor.repair(damaged)
                 began = time.perf_counter()  # that was work of the encoder
-                assembly.parts[:] = [pool.submit(self._fill, assembly, slice(None))]
+                assembly.parts[:] = [pool.submit(self._fill, assembly, range(len(assembly.indices)))]
         self._wait_seconds += time.perf_counter() - began
         view = assembly.states.view
         states = self._to_device(assembly, place) if self._cuda else view.to(self.encoder.device)
@@ -221,6 +236,8 @@ class _Assembly:
     """A batch that threads put together."""
 
     indices: NDArray[np.int64]
+    places: list[tuple[int, int]]
+    """Shard and number in it of each window."""
     states: "_Block"
     scales: "_Block | None"
     parts: list[Future[float]]

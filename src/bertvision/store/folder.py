@@ -8,23 +8,26 @@ equal numbers, and two threads may write the same file.
 """
 
 import contextlib
+import ctypes
 import itertools
+import mmap
 import os
 import shutil
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.artifacts import _alive, disk_trouble, remove
+from bertvision.artifacts import alive, disk_trouble, remove
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 
-__all__ = ["Folder", "LocalFolder", "RemoteFolder", "open_folder"]
+__all__ = ["Folder", "LocalFolder", "RemoteFolder", "open_folder", "will_need"]
 
 _MARK = ".tmp-"
 _WRITES = itertools.count()
@@ -195,7 +198,7 @@ class LocalFolder:
             here = maker.startswith(f"{socket.gethostname()}.{process}.")
             if not process.isdigit() or (here and int(process) == os.getpid()):
                 continue
-            if file == f".{name}" or (not name and here and not _alive(int(process))):
+            if file == f".{name}" or (not name and here and not alive(int(process))):
                 self.remove(other)
 
     def delete(self) -> None:
@@ -221,6 +224,24 @@ def _readable(path: Path) -> Iterator[None]:
         raise ArtifactError(
             f"cannot read {path} ({os.strerror(error.errno or 0)}): check the disk and your rights there"
         ) from error
+
+
+_WILL_NEED = 3  # of madvise
+
+
+@cache
+def _madvise() -> Any:
+    """The system's own, where it has one."""
+    return getattr(ctypes.CDLL(None), "madvise", None) if os.name == "posix" else None
+
+
+def will_need(array: NDArray[Any]) -> None:
+    """Have the pages of a mapped array fetched ahead, without waiting for them."""
+    if (advise := _madvise()) is None or not array.nbytes:
+        return
+    address = array.ctypes.data
+    begin = address - address % mmap.PAGESIZE
+    advise(ctypes.c_void_p(begin), ctypes.c_size_t(address + array.nbytes - begin), _WILL_NEED)
 
 
 class RemoteFolder:

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.store.folder import Folder
+from bertvision.store.folder import Folder, will_need
 from bertvision.store.identity import Identity
 from bertvision.store.plan import ShardPlan
 
@@ -189,6 +189,13 @@ class OpenShard:
         self.scales: NDArray[np.float32] | None = arrays.get("scales")
         self.moments: NDArray[np.float64] = arrays["moments"]
         self._crc = arrays["crc"]
+        # Plain numbers: this is looked up for every window of every batch.
+        self._windows: list[int] = layout.windows.tolist()
+        self._offsets: list[int] = layout.offsets.tolist()
+        self._whole: NDArray[Any] | None = None  # (n, L, H) of all windows, where they are mapped
+        if self._map is not None:
+            raw = self._map[len(layout.header) : layout.tail_at]
+            self._whole = raw.view(layout.storage).reshape(layout.states.shape)
 
     def _bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
         if self._map is not None:
@@ -206,20 +213,26 @@ class OpenShard:
 
         A window is checked when it is read the first time, and again where `check` asks for it.
         """
-        layout = self.layout
-        window = int(layout.windows[row])
-        begin, end = layout.states_bytes(row)
-        raw = self._bytes(begin, end)
+        window, (first, last) = self._windows[row], self._offsets[row : row + 2]
+        if self._whole is not None:
+            states = self._whole[first:last]
+        else:
+            raw = self._bytes(*self.layout.states_bytes(row))
+            states = raw.view(self.layout.storage).reshape(last - first, *self.layout.states.shape[1:])
         if check or not self._checked[window]:
-            if zlib.crc32(raw.data) != self._crc[row]:
+            if zlib.crc32(states.data.cast("B")) != self._crc[row]:
                 self._checked[window] = False
                 raise DamagedShard(
-                    layout.number, f"window {window} does not have the checksum it was written with"
+                    self.layout.number, f"window {window} does not have the checksum it was written with"
                 )
             self._checked[window] = True
-        first, last = layout.offsets[row : row + 2].tolist()
-        states = raw.view(layout.storage).reshape(last - first, *layout.states.shape[1:])
         return states, None if self.scales is None else self.scales[first:last]
+
+    def expect(self, row: int) -> None:
+        """Say that a window will be read soon: the system may fetch it from the disk in the meantime."""
+        if self._whole is not None:
+            first, last = self._offsets[row : row + 2]
+            will_need(self._whole[first:last])
 
     def verify(self) -> None:
         """Check every window."""

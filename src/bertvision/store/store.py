@@ -120,6 +120,12 @@ class Store:
         known = self._checksums[number] if self._checksums else None
         return OpenShard(self.folder, self.layout(number), self._checked, known)
 
+    def find(self, windows: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """The shard of each window, and which of its windows it is."""
+        return list(
+            zip(self.plan.shard_of[windows].tolist(), self.plan.row_of[windows].tolist(), strict=True)
+        )
+
     def read(self, window: int) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
         """The states (n, L, H) of a window in the dtype they are stored in, and its scales (n, L) for int8."""
         return self.shard(int(self.plan.shard_of[window])).states(int(self.plan.row_of[window]))

@@ -28,6 +28,7 @@ class Profile:
             "encoder": now.encode - before.encode,
             "heads": self._seconds() - self._trained,
             "waiting": now.wait - before.wait,
+            "writing": now.write - before.write,
         }
         other = max(0.0, total - sum(spent.values()))
         return {"total": total, **spent, "other": other, "reading": now.read - before.read}
@@ -42,8 +43,10 @@ def profile_text(profile: dict[str, float]) -> str:
             ("encoder", "encoder"),
             ("heads", "heads"),
             ("waiting", "waiting for states"),
+            ("writing", "writing a store"),
             ("other", "other"),
         )
+        if profile[key] or key != "writing"
     ]
     beside = f"; reading {profile['reading']:.1f} s, beside it" if profile["reading"] else ""
     return f"{total:.1f} s of fitting: {', '.join(parts)}{beside}"
