@@ -117,7 +117,7 @@ def test_help_of_every_action_describes_every_flag(action: str) -> None:
     assert told.startswith(f"usage: bertvision cache {action} [-h]")
     flags = re.findall(r"^  (--[a-z][\w.-]*)(.*\n(?: {6,}.*\n)*)", told, re.MULTILINE)
     assert {"--store", "--json"} <= {flag for flag, _ in flags}
-    assert "--feed." not in told.replace("--feed.source stored or auto", "")
+    assert "--feed." not in told.replace("--feed.source stored", "")
     for flag, text in flags:
         described = text.partition("(default:")[0].partition("(required)")[0]
         assert len(re.findall(r"[a-z]{2,}", described)) >= 2, f"{flag} of {action} is not described"
@@ -300,6 +300,18 @@ def test_a_fit_after_an_extraction_does_not_encode(
 
 
 # ---- ls
+
+
+def test_the_flags_it_names_lead_to_its_store(
+    source: tuple[str | Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = ("--dtype", "int8", "--layers=-1,0", "--positions", "context", "--store", tmp_path / "stores")
+    flags = as_json("extract", *source, *cut)["flags"].split()
+    forbid_encoding(monkeypatch)
+    fitted = bertvision(
+        "fit", source[0], "--train", source[2], "--heads", "last_state", "--out", tmp_path / "h", *flags
+    )
+    assert fitted.code == 0, fitted.err
 
 
 def test_ls_tells_the_newest_first(root: Path, store: Path) -> None:

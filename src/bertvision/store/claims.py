@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bertvision.store.folder import Folder, LocalFolder
-from bertvision.store.shard import shard_name
 
 __all__ = ["Claims"]
 
@@ -18,16 +17,17 @@ class Claims:
     """Shards this process is making."""
 
     def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+        self._folder, self._swept = folder, False
 
     @contextmanager
     def claim(self, number: int, *, wait: bool = False) -> Iterator[bool]:
         """Whether nobody else is making the shard; `wait` until that is so."""
         handle = self._open()
+        if not self._swept:
+            self._folder.sweep()
+            self._swept = True
         try:
             held = None if handle is None else _lock(handle, number, wait=wait)
-            if held:
-                self._folder.sweep(shard_name(number))  # whoever wrote it and was killed had the claim
             yield held is not False
         finally:
             if handle is not None:
@@ -38,7 +38,7 @@ class Claims:
             return None
         try:
             self._folder.path.mkdir(parents=True, exist_ok=True)
-            return os.open(self._folder.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            return os.open(self._folder.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
         except OSError:
             return None
 

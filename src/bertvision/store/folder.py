@@ -30,6 +30,8 @@ from bertvision.errors import ArtifactError, ConfigError, OutputError
 __all__ = ["Folder", "LocalFolder", "RemoteFolder", "open_folder", "will_need"]
 
 _MARK = ".tmp-"
+_DEAD = 3600
+"""Seconds after which a file that another machine began and never went on with is nobody's."""
 _WRITES = itertools.count()
 
 
@@ -72,9 +74,8 @@ class Folder(Protocol):
         """Delete a file; none is no mistake."""
         ...
 
-    def sweep(self, name: str = "") -> None:
-        """Delete what processes that were killed left half-written: here all of it that this machine knows to be
-        dead; of a file that nobody else may be writing, `name`, all there is."""
+    def sweep(self) -> None:
+        """Delete what processes that were killed left half-written."""
         ...
 
     def delete(self) -> None:
@@ -191,21 +192,25 @@ class LocalFolder:
         with disk_trouble(self.path / name):
             remove(self.path / name)
 
-    def sweep(self, name: str = "") -> None:
-        for other in self.names():
-            file, mark, maker = other.rpartition(_MARK)
-            process = maker.rpartition(".")[0].rpartition(".")[2] if mark else ""
-            here = maker.startswith(f"{socket.gethostname()}.{process}.")
-            if not process.isdigit() or (here and int(process) == os.getpid()):
+    def sweep(self) -> None:
+        for name in self.names():
+            maker = name.rpartition(_MARK)[2]
+            process = maker.rpartition(".")[0].rpartition(".")[2]
+            if maker == name or not process.isdigit():
                 continue
-            if file == f".{name}" or (not name and here and not alive(int(process))):
-                self.remove(other)
+            # Of processes elsewhere nobody knows here, but whoever lives goes on writing.
+            here = maker.startswith(f"{socket.gethostname()}.{process}.")
+            dead = not alive(int(process)) if here else (self.age(name) or 0) > _DEAD
+            if dead:
+                self.remove(name)
 
     def delete(self) -> None:
         # Aside first: a kill in the middle leaves nothing that looks like a store.
-        aside = self.path.with_name(f".{self.path.name}.tmp-{os.getpid()}")
-        with contextlib.suppress(FileNotFoundError):
-            self.path.rename(aside)
+        real = self.path.resolve()  # somebody may have moved it to a larger disk and left a link
+        aside = real.with_name(f".{real.name}.tmp-{os.getpid()}")
+        with disk_trouble(self.path), contextlib.suppress(FileNotFoundError):
+            real.rename(aside)
+            self.path.unlink(missing_ok=True)
         remove(aside)
 
     def free(self) -> int | None:
@@ -308,7 +313,7 @@ class RemoteFolder:
         with contextlib.suppress(FileNotFoundError):
             self.system.rm(self._at(name))
 
-    def sweep(self, name: str = "") -> None:
+    def sweep(self) -> None:
         pass  # a transaction leaves nothing
 
     def delete(self) -> None:

@@ -5,6 +5,7 @@ rank r of R makes the shards r, r + R, ..., and the result is the same to the by
 hand, one after another or on machines that do not know each other, do the same.
 """
 
+import dataclasses
 import logging
 import time
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ExtractArgs:
-    """Encode a data set once and keep the hidden states, for any number of fits with --feed.source stored or auto.
+    """Encode a data set once and keep the hidden states, for any number of fits with --feed.source stored.
 
     What is there already is not made again: the same command goes on where it was stopped. Under torchrun every rank
     makes its own shards.
@@ -135,11 +136,27 @@ def _extract(args: ExtractArgs) -> None:
         "tokens": store.windows.num_tokens,
         "encoded_tokens": encoded,
         "seconds": seconds,
+        "flags": _flags(args),
     }
     if args.json:
         console.emit_json(result)
     else:
         _tell(result, world)
+
+
+def _flags(args: ExtractArgs) -> str:
+    """What makes a fit find this very store."""
+    flags = ["--feed.source stored"]
+    flags += [f"--feed.store {args.store}"] * bool(args.store)
+    flags += [f"--feed.dtype {args.dtype}"] * (args.dtype != "auto")
+    flags += [f"--feed.layers={','.join(map(str, args.layers))}"] * bool(args.layers)
+    flags += [f"--feed.positions {args.positions}"] * (args.positions != "all")
+    settings = dataclasses.asdict(args.windows)
+    usual = dataclasses.asdict(WindowConfig())
+    flags += [
+        f"--{name.replace('_', '-')} {settings[name]}" for name in settings if settings[name] != usual[name]
+    ]
+    return " ".join(flags)
 
 
 def _check_room(store: "Store", args: ExtractArgs, *, tell: bool) -> None:
@@ -187,6 +204,6 @@ def _tell(result: dict[str, Any], world: int) -> None:
     for name, text in lines.items():
         console.emit(f"{name:<8} {text}")
     if result["finished"]:
-        console.emit("finished: fit reads it with --feed.source stored or auto")
+        console.emit(f"finished: fit reads it with {result['flags']}")
     else:
         console.emit(f"unfinished: {there} of {result['shards']} shards are there, other ranks make the rest")
