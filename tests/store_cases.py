@@ -1,36 +1,45 @@
 """What the tests of stores share: windows and states made by hand, and the toy data as a store."""
 
 import os
+import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from bertvision.data.squad import read_squad
 from bertvision.data.window_store import unpack_windows
-from bertvision.data.windows import Windows
+from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import BertvisionError
-from bertvision.feed import LiveFeed, StoredFeed
+from bertvision.feed import StoredFeed
 from bertvision.feed.extract import Extractor, store_identity
 from bertvision.feed.reading import EVERYTHING, Reading
 from bertvision.store.codec import encode
 from bertvision.store.identity import Identity, Origin, StateType
-from bertvision.store.store import Store, create_store
+from bertvision.store.store import Store, create_store, open_store
 
 __all__ = [
     "IDENTITY",
     "ORIGIN",
+    "copied",
+    "epoch_states",
     "extract",
     "extraction",
     "fill",
+    "fixture_encoder",
+    "fixture_whole",
+    "fixture_windows",
     "flip",
     "marks",
     "random_states",
+    "same_states",
     "shard_bytes",
     "toy_store",
     "windows_of",
@@ -169,6 +178,56 @@ def extraction(
         sys.exit(error.exit_code)
 
 
-def plain_states(encoder: Encoder, windows: Windows, indices: NDArray[np.int64]) -> Tensor:
-    """(L, B, T, H) of these windows in one encoder call."""
-    return LiveFeed(encoder, windows).read(indices).states
+# Fixtures, imported by the files that use them.
+
+
+@pytest.fixture(scope="module", name="encoder")
+def fixture_encoder(tiny_bert: Path) -> Encoder:
+    return Encoder.load(str(tiny_bert))
+
+
+@pytest.fixture(scope="module", name="windows")
+def fixture_windows(encoder: Encoder, toy_squad: Path) -> Windows:
+    config = WindowConfig(max_seq_length=48, max_query_length=16, doc_stride=16)
+    return make_windows(read_squad(toy_squad), encoder.tokenizer, config)
+
+
+@pytest.fixture(scope="module", name="whole")
+def fixture_whole(
+    encoder: Encoder, windows: Windows, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Path]]:
+    """A finished store of each dtype, not to be touched: copy it."""
+    found = {}
+    for dtype in ("fp32", "int8"):
+        store = toy_store(tmp_path_factory.mktemp(dtype), encoder, windows, dtype=dtype)
+        extract(store, encoder)
+        found[dtype] = Path(store.folder.address)
+    before = {dtype: shard_bytes(folder) for dtype, folder in found.items()}
+    yield found
+    assert before == {dtype: shard_bytes(folder) for dtype, folder in found.items()}
+
+
+def copied(whole: Path, root: Path) -> Store:
+    """The store at `root`/KEY, as a process finds it that never looked at it before."""
+    return open_store(shutil.copytree(whole, root / whole.name))
+
+
+def epoch_states(feed: StoredFeed) -> dict[int, torch.Tensor]:
+    """The states of every window, from batches of an epoch."""
+    found = {}
+    for batch in feed.epoch(0, batch_size=4, seed=0):
+        for row, window in enumerate(batch.windows.tolist()):
+            found[window] = batch.states[:, row, batch.mask[row]].clone()
+    return found
+
+
+def same_states(feed: StoredFeed, right: Store) -> bool:
+    found = epoch_states(feed)
+    assert sorted(found) == list(range(len(right.windows)))
+    for window, states in found.items():
+        raw, scales = right.read(window)
+        wanted = torch.from_numpy(raw.astype(np.float32)).transpose(0, 1)
+        wanted = wanted if scales is None else wanted * torch.from_numpy(scales).T[..., None]
+        if not torch.equal(states, wanted):
+            return False
+    return True

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -26,7 +27,7 @@ from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.feed.extract import store_identity
 from bertvision.feed.reading import Reading
 from bertvision.store.codec import STORED, as_tensor, encode, load_into
-from bertvision.store.folder import LocalFolder, RemoteFolder, open_folder
+from bertvision.store.folder import Folder, LocalFolder, RemoteFolder, open_folder
 from bertvision.store.identity import SCHEMA
 from bertvision.store.plan import ShardPlan, shuffled_order, tokens_cut
 from bertvision.store.shard import DamagedShard
@@ -364,9 +365,21 @@ def begin_and_fail(store: Store, states: list[torch.Tensor], error: type[BaseExc
         raise error
 
 
-@pytest.mark.parametrize("kind", ["local", "memory"])
-def test_a_failing_write_leaves_nothing(tmp_path: Path, kind: str) -> None:
-    store = make(tmp_path if kind == "local" else f"memory://{uuid.uuid4().hex}", [7, 30, 2, 18])
+def folders(root: Path) -> list[Folder]:
+    """One of each kind: of this machine, in memory, and the local one as fsspec sees it."""
+    system = fsspec.filesystem("file", skip_instance_cache=True)
+    path = str(root / "fsspec")
+    return [
+        open_folder(root / "plain"),
+        open_folder(f"memory://{root.name}"),
+        RemoteFolder(system, path, path),
+    ]
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_a_failing_write_leaves_nothing(tmp_path: Path, kind: int) -> None:
+    store = make(tmp_path, [7, 30, 2, 18])
+    store.folder = folders(tmp_path)[kind]
     states, before = random_states(store), store.folder.names()
     for error in (RuntimeError, KeyboardInterrupt):
         with pytest.raises(error):
@@ -378,8 +391,8 @@ def test_a_failing_write_leaves_nothing(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_file_is_not_seen_before_it_is_whole(tmp_path: Path) -> None:
-    for address in (str(tmp_path), f"memory://{uuid.uuid4().hex}"):
-        folder = open_folder(address)
+    for folder in folders(tmp_path):
+        assert folder.names() == []
         with folder.write("file") as file:
             file.write(b"begun")
             assert folder.size("file") is None
@@ -419,8 +432,17 @@ def test_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert store.finish()
         store.folder.delete()
         assert folder.names() == []
+        assert sorted(os.listdir(tmp_path)) == ["link", "real"]
     with pytest.raises(ConfigError, match=r"nonsense://x .*give a folder"):
         open_folder("nonsense://x")
+
+
+def test_a_store_behind_a_link_is_deleted_there(tmp_path: Path) -> None:
+    store = make(tmp_path / "large disk", [3, 4])
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / store.key).symlink_to(store.folder.address)
+    open_store(tmp_path / "here" / store.key).folder.delete()
+    assert {path.name for path in tmp_path.rglob("*")} == {"large disk", "here"}
 
 
 # ---- what is broken
