@@ -110,6 +110,12 @@ def test_anyone_can_open_a_shard(
             assert handle.metadata() == {"bertvision": store.key, "shard": str(number)}
             for name, tensor in whole.items():
                 assert torch.equal(handle.get_tensor(name), tensor)
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+        for name, tensor in whole.items():
+            place = 8 + length + header[name]["data_offsets"][0]
+            assert place % tensor.itemsize == 0, f"{name} can be read where it stands"
         assert whole["states"].dtype == STORED[dtype]
         assert whole["windows"].tolist() == windows.tolist()
         for row, window in enumerate(windows.tolist()):
