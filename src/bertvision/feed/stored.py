@@ -32,6 +32,7 @@ from bertvision.feed.plan import cut_by_tokens, head_batches
 from bertvision.feed.reading import Reading
 from bertvision.shapes import Float
 from bertvision.store.codec import STORED, as_tensor, load_into
+from bertvision.store.folder import LocalFolder
 from bertvision.store.shard import DamagedShard
 from bertvision.store.store import Store
 
@@ -179,7 +180,9 @@ class StoredFeed:
         return time.perf_counter() - began
 
     def _expect(self, places: list[tuple[int, int]]) -> None:
-        """Have the disk begin with what the threads come to later."""
+        """Have the disk begin with what the threads come to later; elsewhere there is nothing to begin."""
+        if not isinstance(self.store.folder, LocalFolder):
+            return
         # A shard that cannot be opened is the matter of the thread that reads it.
         with contextlib.suppress(DamagedShard):
             for number, place in places:
