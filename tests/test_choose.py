@@ -55,6 +55,7 @@ def test_what_has_no_room_is_not_considered() -> None:
         "a disk is not filled to the last byte"
     )
     assert set(replace(CASE, free_disk=None).seconds(RATES)) == {"live", "stored"}
+    assert set(CASE.seconds(replace(RATES, write=0.0, read_cold=0.0))) == {"live"}
 
 
 @given(
@@ -67,7 +68,7 @@ def test_the_cheapest_is_chosen(
     passes: int, encode: float, write: float, cold: float, warm: float, memory: float, disk: int
 ) -> None:
     case = replace(CASE, passes=passes, memory_limit=memory, free_disk=disk)
-    measured = Measured(1000, encode, write, cold, warm)
+    measured = Measured(1000, encode, warm, cold, write)
     costs = case.seconds(measured)
     assert costs[choose(case, measured)] == min(costs.values())
 
@@ -106,6 +107,23 @@ def test_every_dtype_and_a_remote_place_are_measured(encoder: Encoder, train: Sp
     measured = measure(encoder, train.windows, Reading((0, -1), "context"), dtype, root="memory://measured")
     assert measured.read_warm > 0
     assert open_folder("memory://measured").names() == []
+
+
+def test_where_nothing_can_be_written_a_fit_goes_on_without_a_store(
+    tiny_bert: Path, toy_squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    for number, place in enumerate((tmp_path / "file", "/proc/nowhere")):
+        monkeypatch.setenv("BERTVISION_CACHE", str(place))
+        words = ["fit", tiny_bert, "--train", toy_squad, "--out", tmp_path / str(number), "--heads", "last_state",
+                 "--max-seq-length", "64", "--epochs", "2", "--json"]  # fmt: skip
+        done = bertvision(*words)
+        assert done.code == 0, done.err
+        assert "states cannot be stored here" in done.err
+        assert json.loads(done.out)["states"] in ("live", "memory")
+        named = bertvision(*words, "--out", tmp_path / f"{number}-stored", "--feed.source", "stored")
+        assert named.code == 2
+        assert named.err.splitlines()[-1].startswith("error: cannot write")
 
 
 # ---- opening

@@ -124,7 +124,7 @@ def _read(path: Path) -> Windows | None:
     """The windows in `path`, or None where there is no file or not a whole one."""
     try:
         blob = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         logger.info("%s cannot be read (%s)", path, error)

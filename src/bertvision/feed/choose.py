@@ -7,9 +7,10 @@ them once, W to write them, R to read them and p passes:
     memory    E + (p - 1) R  they fit --feed.memory-gb
     stored    E + W + p R    the disk has room for them; the next run begins with R
 
-E, W and R are estimated from a sample: some windows that are encoded, written to the place of the store and read again,
-once straight from the disk (where the system can be told to forget them) and once from memory. Stores that are
-larger than the memory that is free are counted with the first, others with the second.
+E, W and R are estimated from a sample: some windows that are encoded, read from memory, written to the place of the
+store and read again straight from the disk (where the system can be told to forget them). Stores that are larger than
+the memory that is free are counted with the second, others with the first. Where nothing can be written, nothing is
+stored.
 """
 
 import contextlib
@@ -17,19 +18,21 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
+from bertvision.errors import OutputError
 from bertvision.feed.live import LiveFeed
 from bertvision.feed.reading import Reading
 from bertvision.store.codec import as_tensor, encode, load_into
-from bertvision.store.folder import LocalFolder, open_folder
+from bertvision.store.folder import Folder, LocalFolder, open_folder
 from bertvision.store.identity import BYTES, StateType
 
 __all__ = ["Measured", "Source", "choose", "measure"]
@@ -52,9 +55,12 @@ class Measured:
     tokens: int
     """Tokens of the sample."""
     encode: float
-    write: float
-    read_cold: float
     read_warm: float
+    """From memory."""
+    read_cold: float = 0.0
+    """From the disk."""
+    write: float = 0.0
+    """0 where nothing can be written."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +80,11 @@ class Case:
         """Expected cost of the states from each source that is possible."""
         encode = self.tokens / measured.encode
         fits = self.free_memory is None or self.stored_bytes < self.free_memory
-        read = self.tokens / (measured.read_warm if fits else measured.read_cold)
         costs: dict[Source, float] = {"live": self.passes * encode}
         if self.memory_bytes <= self.memory_limit:
             costs["memory"] = encode + (self.passes - 1) * self.tokens / measured.read_warm
-        if self.free_disk is None or self.stored_bytes <= _ROOM * self.free_disk:
+        if measured.write and (self.free_disk is None or self.stored_bytes <= _ROOM * self.free_disk):
+            read = self.tokens / (measured.read_warm if fits else measured.read_cold)
             costs["stored"] = encode + self.tokens / measured.write + self.passes * read
         return costs
 
@@ -118,39 +124,57 @@ def measure(
     reading: Reading,
     dtype: StateType,
     *,
-    root: str | Path,
+    root: str | Path | None,
     tokens_per_call: int = 0,
 ) -> Measured:
-    """Encode some windows, write them below `root`, read them again."""
+    """Encode some windows and read them from memory; write them below `root`, if it is given, and read them again."""
     live = LiveFeed(encoder, windows, tokens_per_call=tokens_per_call, reading=reading)
     sample = _sample(live)
     tokens = int(windows.lengths[sample].sum())
     live.read(sample[:1])  # the first call loads libraries
     batch, encoding = _timed(lambda: live.read(sample), encoder)
     stored, scales, _ = encode(batch.states[:, batch.mask], dtype)
-    folder = open_folder(root) / f".measure.tmp-{os.getpid()}"
+    target = torch.empty(stored.shape[1], stored.shape[0], stored.shape[2])
+    factor = None if scales is None else torch.from_numpy(scales)
+
+    def read(raw: NDArray[np.uint8]) -> None:
+        load_into(target, as_tensor(raw.view(stored.dtype).reshape(stored.shape), dtype), factor)
+
+    kept = stored.reshape(-1).view(np.uint8)
+    read(kept)  # the target's own pages are there now
+    _, warm = _timed(lambda: read(kept), encoder)
+    found = Measured(tokens, encode=tokens / encoding, read_warm=tokens / max(warm, 1e-6))
+    if root is None:
+        return found
     try:
-        name = "sample"
-        began = time.perf_counter()
-        with folder.write(name) as file:
-            file.write(stored.data.cast("B"))
+        writing, cold = _through_the_disk(open_folder(root) / f".measure.tmp-{os.getpid()}", kept, read)
+    except OutputError as error:
+        logger.info("states cannot be stored here: %s", error)
+        return found
+    return replace(found, read_cold=tokens / max(cold, 1e-6), write=tokens / max(writing, 1e-6))
+
+
+def _through_the_disk(
+    folder: Folder, content: NDArray[np.uint8], read: Callable[[NDArray[np.uint8]], None]
+) -> tuple[float, float]:
+    """Seconds to write something to a folder and to read it again; nothing of it stays."""
+    began = time.perf_counter()
+    try:
+        with folder.write("sample") as file:
+            file.write(content.data)
         writing = time.perf_counter() - began
         if isinstance(folder, LocalFolder):
-            _forget(folder.path / name)
-        target = torch.empty(stored.shape[1], stored.shape[0], stored.shape[2])
-        factor = None if scales is None else torch.from_numpy(scales)
-
-        def read() -> None:
-            raw = folder.mapped(name)
-            raw = np.frombuffer(bytearray(folder.read(name)), np.uint8) if raw is None else raw
-            load_into(target, as_tensor(raw.view(stored.dtype).reshape(stored.shape), dtype), factor)
-
-        _, cold = _timed(read, encoder)
-        read()  # the target's own pages are there now
-        _, warm = _timed(read, encoder)
+            _forget(folder.path / "sample")
+        began = time.perf_counter()
+        read(_raw(folder, "sample"))
+        return writing, time.perf_counter() - began
     finally:
         folder.delete()
-    return Measured(tokens, *(tokens / max(seconds, 1e-6) for seconds in (encoding, writing, cold, warm)))
+
+
+def _raw(folder: Folder, name: str) -> NDArray[np.uint8]:
+    mapped = folder.mapped(name)
+    return np.frombuffer(bytearray(folder.read(name)), np.uint8) if mapped is None else mapped
 
 
 def _sample(live: LiveFeed) -> np.ndarray:

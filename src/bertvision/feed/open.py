@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ConfigError
+from bertvision.errors import ArtifactError, ConfigError
 from bertvision.feed.batches import Feed, FeedConfig
 from bertvision.feed.choose import Case, Source, choose, free_memory, measure, stored_bytes
 from bertvision.feed.extract import store_identity
@@ -93,10 +93,16 @@ def choose_source(
         return config.source
     if origin is not None:
         folder = open_folder(_root(config)) / _identity(encoder, origin, config).key
-        if folder.size(INFO) is not None:
+        try:
+            finished, begun = folder.size(INFO) is not None, folder.size(PLAN) is not None
+        except ArtifactError as error:
+            if config.source == "stored":
+                raise
+            logger.info("%s: no stored states are used: %s", label, error)
+            finished = begun = keep = False
+        if finished:
             logger.info("%s: the states are in %s", label, folder.address)
-            return "stored"
-        if keep and (config.source == "stored" or folder.size(PLAN) is not None):
+        if finished or (keep and (config.source == "stored" or begun)):
             return "stored"
     if passes < 2 or config.source == "stored":
         return "live"
@@ -108,14 +114,13 @@ def choose_source(
         stored_bytes=stored_bytes(layers, encoder.hidden, live.kept.num_tokens, dtype),
         memory_bytes=stored_bytes(layers, encoder.hidden, live.kept.num_tokens, "fp16"),
         memory_limit=config.memory_gb * 1e9,
-        free_disk=open_folder(_root(config)).free() if origin is not None and keep else 0,
+        free_disk=open_folder(_root(config)).free(),
         free_memory=free_memory(),
         passes=passes,
     )
-    measured = measure(
-        encoder, windows, config.reading, dtype, root=_root(config), tokens_per_call=config.tokens_per_call
-    )
-    return choose(case, measured)
+    root = _root(config) if origin is not None and keep else None
+    calls = config.tokens_per_call
+    return choose(case, measure(encoder, windows, config.reading, dtype, root=root, tokens_per_call=calls))
 
 
 def open_feed(
