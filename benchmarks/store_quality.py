@@ -85,7 +85,7 @@ def main() -> None:
     encoder = Encoder.load(args.encoder)
     whole = load_split(args.train, encoder, windows, max_examples=args.max_tune_examples)
     _, snapshots = tune(
-        encoder, whole, folder=args.out / "finetune", windows=windows,
+        encoder, whole, folder=args.out / "finetune",
         config=FinetuneConfig(epochs=args.tune_epochs, lr=args.tune_lr, batch_size=32),
     )  # fmt: skip
     encoder = Encoder.load(str(snapshots[-1] / "encoder"))
@@ -102,7 +102,7 @@ def main() -> None:
         began = time.perf_counter()
         feed = feed_config(source, args.out)
         zoo = fit_zoo(
-            encoder, train, folder=args.out / "fit" / source, config=config, windows=windows,
+            encoder, train, folder=args.out / "fit" / source, config=config,
             encoder_about={"name": encoder.name}, feed=feed,
         )  # fmt: skip
         labels = list(dict.fromkeys(info["label"] for info in zoo.results["heads"].values()))

@@ -13,28 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_runner import Outcome, bertvision, tree
+from cache_runner import WINDOWS, answered, as_json, forbid_encoding
+from cli_runner import bertvision, tree
 from safetensors.numpy import load_file
 
 from bertvision.cli.cache import ACTIONS
 from bertvision.cli.cache.told import age, short, size
-from bertvision.encoder.encoder import Encoder
 from bertvision.feed.live import LiveFeed
 from bertvision.store.shard import shard_name
 
-WINDOWS = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
 HALF = ("--shard-tokens", "300")
 SMALL = ("--dtype", "int8", "--layers", "0,-1", "--positions", "context")
-
-
-def answered(*words: str | Path) -> Outcome:
-    outcome = bertvision("cache", *words)
-    assert outcome.code == 0, outcome.err
-    return outcome
-
-
-def as_json(*words: str | Path) -> Any:
-    return json.loads(answered(*words, "--json").out)
 
 
 def sentence(*words: str | Path) -> str:
@@ -54,13 +43,6 @@ def flip(path: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
-
-
-def forbid_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def layer_states(*_: object) -> None:
-        raise AssertionError("the encoder was asked")
-
-    monkeypatch.setattr(Encoder, "layer_states", layer_states)
 
 
 @pytest.fixture(autouse=True)
@@ -279,39 +261,7 @@ def test_an_interrupted_extraction_keeps_its_shards_and_goes_on(
     assert files(root / store.name) == files(store)
 
 
-@pytest.mark.parametrize("how", ["stored", "auto"])
-@pytest.mark.parametrize("flags", [(), ("layers", "0,2", "dtype", "int8", "positions", "context")])
-def test_a_fit_after_an_extraction_does_not_encode(
-    how: str, flags: tuple[str, ...], source: tuple[str | Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
-    encoder, _, data, *windows = source
-    own = [f"--{word}" if i % 2 == 0 else word for i, word in enumerate(flags)]
-    theirs = [f"--feed.{word}" if i % 2 == 0 else word for i, word in enumerate(flags)]
-    answered("extract", *source, "--store", tmp_path / "stores", "--max-examples", "20", *own)
-    forbid_encoding(monkeypatch)
-    fit = ("fit", encoder, "--train", data, *windows, "--heads", "learned_pooling", "--epochs", "2",
-           "--feed.store", tmp_path / "stores", "--feed.source", how, "--json", *theirs)  # fmt: skip
-    outcome = bertvision(*fit, "--max-train-examples", "20", "--out", tmp_path / "fit")
-    assert outcome.code == 0, outcome.err
-    assert json.loads(outcome.out)["states"] == "stored"
-    assert len(list((tmp_path / "stores").iterdir())) == 1
-    with pytest.raises(AssertionError, match="the encoder was asked"):  # other data, another store
-        bertvision(*fit, "--max-train-examples", "21", "--out", tmp_path / "other")
-
-
 # ---- ls
-
-
-def test_the_flags_it_names_lead_to_its_store(
-    source: tuple[str | Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut = ("--dtype", "int8", "--layers=-1,0", "--positions", "context", "--store", tmp_path / "stores")
-    flags = as_json("extract", *source, *cut)["flags"].split()
-    forbid_encoding(monkeypatch)
-    fitted = bertvision(
-        "fit", source[0], "--train", source[2], "--heads", "last_state", "--out", tmp_path / "h", *flags
-    )
-    assert fitted.code == 0, fitted.err
 
 
 def test_ls_tells_the_newest_first(root: Path, store: Path) -> None:

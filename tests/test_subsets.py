@@ -512,7 +512,7 @@ def test_a_zoo_of_spans_needs_tokens_of_the_paragraph(encoder: Encoder, train: S
     about: dict[str, Any] = {"name": encoder.name}
     with pytest.raises(ConfigError, match="keeps no token an answer could have"):
         fit_zoo(
-            encoder, train, folder=tmp_path / "zoo", config=config, windows=WINDOWS, encoder_about=about, feed=feed
+            encoder, train, folder=tmp_path / "zoo", config=config, encoder_about=about, feed=feed
         )  # fmt: skip
     assert not (tmp_path / "zoo").exists()
 

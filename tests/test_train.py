@@ -134,7 +134,7 @@ def finetuned(
     """Fine-tune a freshly loaded encoder; returns its snapshots and metrics."""
     settings = {"batch_size": 8, "lr": 1e-3, "schedule": "constant", "warmup": 0.0, "log_every": 1} | values
     config = FinetuneConfig(**settings)
-    stage, folders = tune(Encoder.load(str(source)), train, folder=folder, config=config, windows=WINDOWS)
+    stage, folders = tune(Encoder.load(str(source)), train, folder=folder, config=config)
     return folders, read_metrics(stage.metrics)
 
 
@@ -371,7 +371,7 @@ def test_a_head_with_broken_dev_logits_does_not_end_the_fit(
     )
     with caplog.at_level(logging.WARNING):
         stage = fit_zoo(
-            encoder, train, folder=tmp_path, config=config, windows=WINDOWS, dev=train,
+            encoder, train, folder=tmp_path, config=config, dev=train,
             encoder_about={"name": encoder.name}, feed=FeedConfig(),
         )  # fmt: skip
     assert list(stage.results["heads"]) == ["last-state.seed0"]
@@ -419,7 +419,7 @@ def test_the_best_epoch_is_the_best_when_scored_again(
     decoding = DecodeConfig(null_score_diff_threshold=1e3)  # always an answer, so that scores differ
     config = FitConfig(heads=("adapter:size=8",), epochs=8, keep="best", **options)
     stage = fit_zoo(
-        encoder, train, folder=tmp_path / "best", config=config, windows=WINDOWS, dev=train,
+        encoder, train, folder=tmp_path / "best", config=config, dev=train,
         encoder_about={"name": encoder.name}, feed=FeedConfig(tokens_per_call=2000), decoding=decoding,
     )  # fmt: skip
     (info,) = stage.results["heads"].values()
@@ -466,7 +466,7 @@ def test_live_and_stored_states_fit_the_same_heads(
 def zoo(encoder: Encoder, train: Split, folder: Path, **values: Any) -> Stage:
     config = FitConfig(**({"heads": ("last_state",), "batch_size": 16} | values))
     return fit_zoo(
-        encoder, train, folder=folder, config=config, windows=WINDOWS,
+        encoder, train, folder=folder, config=config,
         encoder_about={"name": encoder.name}, feed=FeedConfig(),
     )  # fmt: skip
 

@@ -202,7 +202,6 @@ class _Run:
             self.splits["train"],
             folder=self.out / "finetune",
             config=config,
-            windows=self.config.windows,
             overwrite=self.config.overwrite,
             tensorboard=self.config.tensorboard,
         )
@@ -224,7 +223,6 @@ class _Run:
             self.splits["train"],
             folder=self.out / "fit" / name,
             config=self.config.fit,
-            windows=self.config.windows,
             encoder_about=about,
             feed=self.config.feed,
             dev=self.splits["dev"],

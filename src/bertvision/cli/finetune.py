@@ -61,7 +61,6 @@ def main(args: FinetuneArgs) -> None:
         train,
         folder=args.out,
         config=args.finetune,
-        windows=args.windows,
         overwrite=args.overwrite,
         tensorboard=args.tensorboard,
     )

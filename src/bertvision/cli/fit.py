@@ -27,7 +27,8 @@ class FitArgs:
     encoder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENCODER")]
     """A snapshot folder, a folder in Hugging Face format, a name on the Hub, or embedded."""
     train: str
-    """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train or a saved datasets folder."""
+    """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train, a saved datasets folder, or store:KEY: the windows,
+    labels and states of a store (`bertvision cache ls`), without their data."""
     out: Path
     """Folder for the heads, one folder each."""
     dev: str = ""
@@ -79,16 +80,17 @@ def main(args: FitArgs) -> None:
     if args.overwrite and args.out.resolve() in (Path(folder).resolve(), *Path(folder).resolve().parents):
         raise ConfigError(f"--overwrite would delete the encoder in {folder}: choose an --out beside it")
     encoder = Encoder.load(folder, device=args.device, precision=args.precision)
-    train = load_split(args.train, encoder, args.windows, max_examples=args.max_train_examples)
+    train = load_split(
+        args.train, encoder, args.windows, max_examples=args.max_train_examples, stores=args.feed.store
+    )
     dev = (
-        load_split(args.dev, encoder, args.windows, max_examples=args.max_dev_examples) if args.dev else None
+        load_split(args.dev, encoder, train.config, max_examples=args.max_dev_examples) if args.dev else None
     )
     stage = fit_zoo(
         encoder,
         train,
         folder=args.out,
         config=args.fit,
-        windows=args.windows,
         encoder_about=about,
         feed=args.feed,
         dev=dev,
@@ -101,7 +103,7 @@ def main(args: FitArgs) -> None:
     scores = {}
     if dev is not None:
         opening = {"label": "states of dev", "passes": 1, "origin": dev.origin, "keep": False}
-        feed = partial(open_feed, encoder, dev.windows, args.feed, **opening)
+        feed = partial(open_feed, encoder, dev.windows, train.feed(args.feed), **opening)
         for path, logits in logits_of(heads, dev, "dev", feed).items():
             scores[path] = score_system([logits], dev, DecodeConfig())
             write_head_results(path, {"dev": (scores[path], 0)}, dev=dev.data.name, decode=DecodeConfig())

@@ -79,6 +79,7 @@ def choose_source(
     passes: int,
     origin: Origin | None = None,
     keep: bool = True,
+    store: Store | None = None,
 ) -> Source:
     """Where states come from.
 
@@ -86,11 +87,14 @@ def choose_source(
         passes: How often they will be read.
         origin: What the windows were made from; without it nothing can be stored.
         keep: Whether a store may be begun; without it only one that is finished is used.
+        store: One that holds them, whatever the settings would call it.
     """
     if config.source == "stored" and origin is None:
         raise ConfigError("--feed.source stored needs windows that were made from a data set")
     if config.source in ("live", "memory"):
         return config.source
+    if store is not None:
+        return "stored"
     if origin is not None:
         folder = open_folder(_root(config)) / _identity(encoder, origin, config).key
         try:
@@ -132,14 +136,15 @@ def open_feed(
     passes: int = 2,
     origin: Origin | None = None,
     keep: bool = True,
+    store: Store | None = None,
     source: Source | None = None,
 ) -> Feed:
     """The feed `source` names, or the one that `choose_source` chooses."""
     source = source or choose_source(
-        encoder, windows, config, label=label, passes=passes, origin=origin, keep=keep
+        encoder, windows, config, label=label, passes=passes, origin=origin, keep=keep, store=store
     )
     if source == "stored" and origin is not None:
-        store = open_states(encoder, windows, config, origin)
+        store = store or open_states(encoder, windows, config, origin)
         return StoredFeed(encoder, store, tokens_per_call=config.tokens_per_call)
     if source == "memory":
         return MemoryFeed(

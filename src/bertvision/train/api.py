@@ -50,7 +50,6 @@ def fit(
         load_split(train, source, windows),
         folder=Path(out),
         config=config,
-        windows=windows,
         encoder_about=about,
         feed=feed or FeedConfig(),
         dev=load_split(dev, source, windows) if dev else None,

@@ -18,7 +18,7 @@ from torch import nn
 from bertvision.artifacts import atomic_folder
 from bertvision.config import to_mapping
 from bertvision.console import progress
-from bertvision.data.windows import WindowConfig, Windows
+from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, TrainingError
@@ -90,7 +90,6 @@ def tune(
     *,
     folder: Path,
     config: FinetuneConfig,
-    windows: WindowConfig,
     overwrite: bool = False,
     tensorboard: bool = False,
 ) -> tuple[Stage, list[Path]]:
@@ -107,7 +106,7 @@ def tune(
     stage = Stage(folder, key, overwrite=overwrite)
     about = {
         "task": "span",
-        "windows": to_mapping(windows),
+        "windows": to_mapping(train.config),
         "fit": settings,
         "encoder": {"name": encoder.name},
     }

@@ -1,15 +1,20 @@
 """A part of the data with its windows: train, dev or test."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from bertvision.config import to_mapping
+from bertvision.config import from_mapping, to_mapping
 from bertvision.data.examples import SpanData
 from bertvision.data.load import load_span_data
 from bertvision.data.window_store import default_cache_dir, windows_fingerprint, windows_for
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import tokenizer_fingerprint
+from bertvision.errors import ArtifactError, ConfigError
+from bertvision.feed import FeedConfig, Reading
+from bertvision.store.catalogue import default_root, find_entry
 from bertvision.store.identity import Origin
+from bertvision.store.store import Store, open_store
 
 __all__ = ["Split", "load_split", "window_split"]
 
@@ -22,6 +27,15 @@ class Split:
     """Of the windows: data, tokenizer and window settings."""
     config: WindowConfig
     """The window settings."""
+    store: Store | None = None
+    """Where its states are, if it was named by them; its data is then not known."""
+
+    def feed(self, config: FeedConfig) -> FeedConfig:
+        """`config`, but with what its store holds where it was named by that."""
+        if self.store is None:
+            return config
+        identity = self.store.identity
+        return FeedConfig.of(config, Reading(identity.layers, identity.positions))
 
     @property
     def origin(self) -> Origin:
@@ -55,7 +69,30 @@ def window_split(data: SpanData, encoder: Encoder, config: WindowConfig, *, keep
 
 
 def load_split(
-    source: str, encoder: Encoder, config: WindowConfig, *, max_examples: int | None = None
+    source: str,
+    encoder: Encoder,
+    config: WindowConfig,
+    *,
+    max_examples: int | None = None,
+    stores: str = "",
 ) -> Split:
-    """Load a data set as the user names it and cut it into windows."""
+    """Load a data set as the user names it and cut it into windows; store:KEY is one of `stores`."""
+    if source.startswith("store:"):
+        if max_examples is not None:
+            raise ConfigError(f"--train {source} is read as a whole: leave out --max-train-examples")
+        return _stored_split(source.removeprefix("store:"), encoder, stores or default_root())
     return window_split(load_span_data(source, max_examples=max_examples), encoder, config)
+
+
+def _stored_split(name: str, encoder: Encoder, root: str | Path) -> Split:
+    """The windows of a store. Their states are there, so neither texts nor tokenizer are needed."""
+    store = open_store(find_entry(root, name).folder)
+    identity = store.identity
+    if identity.encoder != encoder.fingerprint:
+        raise ArtifactError(
+            f"{store.folder.address} holds states of {store.about['encoder']} (fingerprint {identity.encoder[:12]}), "
+            f"not of {encoder.name} ({encoder.fingerprint[:12]}): name the encoder it was made with"
+        )
+    config = from_mapping(WindowConfig, identity.preprocessing, source=store.folder.address)
+    data = SpanData([], [], store.about["data"])
+    return Split(data, store.windows, identity.windows, config, store)

@@ -15,7 +15,6 @@ import torch
 
 from bertvision.artifacts import atomic_folder
 from bertvision.config import to_mapping
-from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.feed import Feed, FeedConfig, choose_source, open_feed
@@ -107,7 +106,6 @@ def fit_zoo(
     *,
     folder: Path,
     config: FitConfig,
-    windows: WindowConfig,
     encoder_about: dict[str, Any],
     feed: FeedConfig,
     dev: Split | None = None,
@@ -117,6 +115,7 @@ def fit_zoo(
     tensorboard: bool = False,
 ) -> Stage:
     """Fit and save every head of `config`; `stage.results["heads"]` tells what became of each."""
+    feed = train.feed(feed)
     feed.reading.check_spans()
     reading = feed.reading.resolved(encoder.num_states)
     cut = {} if reading == EVERYTHING else to_mapping(reading)
@@ -128,7 +127,7 @@ def fit_zoo(
         "train": train.fingerprint,
         "fit": settings,
         "arithmetic": [encoder.device.type, encoder.precision],
-        "states": {"source": feed.source, "dtype": feed.dtype},
+        "states": {"source": feed.source, "dtype": train.store.identity.dtype if train.store else feed.dtype},
         # Dev decides only where it chooses epochs; elsewhere another dev set must not undo the work.
         "dev": dev.fingerprint if dev and config.scores_epochs else None,
         "decode": to_mapping(decoding or DecodeConfig()) if config.scores_epochs else None,
@@ -146,6 +145,7 @@ def fit_zoo(
     if stage.done:
         return stage
     opening: dict[str, Any] = {"label": "states of train", "passes": config.epochs, "origin": train.origin}
+    opening |= {"store": train.store}
     # A run that goes on must read states of the same rounding, whatever would be measured now.
     chosen_train = stage.choose("states", lambda: choose_source(encoder, train.windows, feed, **opening))
     source = open_feed(encoder, train.windows, feed, **opening, source=chosen_train)
@@ -161,7 +161,7 @@ def fit_zoo(
     fitted = fit(source, members, config, stage, evaluate=evaluate, tensorboard=tensorboard)
     about = {
         "task": "span",
-        "windows": to_mapping(windows),
+        "windows": to_mapping(train.config),
         "encoder": _findable(encoder_about) | {"fingerprint": encoder.fingerprint},
     } | ({"states": cut} if cut else {})
     heads = {name: _save(one, folder / name, config, about) for name, one in fitted.items()}
