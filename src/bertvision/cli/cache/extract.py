@@ -141,7 +141,7 @@ def _extract(args: ExtractArgs) -> None:
     if args.json:
         console.emit_json(result)
     else:
-        _tell(result, world)
+        _tell(result, args, world)
 
 
 def _flags(args: ExtractArgs) -> str:
@@ -187,7 +187,7 @@ def _check_room(store: "Store", args: ExtractArgs, *, tell: bool) -> None:
         )
 
 
-def _tell(result: dict[str, Any], world: int) -> None:
+def _tell(result: dict[str, Any], args: ExtractArgs, world: int) -> None:
     from bertvision import console
 
     there = result["shards"] - result["missing"]
@@ -204,6 +204,8 @@ def _tell(result: dict[str, Any], world: int) -> None:
     for name, text in lines.items():
         console.emit(f"{name:<8} {text}")
     if result["finished"]:
-        console.emit(f"finished: fit reads it with {result['flags']}")
+        console.emit(f"finished: fit reads it with --train {args.data} {result['flags']}")
+        where = f" --feed.store {args.store}" * bool(args.store)
+        console.emit(f"          or without the data, with --train store:{result['key'][:12]}{where}")
     else:
         console.emit(f"unfinished: {there} of {result['shards']} shards are there, other ranks make the rest")
