@@ -92,3 +92,26 @@ def test_states_of_another_encoder_are_refused(
     assert some.code == 2
     assert "--max-train-examples" in some.err
     assert not (tmp_path / "h").exists()
+
+
+def test_what_a_store_cannot_give_is_refused_at_once(
+    source: tuple[str | Path, ...], toy_squad: Path, tmp_path: Path
+) -> None:
+    key = as_json("extract", *source, "--store", tmp_path / "stores")["key"]
+    fit = ("fit", source[0], "--train", f"store:{key}", "--heads", "last_state", "--out", tmp_path / "h",
+           "--feed.store", tmp_path / "stores")  # fmt: skip
+    for flags, words in (
+        (("--max-seq-length", "48"), "has windows of its own"),
+        (("--feed.layers", "0"), "has layers and positions of its own"),
+        (("--dev", f"store:{key}"), "has no questions to score"),
+    ):
+        done = bertvision(*fit, *flags)
+        assert done.code == 2
+        assert words in done.err
+    run = bertvision(
+        "run", "--encoder", source[0], "--train", f"store:{key}", "--dev", toy_squad, "--out", tmp_path / "r"
+    )
+    assert run.code == 2
+    assert "has no questions to ask" in run.err
+    assert not (tmp_path / "h").exists()
+    assert not (tmp_path / "r").exists()

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ConfigError
+from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.feed import (
     FeedConfig,
     LiveFeed,
@@ -23,15 +24,18 @@ from bertvision.feed import (
     open_states,
 )
 from bertvision.feed import open as open_module
-from bertvision.feed.choose import Case, Measured, choose, measure
+from bertvision.feed.choose import Case, Measured, choose
+from bertvision.feed.measure import measure
 from bertvision.feed.reading import Reading
 from bertvision.train import zoo as zoo_module
 from bertvision.train.splits import Split
 
-RATES = Measured(tokens=1000, encode=1000.0, write=50_000.0, read_cold=20_000.0, read_warm=100_000.0)
+RATES = Measured(
+    tokens=1000, encode=1000.0, memory=200_000.0, read_warm=100_000.0, read_cold=20_000.0, write=50_000.0
+)
 CASE = Case(
     label="states of train", tokens=1_000_000, stored_bytes=10**10, memory_bytes=10**10, memory_limit=6e9,
-    free_disk=10**12, free_memory=10**11, passes=5,
+    memory_free=10**11, disk_free=10**12, cache_free=10**11, passes=5,
 )  # fmt: skip
 
 
@@ -41,34 +45,45 @@ CASE = Case(
 def test_what_each_source_is_expected_to_cost() -> None:
     costs = replace(CASE, memory_limit=1e11).seconds(RATES)
     assert costs["live"] == pytest.approx(5 * 1000)
-    assert costs["memory"] == pytest.approx(1000 + 4 * 10)
+    assert costs["memory"] == pytest.approx(1000 + 4 * 5)
     assert costs["stored"] == pytest.approx(1000 + 20 + 5 * 10)
 
 
 def test_a_store_that_memory_cannot_hold_is_read_from_the_disk() -> None:
-    assert replace(CASE, free_memory=10**9).seconds(RATES)["stored"] == pytest.approx(1000 + 20 + 5 * 50)
+    assert replace(CASE, cache_free=10**9).seconds(RATES)["stored"] == pytest.approx(1000 + 20 + 5 * 50)
+
+
+def test_a_finished_store_costs_its_reading() -> None:
+    there = replace(CASE, finished=True, disk_free=0)
+    assert there.seconds(replace(RATES, write=0.0))["stored"] == pytest.approx(5 * 10)
 
 
 def test_what_has_no_room_is_not_considered() -> None:
     assert set(CASE.seconds(RATES)) == {"live", "stored"}
-    assert set(replace(CASE, free_disk=10**10).seconds(RATES)) == {"live"}, (
+    assert set(replace(CASE, disk_free=10**10).seconds(RATES)) == {"live"}, (
         "a disk is not filled to the last byte"
     )
-    assert set(replace(CASE, free_disk=None).seconds(RATES)) == {"live", "stored"}
-    assert set(CASE.seconds(replace(RATES, write=0.0, read_cold=0.0))) == {"live"}
+    assert set(replace(CASE, disk_free=None).seconds(RATES)) == {"live", "stored"}
+    assert set(CASE.seconds(replace(RATES, write=0.0))) == {"live"}
+    roomy = replace(CASE, memory_limit=1e12)
+    assert set(roomy.seconds(RATES)) == {"live", "memory", "stored"}
+    assert set(replace(roomy, memory_free=10**10).seconds(RATES)) == {"live", "stored"}, (
+        "not all memory is ours"
+    )
+    assert set(roomy.seconds(replace(RATES, memory=0.0))) == {"live", "stored"}
 
 
 @given(
     st.integers(1, 20),
-    *[st.floats(1.0, 1e7) for _ in range(4)],
+    *[st.floats(1.0, 1e7) for _ in range(5)],
     st.sampled_from([0.0, 1e12]),
     st.sampled_from([0, 10**12]),
 )
 def test_the_cheapest_is_chosen(
-    passes: int, encode: float, write: float, cold: float, warm: float, memory: float, disk: int
+    passes: int, encode: float, kept: float, warm: float, cold: float, write: float, memory: float, disk: int
 ) -> None:
-    case = replace(CASE, passes=passes, memory_limit=memory, free_disk=disk)
-    measured = Measured(1000, encode, warm, cold, write)
+    case = replace(CASE, passes=passes, memory_limit=memory, disk_free=disk)
+    measured = Measured(1000, encode, kept, warm, cold, write)
     costs = case.seconds(measured)
     assert costs[choose(case, measured)] == min(costs.values())
 
@@ -84,8 +99,9 @@ def test_the_reasons_are_said(caplog: pytest.LogCaptureFixture) -> None:
         choose(CASE, RATES)
     said = "\n".join(caplog.messages)
     for fact in (
-        "1,000,000 tokens", "10.00 GB to store", "1000.00 GB free", "encoding 1,000 tokens/s", "20,000 from the disk",
-        "100,000 from memory", "5 epochs", "live 83.3 min", "stored 17.8 min", "chosen: stored",
+        "1,000,000 tokens", "10.00 GB to store", "1000.00 GB free", "encoding 1,000", "from the disk 20,000",
+        "reading from memory 200,000", "from a store 100,000", "5 epochs", "live 83.3 min", "stored 17.8 min",
+        "chosen: stored",
     ):  # fmt: skip
         assert fact in said
 
@@ -95,7 +111,7 @@ def test_the_reasons_are_said(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_measuring_leaves_nothing_behind(encoder: Encoder, train: Split, tmp_path: Path) -> None:
     measured = measure(encoder, train.windows, Reading(), "fp16", root=tmp_path)
-    assert min(measured.encode, measured.write, measured.read_cold, measured.read_warm) > 0
+    assert min(vars(measured).values()) > 0
     assert 0 < measured.tokens <= train.windows.num_tokens
     assert list(tmp_path.iterdir()) == []
 
@@ -119,7 +135,7 @@ def test_where_nothing_can_be_written_a_fit_goes_on_without_a_store(
                  "--max-seq-length", "64", "--epochs", "2", "--json"]  # fmt: skip
         done = bertvision(*words)
         assert done.code == 0, done.err
-        assert "states cannot be stored here" in done.err
+        assert "states are not stored: cannot write" in done.err
         assert json.loads(done.out)["states"] in ("live", "memory")
         named = bertvision(*words, "--out", tmp_path / f"{number}-stored", "--feed.source", "stored")
         assert named.code == 2
@@ -177,6 +193,55 @@ def test_a_finished_store_is_used_without_measuring(
         assert isinstance(feed, StoredFeed)
         list(feed.walk())
         assert feed.times.encode == 0
+
+
+def test_a_store_that_was_begun_does_not_bind_auto(
+    encoder: Encoder, train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody gave it up, perhaps for want of room."""
+    open_states(encoder, train.windows, FeedConfig(store=str(tmp_path)), train.origin)
+    monkeypatch.setattr(open_module, "measure", lambda *_, **__: replace(RATES, write=0.0))
+    assert isinstance(opened(encoder, train, tmp_path, passes=1), LiveFeed)
+    assert isinstance(opened(encoder, train, tmp_path, passes=3), MemoryFeed)
+
+
+def test_states_beyond_half_precision_are_live(tiny_bert: Path, train: Split, tmp_path: Path) -> None:
+    """Neither memory nor an fp16 store can hold them, which is no reason to stop."""
+    import torch
+
+    huge = Encoder.load(str(tiny_bert))
+    with torch.no_grad():
+        huge.model.encoder.layer[-1].output.LayerNorm.weight.fill_(1e6)
+    huge.changed()
+    assert isinstance(opened(huge, train, tmp_path, passes=3), LiveFeed)
+    measured = measure(huge, train.windows, Reading(), "bf16", root=tmp_path)
+    assert measured.memory == 0
+    assert measured.write > 0
+
+
+def test_a_store_without_room_is_refused_before_anything_is_encoded(
+    encoder: Encoder, train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bertvision.store.folder import LocalFolder
+
+    monkeypatch.setattr(LocalFolder, "free", lambda _: 10)
+    with pytest.raises(OutputError, match=r"GB of states are missing and the disk has 0.00 GB free"):
+        opened(encoder, train, tmp_path, source="stored")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_missing_is_not_made_in_another_precision(
+    tiny_bert: Path, encoder: Encoder, train: Split, tmp_path: Path
+) -> None:
+    half = Encoder.load(str(tiny_bert), precision="bf16")
+    store = opened(half, train, tmp_path, source="stored").store
+    feed = StoredFeed(encoder, store)
+    with pytest.raises(
+        ArtifactError, match=r"computed in bf16 and is missing or damaged.*use --precision bf16"
+    ):
+        list(feed.walk())
+    list(StoredFeed(half, store).walk())
+    assert len(list(StoredFeed(encoder, store).walk())) > 0, "reading is another matter"
 
 
 def test_evaluation_begins_no_store(encoder: Encoder, train: Split, tmp_path: Path) -> None:
@@ -246,3 +311,30 @@ def test_the_fit_says_where_its_time_went(tiny_bert: Path, toy_squad: Path, tmp_
     assert min(profile.values()) >= 0
     assert profile["encoder"] > 0
     assert profile["reading"] > 0
+
+
+@pytest.mark.parametrize("verb", ["run", "fit"])
+def test_dev_is_scored_again_on_the_states_it_was_scored_on(
+    verb: str, tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    """Killed between the fit and the scores: half precision would be missed in the null odds."""
+    prefix = "--fit." if verb == "run" else "--"
+    encoder = (
+        ["run", "--encoder", tiny_bert, "--finetune.epochs", "0"] if verb == "run" else ["fit", tiny_bert]
+    )
+    words = [*encoder, "--train", toy_squad, "--dev", toy_squad, "--out", tmp_path, "--max-seq-length", "64",
+             f"{prefix}heads", "adapter:size=4", f"{prefix}keep", "best", f"{prefix}epochs", "2",
+             "--feed.source", "memory"]  # fmt: skip
+    assert bertvision(*words).code == 0
+    (folder,) = tmp_path.rglob("dev/logits.safetensors")
+    before = folder.read_bytes()
+    shutil.rmtree(folder.parent)
+    (tmp_path / "results.json").unlink(missing_ok=True)
+    words = [word if word != "memory" else "auto" for word in words]
+    stage = folder.parents[2] / "stage.json"
+    content = json.loads(stage.read_text())
+    content["key"]["states"]["source"] = "auto"  # as if auto had chosen memory
+    stage.write_text(json.dumps(content))
+    done = bertvision(*words)
+    assert done.code == 0, done.err
+    assert folder.read_bytes() == before

@@ -127,6 +127,11 @@ def _splits(config: RunConfig, encoder: Encoder) -> dict[str, Split]:
         "test": config.max_test_examples,
     }
     sources = {"train": config.train, "dev": config.dev, "test": config.test}
+    for name, source in sources.items():
+        if source.startswith("store:"):
+            raise ConfigError(
+                f"--{name} {source} has no questions to ask: name the data, `fit --train` reads stores"
+            )
     return {
         name: load_split(source, encoder, config.windows, max_examples=limits[name])
         for name, source in sources.items()
@@ -260,7 +265,9 @@ class _Run:
         own = {path: head for path, head in heads.items() if path not in zoo}
         data = self.splits[split]
         logits = logits_of(own, data, split, lambda: feeds.whole(split))
-        return logits | logits_of(zoo, data, split, lambda: feeds(split))
+        # A run that goes on walks over the states its fit has chosen, in their rounding.
+        source = stage.choices.get("dev states") if split == "dev" else None
+        return logits | logits_of(zoo, data, split, lambda: feeds(split, source))
 
     def _score(self, members: dict[str, list[SpanLogits]]) -> dict[str, SystemScores]:
         """Scores on dev, then on test at dev's thresholds."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -13,6 +13,9 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
 from bertvision.feed.batches import FeedConfig
 from bertvision.train.fit import FitConfig
+
+if TYPE_CHECKING:
+    from bertvision.train.splits import Split
 
 __all__ = ["ARGS", "FitArgs", "main"]
 
@@ -75,6 +78,8 @@ def main(args: FitArgs) -> None:
     args.feed.reading.check_spans()
     if args.fit.scores_epochs and not args.dev:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
+    if args.dev.startswith("store:"):
+        raise ConfigError(f"--dev {args.dev} has no questions to score: name the data")
     check_output(args.out)
     folder, about = encoder_reference(args.encoder)
     if args.overwrite and args.out.resolve() in (Path(folder).resolve(), *Path(folder).resolve().parents):
@@ -83,6 +88,8 @@ def main(args: FitArgs) -> None:
     train = load_split(
         args.train, encoder, args.windows, max_examples=args.max_train_examples, stores=args.feed.store
     )
+    if train.store is not None:
+        _check_beside_store(args, train)
     dev = (
         load_split(args.dev, encoder, train.config, max_examples=args.max_dev_examples) if args.dev else None
     )
@@ -103,6 +110,7 @@ def main(args: FitArgs) -> None:
     scores = {}
     if dev is not None:
         opening = {"label": "states of dev", "passes": 1, "origin": dev.origin, "keep": False}
+        opening["source"] = stage.choices.get("dev states")  # in the rounding the fit has read them in
         feed = partial(open_feed, encoder, dev.windows, train.feed(args.feed), **opening)
         for path, logits in logits_of(heads, dev, "dev", feed).items():
             scores[path] = score_system([logits], dev, DecodeConfig())
@@ -130,6 +138,21 @@ def main(args: FitArgs) -> None:
         return
     _tell(rows, stage.results["dropped"], args.out)
     console.emit(profile_text(stage.results["profile"]))
+
+
+def _check_beside_store(args: FitArgs, train: "Split") -> None:
+    """A store has windows, layers and positions of its own: others cannot be asked of it."""
+    from bertvision.errors import ConfigError
+    from bertvision.feed import FeedConfig
+
+    if args.windows not in (WindowConfig(), train.config):
+        raise ConfigError(
+            f"--train {args.train} has windows of its own: leave out --max-seq-length and the like"
+        )
+    if args.feed.reading not in (FeedConfig().reading, train.feed(args.feed).reading):
+        raise ConfigError(
+            f"--train {args.train} has layers and positions of its own: leave out --feed.layers and --feed.positions"
+        )
 
 
 def _tell(rows: list[dict[str, Any]], dropped: list[str], out: Path) -> None:

@@ -14,7 +14,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, EncoderError, OutputError
 from bertvision.feed.live import LiveFeed
 from bertvision.feed.plan import cut_by_tokens
-from bertvision.feed.ranks import ending_together, rank_and_world
+from bertvision.feed.ranks import ending_together
 from bertvision.feed.reading import Reading
 from bertvision.store.claims import Claims
 from bertvision.store.codec import encode
@@ -22,7 +22,7 @@ from bertvision.store.identity import Identity, Origin, StateType
 from bertvision.store.shard import DamagedShard, shard_name
 from bertvision.store.store import Store
 
-__all__ = ["Extractor", "rank_and_world", "store_identity"]
+__all__ = ["Extractor", "check_room", "store_identity"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,17 @@ def store_identity(encoder: Encoder, origin: Origin, reading: Reading, dtype: St
         positions=reading.positions,
         dtype=dtype,
     )
+
+
+def check_room(store: Store) -> None:
+    """Refuse what the disk cannot hold, before anything is encoded."""
+    free, missing = store.folder.free(), store.missing()
+    needed = sum(store.layout(number).nbytes for number in missing)
+    if free is not None and needed > free:
+        raise OutputError(
+            f"cannot write {store.folder.address}: {needed / 1e9:.2f} GB of states are missing and the disk has "
+            f"{free / 1e9:.2f} GB free; make room, choose another --feed.store or a smaller --feed.dtype"
+        )
 
 
 class Extractor:
@@ -116,6 +127,12 @@ class Extractor:
 
     def _compute(self, number: int) -> None:
         """Encode one shard, call after call, and append each while the next is computed."""
+        theirs, ours = self.store.identity.precision, self.live.encoder.precision
+        if theirs != ours:
+            raise ArtifactError(
+                f"{self.store.path(number)} was computed in {theirs} and is missing or damaged: "
+                f"an encoder in {ours} cannot make it anew, use --precision {theirs}"
+            )
         windows = self.store.plan.shards[number]
         calls = cut_by_tokens(self.live.widths[windows], self.live.tokens_per_call)
         try:

@@ -8,9 +8,10 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
 from bertvision.feed.batches import Feed, FeedConfig
-from bertvision.feed.choose import Case, Source, choose, free_memory, measure, stored_bytes
-from bertvision.feed.extract import store_identity
+from bertvision.feed.choose import Case, Source, choose, stored_bytes
+from bertvision.feed.extract import check_room, store_identity
 from bertvision.feed.live import LiveFeed
+from bertvision.feed.measure import free_memory, measure
 from bertvision.feed.memory import MemoryFeed
 from bertvision.feed.stored import StoredFeed
 from bertvision.store.catalogue import default_root
@@ -95,36 +96,51 @@ def choose_source(
         return config.source
     if store is not None:
         return "stored"
-    if origin is not None:
-        folder = open_folder(_root(config)) / _identity(encoder, origin, config).key
-        try:
-            finished, begun = folder.size(INFO) is not None, folder.size(PLAN) is not None
-        except ArtifactError as error:
-            if config.source == "stored":
-                raise
-            logger.info("%s: no stored states are used: %s", label, error)
-            finished = begun = keep = False
-        if finished:
-            logger.info("%s: the states are in %s", label, folder.address)
-        if finished or (keep and (config.source == "stored" or begun)):
-            return "stored"
-    if passes < 2 or config.source == "stored":
+    there = _finished_store(encoder, windows, config, origin, label) if origin is not None else None
+    if config.source == "stored":
+        if there is None and not keep:
+            logger.info("%s: no store has them, and reading them once makes none: live", label)
+        return "stored" if keep or there is not None else "live"
+    if there is not None and encoder.device.type == "cpu":
+        logger.info("%s: stored in %s, so nothing is encoded", label, there.folder.address)
+        return "stored"
+    if there is None and passes < 2:
+        logger.info("%s: %s tokens, read once: live", label, f"{windows.num_tokens:,}")
         return "live"
     dtype, layers = state_type(encoder, config), len(config.reading.numbers(encoder.num_states))
-    live = LiveFeed(encoder, windows, reading=config.reading)
+    kept = LiveFeed(encoder, windows, reading=config.reading).kept.num_tokens
     case = Case(
         label=label,
         tokens=windows.num_tokens,
-        stored_bytes=stored_bytes(layers, encoder.hidden, live.kept.num_tokens, dtype),
-        memory_bytes=stored_bytes(layers, encoder.hidden, live.kept.num_tokens, "fp16"),
+        stored_bytes=stored_bytes(layers, encoder.hidden, kept, dtype),
+        memory_bytes=stored_bytes(layers, encoder.hidden, kept, "fp16"),
         memory_limit=config.memory_gb * 1e9,
-        free_disk=open_folder(_root(config)).free(),
-        free_memory=free_memory(),
+        memory_free=free_memory(encoder.device),
+        disk_free=open_folder(_root(config)).free(),
+        cache_free=free_memory(),
         passes=passes,
+        finished=there is not None,
     )
     root = _root(config) if origin is not None and keep else None
     calls = config.tokens_per_call
-    return choose(case, measure(encoder, windows, config.reading, dtype, root=root, tokens_per_call=calls))
+    measured = measure(encoder, windows, config.reading, dtype, root=root, store=there, tokens_per_call=calls)
+    return choose(case, measured)
+
+
+def _finished_store(
+    encoder: Encoder, windows: Windows, config: FeedConfig, origin: Origin, label: str
+) -> Store | None:
+    """The store that has all these states, if there is one."""
+    folder = open_folder(_root(config)) / _identity(encoder, origin, config).key
+    try:
+        if folder.size(INFO) is None:
+            return None
+        return open_states(encoder, windows, config, origin)
+    except ArtifactError as error:
+        if config.source == "stored":
+            raise
+        logger.info("%s: no stored states are used: %s", label, error)
+        return None
 
 
 def open_feed(
@@ -144,7 +160,16 @@ def open_feed(
         encoder, windows, config, label=label, passes=passes, origin=origin, keep=keep, store=store
     )
     if source == "stored" and origin is not None:
-        store = store or open_states(encoder, windows, config, origin)
+        if store is None:
+            planned = planned_states(encoder, windows, config, origin)
+            check_room(planned)
+            begun = planned.folder.size(PLAN) is not None
+            store = planned if begun else open_states(encoder, windows, config, origin)
+        if missing := len(store.missing()):
+            logger.info(
+                "%s: %d of %d shards are missing in %s and are encoded when an epoch comes to them",
+                label, missing, store.num_shards, store.folder.address,
+            )  # fmt: skip
         return StoredFeed(encoder, store, tokens_per_call=config.tokens_per_call)
     if source == "memory":
         return MemoryFeed(

@@ -94,16 +94,17 @@ class StoredFeed:
         reuse: bool = False,
     ) -> Iterator[StateBatch]:
         batches = head_batches(self.windows.lengths, batch_size, seed=seed, epoch=epoch)
-        return self._stream(batches[start:], place, reuse=reuse)
+        return self.stream(batches[start:], place, reuse=reuse)
 
     def walk(self, *, reuse: bool = False) -> Iterator[StateBatch]:
-        return self._stream(cut_by_tokens(self._live.widths, self._live.tokens_per_call), None, reuse=reuse)
+        return self.stream(cut_by_tokens(self._live.widths, self._live.tokens_per_call), reuse=reuse)
 
     # ---- from the disk to a batch
 
-    def _stream(
-        self, batches: Sequence[NDArray[np.int64]], place: Place | None, *, reuse: bool
+    def stream(
+        self, batches: Sequence[NDArray[np.int64]], place: Place | None = None, *, reuse: bool = False
     ) -> Iterator[StateBatch]:
+        """The windows of each batch, in this order."""
         waiting: deque[_Assembly] = deque()
         with ThreadPoolExecutor(
             self._threads, "read states", initializer=torch.set_num_threads, initargs=(1,)
@@ -133,7 +134,8 @@ class StoredFeed:
         for number in missing:
             self.extractor.make(number)
         if len(there) == self.store.num_shards:
-            self.extractor.finish()
+            with contextlib.suppress(OutputError):  # all shards are there; the next run writes info.json
+                self.extractor.finish()
         encoding = self._live.times.encode - encoded
         self._write_seconds += max(0.0, time.perf_counter() - began - encoding)
 

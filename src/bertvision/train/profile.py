@@ -10,12 +10,13 @@ __all__ = ["Profile", "profile_text"]
 
 
 class Profile:
-    """Times of one try, from its making to `end`; what an earlier try spent is not counted."""
+    """Times of one try, from the making of the feed to `end`; what an earlier try spent is not counted."""
 
     def __init__(self, feed: Feed, heads: Iterable[FittedHead]) -> None:
         self._feed, self._heads = feed, list(heads)
-        self._before, self._trained = feed.times, self._seconds()
-        self._began = time.perf_counter()
+        self._trained = self._seconds()
+        # A feed in memory has encoded everything by now.
+        self._began = time.perf_counter() - feed.times.encode
 
     def _seconds(self) -> float:
         return sum(head.seconds for head in self._heads)
@@ -23,15 +24,15 @@ class Profile:
     def end(self) -> dict[str, float]:
         """Seconds by what they went into; `other` is evaluation, checkpoints and the loop itself."""
         total = time.perf_counter() - self._began
-        now, before = self._feed.times, self._before
+        now = self._feed.times
         spent = {
-            "encoder": now.encode - before.encode,
+            "encoder": now.encode,
             "heads": self._seconds() - self._trained,
-            "waiting": now.wait - before.wait,
-            "writing": now.write - before.write,
+            "waiting": now.wait,
+            "writing": now.write,
         }
         other = max(0.0, total - sum(spent.values()))
-        return {"total": total, **spent, "other": other, "reading": now.read - before.read}
+        return {"total": total, **spent, "other": other, "reading": now.read}
 
 
 def profile_text(profile: dict[str, float]) -> str:

@@ -88,7 +88,7 @@ def _stored_split(name: str, encoder: Encoder, root: str | Path) -> Split:
     """The windows of a store. Their states are there, so neither texts nor tokenizer are needed."""
     store = open_store(find_entry(root, name).folder)
     identity = store.identity
-    if identity.encoder != encoder.fingerprint:
+    if (identity.encoder, identity.configuration) != (encoder.fingerprint, encoder.configuration):
         raise ArtifactError(
             f"{store.folder.address} holds states of {store.about['encoder']} (fingerprint {identity.encoder[:12]}), "
             f"not of {encoder.name} ({encoder.fingerprint[:12]}): name the encoder it was made with"

@@ -127,7 +127,8 @@ def fit_zoo(
         "train": train.fingerprint,
         "fit": settings,
         "arithmetic": [encoder.device.type, encoder.precision],
-        "states": {"source": feed.source, "dtype": train.store.identity.dtype if train.store else feed.dtype},
+        "states": {"source": feed.source, "dtype": feed.dtype}
+        | ({"store": train.store.key} if train.store else {}),
         # Dev decides only where it chooses epochs; elsewhere another dev set must not undo the work.
         "dev": dev.fingerprint if dev and config.scores_epochs else None,
         "decode": to_mapping(decoding or DecodeConfig()) if config.scores_epochs else None,
