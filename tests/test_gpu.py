@@ -16,6 +16,7 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.feed import LiveFeed, MemoryFeed, Reading, StoredFeed
+from bertvision.feed.measure import measure
 from bertvision.heads import Geometry, fused, parse_head
 from bertvision.store.identity import Identity
 from bertvision.store.store import create_store
@@ -189,6 +190,19 @@ def test_stored_states_reach_the_device_as_they_were(precision: Any, dtype: Any,
             assert torch.equal(ours.labels, theirs.labels)
             assert distance(ours.states[:, ours.mask], theirs.states[:, theirs.mask]) < bound
     assert feed.store.info is not None
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_rates_are_measured_on_the_device(precision: Any, tmp_path: Path) -> None:
+    source, data = encoder(precision), windows()
+    measured = measure(source, data, Reading(), "bf16", root=tmp_path, tokens_per_call=2048)
+    assert min(vars(measured).values()) > 0
+    assert list(tmp_path.iterdir()) == []
+    kept = stored(tmp_path, source, data, "bf16")
+    list(kept.walk())
+    again = measure(source, data, Reading(), "bf16", root=None, store=kept.store, tokens_per_call=2048)
+    assert again.read_warm > 0
+    assert again.write == 0
 
 
 @pytest.mark.parametrize("kind", ["live", "memory", "stored"])
