@@ -429,7 +429,7 @@ def test_damage_beside_the_shards_is_found(root: Path, store: Path, source: tupl
         found = bertvision("cache", "verify", store, "--drop")
         assert found.code == 1
         assert "6 shards checked, 1 damaged" in found.out
-        assert f"{store}/info.json: it" in found.out
+        assert f"{store}/info.json: info.json " in found.out
         assert not (store / "info.json").exists()
     answered("extract", *source, "--store", root)
     assert files(store) == whole
@@ -442,7 +442,7 @@ def test_damage_beside_the_shards_is_found(root: Path, store: Path, source: tupl
     (store / "plan.json").write_text(plan.replace('"hidden": 32', '"hidden": 33'))
     found = bertvision("cache", "verify", store)
     assert found.code == 1
-    assert f"{store}/plan.json: it is not what was written" in found.out
+    assert f"{store}/plan.json: plan.json is not what was written" in found.out
 
 
 # ---- rm

@@ -1,11 +1,14 @@
 """Windows on disk: found again, never confused, never trusted when damaged."""
 
+import json
 import logging
-from dataclasses import replace
+import zlib
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import save
 
 from bertvision.data import window_store
 from bertvision.data.examples import Answer, Example, SpanData
@@ -102,6 +105,24 @@ def test_a_damaged_file_is_made_anew(
     assert "made anew" in caplog.text
     assert get(tokenizer, tmp_path).equals(made)
     assert counter.calls == 2
+
+
+@pytest.mark.parametrize("form", ["one entry", "an entry for each array"])
+@pytest.mark.parametrize("right", [True, False])
+def test_checksums_of_both_forms_are_read(
+    tokenizer: Any, tmp_path: Path, counter: Counter, form: str, right: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = get(tokenizer, tmp_path)
+    (path,) = (tmp_path / "windows").iterdir()
+    arrays = {field.name: getattr(made, field.name) for field in fields(made)}
+    sums = {name: zlib.crc32(array.tobytes()) for name, array in arrays.items()}
+    sums["labels"] += not right
+    each = {name: str(value) for name, value in sums.items()}
+    path.write_bytes(save(arrays, metadata={"crc32": json.dumps(sums)} if form == "one entry" else each))
+    with caplog.at_level(logging.WARNING):
+        assert get(tokenizer, tmp_path).equals(made)
+    assert ("damaged" not in caplog.text) == right
+    assert counter.calls == (1 if right else 2)
 
 
 def test_a_folder_that_cannot_be_written_only_warns(

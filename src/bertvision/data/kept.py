@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.data.windows import Windows, _spread
+from bertvision.data.windows import Windows, spread
 
 __all__ = ["Positions", "keep_tokens", "kept_tokens"]
 
@@ -25,7 +25,7 @@ def kept_tokens(windows: Windows, positions: Positions) -> NDArray[np.bool_]:
     begins = windows.offsets[:-1]
     kept = np.full(windows.num_tokens, positions == "all")
     if positions == "context":
-        kept[_spread(begins + windows.context[:, 0], windows.context[:, 1] - windows.context[:, 0])] = True
+        kept[spread(begins + windows.context[:, 0], windows.context[:, 1] - windows.context[:, 0])] = True
     kept[begins + windows.null] = True
     return kept
 

@@ -110,7 +110,9 @@ def unpack_windows(blob: bytes) -> Windows | None:
     try:
         arrays = load(blob)
         header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
-        sums = json.loads(header["__metadata__"]["crc32"])
+        sums = header["__metadata__"]
+        # Files of before have an entry for each array.
+        sums = json.loads(sums["crc32"]) if "crc32" in sums else {n: int(sums[n]) for n in names}
     except (SafetensorError, ValueError, KeyError, TypeError):
         return None
     if not names <= arrays.keys() or not isinstance(sums, dict):

@@ -33,7 +33,7 @@ from bertvision.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["WindowConfig", "Windows", "make_windows"]
+__all__ = ["WindowConfig", "Windows", "make_windows", "spread"]
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Windows:
         """The windows at `indices`, in that order; `example` still counts in the same `SpanData`."""
         chosen = np.asarray(indices, dtype=np.int64)
         lengths = self.lengths[chosen]
-        tokens = _spread(self.offsets[:-1][chosen], lengths)
+        tokens = spread(self.offsets[:-1][chosen], lengths)
         flat = {name: getattr(self, name)[tokens] for name in ("ids", "types", "chars", "best")}
         by_window = {name: getattr(self, name)[chosen] for name in ("example", "context", "labels", "null")}
         return Windows(offsets=_offsets(lengths), **flat, **by_window)
@@ -187,7 +187,7 @@ def _cut(
     # Every example has a window, even one whose context the tokenizer turns into nothing.
     count = 1 + np.maximum(0, -((room - document) // step))
     example = np.repeat(np.arange(len(question)), count)
-    number = _spread(np.zeros(len(count), np.int64), count)
+    number = spread(np.zeros(len(count), np.int64), count)
     begin = number * step[example]
     length = np.minimum(document[example] - begin, room[example])
     return _Cut(question, document, room, step, count, example, number, begin, length)
@@ -254,7 +254,7 @@ def _assemble(
     pieces[:, 3, 0] = first_paragraph + paragraphs.offsets[of_example[example]] + cut.begin
     pieces[:, 3, 1] = cut.length
     pieces[:, 4] = num_prefix + num_middle, num_suffix
-    source = _spread(pieces[:, :, 0].ravel(), pieces[:, :, 1].ravel())
+    source = spread(pieces[:, :, 0].ravel(), pieces[:, :, 1].ravel())
 
     offsets = _offsets(pieces[:, :, 1].sum(axis=1))
     lengths = np.diff(offsets)
@@ -290,7 +290,7 @@ def _max_context(
         cut.example[several], cut.length[several]
     )  # (tokens of examples with several windows,)
     number = np.repeat(cut.number[several], cut.length[several])
-    token = _spread(cut.begin[several], cut.length[several])  # counted in the paragraph
+    token = spread(cut.begin[several], cut.length[several])  # counted in the paragraph
     document, room, step, last = (
         cut.document[example],
         cut.room[example],
@@ -305,7 +305,7 @@ def _max_context(
     from_left = token - last * step
     last_score = np.minimum(from_left, document - 1 - token) + 0.01 * (document - last * step)
     owner = np.where((from_left >= 0) & (last_score > score), last, nearest)
-    best[_spread(context_at[several], cut.length[several])] = owner == number
+    best[spread(context_at[several], cut.length[several])] = owner == number
     return best
 
 
@@ -313,7 +313,7 @@ def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
-def _spread(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def spread(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Ranges one after the other: begins [7, 0], lengths [2, 3] -> [7, 8, 0, 1, 2]."""
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0

@@ -4,6 +4,7 @@ Only their small files are read, and of the windows the one array that says how 
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,13 @@ import numpy as np
 
 from bertvision.data.window_store import default_cache_dir
 from bertvision.errors import ArtifactError, ConfigError
+from bertvision.store.about import INFO, PLAN, WINDOWS_FILE, read_plan
 from bertvision.store.folder import Folder, open_folder
-from bertvision.store.identity import SCHEMA
+from bertvision.store.identity import is_key
 from bertvision.store.plan import tokens_cut
 from bertvision.store.shard import shard_name
-from bertvision.store.store import _WINDOWS, INFO, PLAN
 
 __all__ = ["Entry", "default_root", "entries", "find_entries", "find_entry"]
-
-_SAID = {"key", "encoder", "data", "windows", "tokens", "shard_tokens", "identity"}
-_SAID_OF_STATES = {"layers", "hidden", "positions", "dtype", "encoder", "preprocessing", "precision"}
-"""What a plan must say."""
 
 
 def default_root() -> Path:
@@ -40,7 +37,9 @@ class Entry:
     about: dict[str, Any]
     """What plan.json says; empty where it cannot be read."""
     damage: str
-    """What is wrong with the plan, or nothing."""
+    """What is wrong with the plan or the windows, or nothing."""
+    unreadable: bool
+    """Whether the damage is only that we may not, or cannot, read it."""
     there: tuple[str, ...]
     """Names of its files."""
     planned: int | None
@@ -68,13 +67,20 @@ class Entry:
     @property
     def foreign(self) -> list[str]:
         """Files in its folder that no store has."""
-        return [
-            n for n in self.there if not (n in (PLAN, INFO, _WINDOWS) or is_shard(n) or n.startswith("."))
-        ]
+        return [name for name in self.there if not (_is_part(name) or _is_passing(name))]
 
 
 def is_shard(name: str) -> bool:
-    return name.startswith("shard-") and name.endswith(".safetensors")
+    return re.fullmatch(r"shard-\d{5,}\.safetensors", name) is not None
+
+
+def _is_part(name: str) -> bool:
+    return name in (PLAN, INFO, WINDOWS_FILE) or is_shard(name)
+
+
+def _is_passing(name: str) -> bool:
+    """Hidden files that a store has while it is written; others are somebody else's."""
+    return name == ".lock" or re.fullmatch(r"\..+\.tmp-.+", name) is not None
 
 
 def entries(root: str | Path) -> list[Entry]:
@@ -119,62 +125,66 @@ def find_entries(root: str | Path, names: tuple[str, ...]) -> list[Entry]:
 def _entry(folder: Folder, key: str) -> Entry | None:
     """The store in a folder; None where there is none."""
     try:
-        names = folder.names()
-    except ArtifactError:  # a folder of somebody else
+        files = folder.files()
+        if not any(map(_is_part, files)) or not (is_key(key) or _says_it_is_ours(folder, files)):
+            return None
+        about, damage = read_plan(folder, key)
+        planned = None if damage else _planned(folder, about["shard_tokens"], files.get(WINDOWS_FILE, 0))
+        if not damage and planned is None:
+            damage = f"{WINDOWS_FILE} is damaged"
+        written = [INFO] if INFO in files else [name for name in files if name == PLAN or is_shard(name)]
+        ages = [age for name in written or files if (age := folder.age(name)) is not None]
+    except FileNotFoundError:  # removed in the meantime
         return None
-    if not any(name in (PLAN, INFO, _WINDOWS) or is_shard(name) for name in names):
-        return None
-    about, damage = _about(folder) if PLAN in names else ({}, f"{PLAN} is missing")
-    planned = None if damage else _planned(folder, about["shard_tokens"])
-    if not damage and planned is None:
-        damage = f"{_WINDOWS} is damaged"
-    written = [INFO] if INFO in names else [name for name in names if name == PLAN or is_shard(name)]
-    ages = [age for name in written or names if (age := folder.age(name)) is not None]
+    except ArtifactError as error:
+        # Without the name of a store it is a folder of somebody else.
+        return Entry(key, folder, {}, str(error), True, (), None, 0, None) if is_key(key) else None
     return Entry(
         key=key,
         folder=folder,
         about=about,
         damage=damage,
-        there=tuple(names),
+        unreadable=False,
+        there=tuple(files),
         planned=planned,
-        nbytes=sum(folder.size(name) or 0 for name in names),
+        nbytes=sum(files.values()),
         age=min(ages, default=None),
     )
 
 
-def _about(folder: Folder) -> tuple[dict[str, Any], str]:
-    """What plan.json says, and what is wrong with it."""
+def _says_it_is_ours(folder: Folder, files: dict[str, int]) -> bool:
+    """Whether a file in a folder of any name says that it belongs to a store: it may be a copy, or a damaged one."""
+    for name in (PLAN, INFO):
+        if name in files:
+            said = _json(folder.read(name))
+            if is_key(str(said.get("key"))) and said.keys() >= {"schema", "identity", "shard_tokens"}:
+                return True
+    shard = next(filter(is_shard, files), None)
+    metadata = None if shard is None else _header(folder, shard, files[shard])[0].get("__metadata__")
+    return isinstance(metadata, dict) and "bertvision" in metadata
+
+
+def _json(text: bytes) -> dict[str, Any]:
     try:
-        about = json.loads(folder.read(PLAN))
+        value = json.loads(text)
     except ValueError:
-        return {}, f"{PLAN} is not valid JSON"
-    except (OSError, ArtifactError) as error:
-        return {}, f"{PLAN} cannot be read ({error})"
-    if not isinstance(about, dict):
-        return {}, f"{PLAN} is not an object"
-    if about.get("schema") != SCHEMA:
-        return {}, f"its layout is {about.get('schema')} and this version reads {SCHEMA}"
-    identity = about.get("identity")
-    if not (about.keys() >= _SAID and isinstance(identity, dict) and identity.keys() >= _SAID_OF_STATES):
-        return {}, f"{PLAN} does not say everything it must"
-    numbers = [about[name] for name in ("windows", "tokens", "shard_tokens")]
-    if not all(isinstance(number, int) for number in numbers) or about["shard_tokens"] < 1:
-        return {}, f"{PLAN} does not say how many windows and tokens there are"
-    return about, ""
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
-def _planned(folder: Folder, shard_tokens: int) -> int | None:
+def _header(folder: Folder, name: str, size: int) -> tuple[dict[str, Any], int]:
+    """The header of a safetensors file, and where its arrays begin."""
+    begin = 8 + int.from_bytes(folder.read(name, 0, 8), "little")
+    return (_json(folder.read(name, 8, begin)) if begin <= size else {}), begin
+
+
+def _planned(folder: Folder, shard_tokens: int, size: int) -> int | None:
     """How many shards a store's windows are cut into; None where its windows cannot be read."""
-    whole = folder.size(_WINDOWS)
-    if whole is None:
-        return None
     try:
-        begin = 8 + int.from_bytes(folder.read(_WINDOWS, 0, 8), "little")
-        if begin > whole:
-            return None
-        first, last = json.loads(folder.read(_WINDOWS, 8, begin))["offsets"]["data_offsets"]
-        offsets = np.frombuffer(folder.read(_WINDOWS, begin + first, begin + last), np.int64)
-    except (ValueError, KeyError, TypeError, OSError, ArtifactError):
+        header, begin = _header(folder, WINDOWS_FILE, size)
+        first, last = header["offsets"]["data_offsets"]
+        offsets = np.frombuffer(folder.read(WINDOWS_FILE, begin + first, begin + last), np.int64)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     lengths = np.diff(offsets)
     return len(tokens_cut(lengths, shard_tokens)) if len(offsets) and (lengths > 0).all() else None

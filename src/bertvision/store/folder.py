@@ -46,6 +46,10 @@ class Folder(Protocol):
         """Files and folders in it, sorted; none where there is no such folder."""
         ...
 
+    def files(self) -> dict[str, int]:
+        """The same names with the bytes of each (0 for a folder), from one look at it."""
+        ...
+
     def size(self, name: str) -> int | None:
         """Bytes of a file, or None where there is none."""
         ...
@@ -120,6 +124,15 @@ class LocalFolder:
         with _readable(self.path):
             return sorted(path.name for path in self.path.iterdir())
         return []
+
+    def files(self) -> dict[str, int]:
+        found = {}
+        with _readable(self.path), os.scandir(self.path) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                with contextlib.suppress(FileNotFoundError):  # gone in the meantime, or a link to nothing
+                    found[entry.name] = 0  # which is there all the same
+                    found[entry.name] = 0 if entry.is_dir() else entry.stat().st_size
+        return found
 
     def size(self, name: str) -> int | None:
         with _readable(self.path / name):
@@ -219,7 +232,7 @@ class LocalFolder:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _readable(address: str | Path) -> Iterator[None]:
     """End the block quietly where there is no such file, and with one sentence where it cannot be read."""
     try:
         yield
@@ -227,8 +240,26 @@ def _readable(path: Path) -> Iterator[None]:
         pass
     except OSError as error:
         raise ArtifactError(
-            f"cannot read {path} ({os.strerror(error.errno or 0)}): check the disk and your rights there"
+            f"cannot read {address} ({_reason(error)}): check the disk and your rights there"
         ) from error
+
+
+@contextmanager
+def _writable(address: str, verb: str = "write") -> Iterator[None]:
+    """The refusal of a file system elsewhere to write or remove something, as one sentence."""
+    try:
+        yield
+    except (OSError, NotImplementedError) as error:
+        raise OutputError(
+            f"cannot {verb} {address} ({_reason(error)}): check the address and your rights there, "
+            "then run the same command again"
+        ) from error
+
+
+def _reason(error: OSError | NotImplementedError) -> str:
+    """Why, in the system's words or, where it has none, in those of the file system."""
+    known = isinstance(error, OSError) and error.errno
+    return os.strerror(known) if known else str(error) or type(error).__name__
 
 
 _WILL_NEED = 3  # of madvise
@@ -262,45 +293,43 @@ class RemoteFolder:
         return f"{self.path}/{name}"
 
     def names(self) -> list[str]:
-        try:
+        return list(self.files())
+
+    def files(self) -> dict[str, int]:
+        found: list[dict[str, Any]] = []
+        with _readable(self.address):
             self.system.invalidate_cache(self.path)
-            found = self.system.ls(self.path, detail=False)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+            found = self.system.ls(self.path, detail=True)
+        paths = {str(one["name"]).rstrip("/"): int(one.get("size") or 0) for one in found}
+        paths.pop(self.path, None)  # some list a folder, or what is a file, as a part of itself
+        folders = {str(one["name"]).rstrip("/") for one in found if one.get("type") == "directory"}
+        return {path.rpartition("/")[2]: 0 if path in folders else paths[path] for path in sorted(paths)}
 
     def size(self, name: str) -> int | None:
-        try:
+        with _readable(f"{self.address}/{name}"):
             self.system.invalidate_cache(self.path)  # another process may have written it just now
             return int(self.system.info(self._at(name))["size"] or 0)
-        except FileNotFoundError:
-            return None
+        return None
 
     def age(self, name: str) -> float | None:
-        try:
+        with _readable(f"{self.address}/{name}"), contextlib.suppress(NotImplementedError):
             return time.time() - self.system.modified(self._at(name)).timestamp()
-        except (FileNotFoundError, NotImplementedError):
-            return None
+        return None
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
-        return self.system.cat_file(self._at(name), start=begin, end=end)
+        with _readable(f"{self.address}/{name}"):
+            return self.system.cat_file(self._at(name), start=begin, end=end)
+        raise FileNotFoundError(f"{self.address}/{name}")
 
     def mapped(self, name: str) -> NDArray[np.uint8] | None:
         return None
 
     @contextmanager
     def write(self, name: str) -> Iterator[BinaryIO]:
-        try:
+        with _writable(f"{self.address}/{name}"):
             self.system.makedirs(self.path, exist_ok=True)
             with self.system.transaction, self.system.open(self._at(name), "wb") as handle:
                 yield cast(BinaryIO, handle)
-        except (OSError, NotImplementedError) as error:
-            known = isinstance(error, OSError) and error.errno
-            why = os.strerror(known) if known else str(error) or "it cannot be written to"
-            raise OutputError(
-                f"cannot write {self.address}/{name} ({why}): check the address and your rights there, "
-                "then run the same command again"
-            ) from error
 
     def create(self, name: str, content: bytes) -> bool:
         if self.size(name) is not None:
@@ -310,14 +339,14 @@ class RemoteFolder:
         return True
 
     def remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        with _writable(f"{self.address}/{name}", "remove"), contextlib.suppress(FileNotFoundError):
             self.system.rm(self._at(name))
 
     def sweep(self) -> None:
         pass  # a transaction leaves nothing
 
     def delete(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        with _writable(self.address, "remove"), contextlib.suppress(FileNotFoundError):
             self.system.rm(self.path, recursive=True)
 
     def free(self) -> int | None:

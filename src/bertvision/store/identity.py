@@ -6,12 +6,13 @@ and their settings, layers, positions, dtype and the version of the layout. Name
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from bertvision.data.kept import Positions
 
-__all__ = ["BYTES", "SCHEMA", "Identity", "Origin", "StateType"]
+__all__ = ["BYTES", "SCHEMA", "Identity", "Origin", "StateType", "is_key"]
 
 SCHEMA = 1
 """Version of the layout; raise it whenever a file of a store would be read otherwise."""
@@ -59,8 +60,7 @@ class Identity:
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of one token's states, scales included."""
-        scale = 4 if self.dtype == "int8" else 0
-        return len(self.layers) * (self.hidden * BYTES[self.dtype] + scale)
+
+def is_key(name: str) -> bool:
+    """Whether a name looks like a key."""
+    return re.fullmatch(r"[0-9a-f]{32}", name) is not None

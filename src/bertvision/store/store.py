@@ -26,6 +26,7 @@ from bertvision.data.kept import keep_tokens, kept_tokens
 from bertvision.data.window_store import pack_windows, unpack_windows
 from bertvision.data.windows import Windows
 from bertvision.errors import ArtifactError
+from bertvision.store.about import INFO, PLAN, WINDOWS_FILE, identity_of, read_info, read_plan
 from bertvision.store.folder import Folder, open_folder
 from bertvision.store.identity import SCHEMA, Identity
 from bertvision.store.plan import SHARD_TOKENS, ShardPlan
@@ -33,7 +34,6 @@ from bertvision.store.shard import OpenShard, ShardLayout, ShardWriter, shard_na
 
 __all__ = ["INFO", "PLAN", "Store", "create_store", "open_store"]
 
-PLAN, INFO, _WINDOWS = "plan.json", "info.json", "windows.safetensors"
 _OPEN = 4096
 """Shards held open: systems allow some ten thousand files to be mapped."""
 
@@ -45,7 +45,7 @@ class Store:
 
     def __init__(self, folder: Folder, about: dict[str, Any], windows: Windows) -> None:
         self.folder, self.about, self.windows = folder, about, windows
-        self.identity = _identity(about["identity"])
+        self.identity = identity_of(about)
         self.kept = windows
         if self.identity.positions != "all":
             self.kept = keep_tokens(windows, kept_tokens(windows, self.identity.positions))
@@ -92,12 +92,7 @@ class Store:
     @property
     def info(self) -> dict[str, Any] | None:
         """What info.json says; None for an unfinished store, and where it is damaged: it can be written again."""
-        try:
-            info = json.loads(self.folder.read(INFO))
-            whole = info["key"] == self.key and len(info["shards"]) == self.num_shards
-            return info if whole and all("checksum" in shard for shard in info["shards"]) else None
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None
+        return read_info(self.folder, self.about, self.num_shards)[0]
 
     # ---- reading
 
@@ -184,13 +179,9 @@ class Store:
         std = np.sqrt(np.maximum(square - mean**2, 0))
         info = self.about | {"mean": mean.tolist(), "std": std.tolist(), "shards": shards}
         self.folder.sweep()
-        _write_json(self.folder, INFO, info)
+        with self.folder.write(INFO) as file:
+            file.write(_json(info))
         return True
-
-
-def _identity(values: dict[str, Any]) -> Identity:
-    plain: dict[str, Any] = values | {"layers": tuple(values["layers"])}
-    return Identity(**plain)
 
 
 def create_store(
@@ -216,66 +207,46 @@ def create_store(
             "identity": asdict(identity),
         }
         # The windows first: whoever finds a plan finds them too. Of two processes the first one's plan counts.
-        folder.create(_WINDOWS, pack_windows(windows))
+        folder.create(WINDOWS_FILE, pack_windows(windows))
         folder.create(PLAN, _json(about))
     stored = _stored_windows(folder)
     if stored is None:
-        logger.warning("%s/%s is damaged and written again", folder.address, _WINDOWS)
-        with folder.write(_WINDOWS) as file:
+        logger.warning("%s/%s is damaged and written again", folder.address, WINDOWS_FILE)
+        with folder.write(WINDOWS_FILE) as file:
             file.write(pack_windows(windows))
-    return _open(folder, stored or windows)
+    return _open(folder, stored or windows, identity.key)
 
 
-def open_store(address: str | Path | Folder) -> Store:
-    """A store by its folder; needs neither its data nor its encoder."""
+def open_store(address: str | Path | Folder, key: str = "") -> Store:
+    """A store by its folder, whose name does not count unless it was asked for by its `key`.
+
+    Needs neither its data nor its encoder.
+    """
     folder = open_folder(address) if isinstance(address, (str, Path)) else address
-    return _open(folder, _stored_windows(folder))
+    return _open(folder, _stored_windows(folder), key)
 
 
-def _open(folder: Folder, windows: Windows | None) -> Store:
+def _open(folder: Folder, windows: Windows | None, key: str) -> Store:
     if folder.size(PLAN) is None:
         raise ArtifactError(
             f"{folder.address} holds no stored states: `bertvision cache ls` shows what there is"
         )
-    about = _read_json(folder, PLAN)
-    if about.get("schema") != SCHEMA:
+    about, why = read_plan(folder, key)
+    if not why and (windows is None or about["windows"] != len(windows)):
+        why = f"{WINDOWS_FILE} is damaged"
+    if windows is None or why:
         raise ArtifactError(
-            f"{folder.address} has layout {about.get('schema')} and this version reads {SCHEMA}: "
-            "`bertvision cache rm` it and let it be made again"
-        )
-    try:
-        whole = windows is not None and _identity(about["identity"]).key == about["key"]
-        whole = whole and about["windows"] == len(windows or ()) and int(about["shard_tokens"]) > 0
-    except (KeyError, TypeError, ValueError):
-        whole = False
-    if windows is None or not whole:
-        raise ArtifactError(
-            f"{folder.address} is damaged (its plan or its windows): `bertvision cache rm` it and let it be made again"
+            f"{folder.address} is damaged ({why}): `bertvision cache rm` it and let it be made again"
         )
     return Store(folder, about, windows)
 
 
 def _stored_windows(folder: Folder) -> Windows | None:
     try:
-        return unpack_windows(folder.read(_WINDOWS))
+        return unpack_windows(folder.read(WINDOWS_FILE))
     except FileNotFoundError:
         return None
 
 
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def _write_json(folder: Folder, name: str, value: Any) -> None:
-    with folder.write(name) as file:
-        file.write(_json(value))
-
-
-def _read_json(folder: Folder, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(folder.read(name))
-    except (ValueError, FileNotFoundError) as error:
-        raise ArtifactError(
-            f"{folder.address}/{name} is not valid JSON ({error}): `bertvision cache rm` it and let it be made again"
-        ) from error
-    return value if isinstance(value, dict) else {}

@@ -108,16 +108,21 @@ def _extract(args: ExtractArgs) -> None:
         layers=args.layers,
         positions=args.positions,
     )
-    # A mistyped address should not cost an hour.
+    # A mistyped address should not cost an hour. Where there are stores, ours may be among them and whole.
     place = open_folder(told.root(args.store))
-    if isinstance(place, LocalFolder):
-        check_output(place.path)
+    local = place.path if isinstance(place, LocalFolder) else None
+    if local is not None and not place.names():
+        check_output(local)
     rank, world = rank_and_world()
     encoder = Encoder.load(encoder_reference(args.encoder)[0], device=args.device, precision=args.precision)
     split = load_split(args.data, encoder, args.windows, max_examples=args.max_examples)
     about = (encoder, split.windows, config, split.origin)
-    _check_room(planned_states(*about, shard_tokens=args.shard_tokens), args, tell=rank == 0)
-    store = open_states(*about, shard_tokens=args.shard_tokens)
+    store = planned_states(*about, shard_tokens=args.shard_tokens)
+    if local is not None and (store.missing() or store.info is None):
+        check_output(local)
+    _check_room(store, args, tell=rank == 0)
+    if "key" not in store.about:  # only planned; another rank may have begun it since
+        store = open_states(*about, shard_tokens=args.shard_tokens)
     extractor = StoredFeed(encoder, store, tokens_per_call=args.tokens_per_call).extractor
     began = time.perf_counter()
     encoded = extractor.make_all(rank=rank, world=world)
@@ -151,6 +156,8 @@ def _flags(args: ExtractArgs) -> str:
     flags += [f"--feed.dtype {args.dtype}"] * (args.dtype != "auto")
     flags += [f"--feed.layers={','.join(map(str, args.layers))}"] * bool(args.layers)
     flags += [f"--feed.positions {args.positions}"] * (args.positions != "all")
+    flags += [f"--max-train-examples {args.max_examples}"] * (args.max_examples is not None)
+    flags += [f"--precision {args.precision}"] * (args.precision != "auto")
     settings = dataclasses.asdict(args.windows)
     usual = dataclasses.asdict(WindowConfig())
     flags += [

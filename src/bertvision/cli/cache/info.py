@@ -1,15 +1,14 @@
 """`bertvision cache info STORE`: everything one store says about itself."""
 
-import json
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from bertvision.cli.cache import told
 from bertvision.cli.columns import columns, terminal_width
+from bertvision.store.about import read_info
 from bertvision.store.catalogue import Entry, find_entry
-from bertvision.store.store import INFO
 
 __all__ = ["ARGS", "InfoArgs", "main"]
 
@@ -36,7 +35,9 @@ def main(args: InfoArgs) -> None:
     from bertvision import console
 
     entry = find_entry(told.root(args.store), args.name)
-    info, trouble = _info(entry)
+    info, trouble = (
+        (None, entry.damage) if entry.damage else read_info(entry.folder, entry.about, entry.planned or 0)
+    )
     if args.json:
         missing = {"missing": entry.missing}
         console.emit_json(told.row(entry) | missing | {"plan": entry.about, "info": info})
@@ -44,7 +45,7 @@ def main(args: InfoArgs) -> None:
     for name, text in _facts(entry).items():
         console.emit(f"{name:<10} {text}")
     if trouble:
-        console.emit(f"{'damaged':<10} {trouble}")
+        console.emit(f"{'unreadable' if entry.unreadable else 'damaged':<10} {trouble}")
     if info is None:
         return
     layers, width = entry.about["identity"]["layers"], terminal_width()
@@ -64,22 +65,6 @@ def main(args: InfoArgs) -> None:
             console.emit(line)
     if len(info["shards"]) > _SHOWN:
         console.emit(f"and {len(info['shards']) - _SHOWN} shards more (--json has all)")
-
-
-def _info(entry: Entry) -> tuple[dict[str, Any] | None, str]:
-    """What info.json says, and what is wrong with it."""
-    if entry.damage or INFO not in entry.there:
-        return None, entry.damage
-    try:
-        info = json.loads(entry.folder.read(INFO))
-        layers = len(entry.about["identity"]["layers"])
-        whole = len(info["mean"]) == len(info["std"]) == layers and len(info["shards"]) == entry.planned
-        whole = whole and all(
-            {"file", "windows", "tokens", "bytes", "checksum"} <= {*s} for s in info["shards"]
-        )
-    except (ValueError, KeyError, TypeError):
-        return None, f"{INFO} cannot be read"
-    return (info, "") if whole else (None, f"{INFO} does not say everything it must")
 
 
 def _facts(entry: Entry) -> dict[str, str]:

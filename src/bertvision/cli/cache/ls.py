@@ -45,8 +45,10 @@ def main(args: LsArgs) -> None:
     ):
         console.emit(line)
     for entry in found:
-        if entry.damage:
-            key = entry.key[: told.KEY]
+        key = entry.key[: told.KEY]
+        if entry.unreadable:
+            console.emit(f"{key} is unreadable: {entry.damage}")
+        elif entry.damage:
             console.emit(
                 f"{key} is damaged ({entry.damage}): `bertvision cache verify {key}` knows the way out"
             )
@@ -56,11 +58,13 @@ def main(args: LsArgs) -> None:
 def _cells(entry: Entry) -> dict[str, str]:
     about = entry.about
     identity = about.get("identity", {})
-    status = f"{entry.shards}/{'?' if entry.planned is None else entry.planned}"
+    status = "finished" if entry.finished else f"{entry.shards}/{entry.planned}"
+    if entry.damage:
+        status = "unreadable" if entry.unreadable else "damaged"
     return {
         "key": entry.key[: told.KEY],
-        "size": told.size(entry.nbytes),
-        "shards": "damaged" if entry.damage else "finished" if entry.finished else status,
+        "size": told.size(None if entry.unreadable else entry.nbytes),
+        "shards": status,
         "windows": f"{about['windows']:,}" if about else "",
         "tokens": f"{about['tokens']:,}" if about else "",
         "states": f"{len(identity['layers'])} x {identity['hidden']}" if about else "",

@@ -48,6 +48,9 @@ def main(args: RmArgs) -> None:
                 f"{entry.folder.address} holds {entry.foreign[0]}, which no store has: remove the folder by hand"
             )
     for entry in chosen:
+        if entry.unreadable:
+            logger.warning("%s stays: %s", told.name(entry), entry.damage)
+            continue
         if _in_use(entry):
             logger.warning("%s is being written by another process and stays", told.name(entry))
             continue

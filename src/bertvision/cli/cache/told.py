@@ -66,6 +66,7 @@ def row(entry: Entry) -> dict[str, Any]:
         "bytes": entry.nbytes,
         "finished": entry.finished,
         "damage": entry.damage,
+        "unreadable": entry.unreadable,
         "shards": entry.shards,
         "planned": entry.planned,
         "windows": entry.about.get("windows"),

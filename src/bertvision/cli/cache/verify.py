@@ -1,10 +1,9 @@
 """`bertvision cache verify [STORE ...]`: check every byte of what is stored."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import tyro
@@ -12,12 +11,12 @@ import tyro
 from bertvision.cli.cache import told
 from bertvision.data.window_store import unpack_windows
 from bertvision.errors import ArtifactError
+from bertvision.store.about import INFO, PLAN, WINDOWS_FILE, read_info
 from bertvision.store.catalogue import Entry, find_entries
 from bertvision.store.claims import Claims
 from bertvision.store.folder import LocalFolder
 from bertvision.store.shard import DamagedShard, OpenShard, shard_name
-from bertvision.store.store import _WINDOWS as WINDOWS
-from bertvision.store.store import INFO, PLAN, Store, open_store
+from bertvision.store.store import open_store
 
 __all__ = ["ARGS", "VerifyArgs", "main"]
 
@@ -94,7 +93,9 @@ def _advice(found: list[Finding], *, dropped: bool) -> Iterator[str]:
     """The ways out."""
     for one in found:
         key = one.entry.key[: told.KEY]
-        if one.lost == PLAN:
+        if one.entry.unreadable:
+            yield f"{key} was not checked: somebody who may read it can do it"
+        elif one.lost == PLAN:
             yield f"without {PLAN} a store is lost: `bertvision cache rm {key}` removes it"
         elif one.lost:
             yield f"{one.lost} of {key} is written again by the next extraction or fit; verify it then"
@@ -112,17 +113,17 @@ def _verify(entry: Entry, *, drop: bool) -> Finding:
 
     finding = Finding(entry)
     try:
-        store = open_store(entry.folder)
+        store = open_store(entry.folder, entry.key)
     except ArtifactError:
         finding.lost = _broken_file(entry)
         finding.damaged[finding.lost] = entry.damage or "it is not what was written"
         return finding
     there = sorted(store.finished())
     finding.missing = store.num_shards - len(there)
-    checksums, why = _checksums(store)
+    info, why = read_info(store.folder, store.about, store.num_shards)
     if why:
         finding.damaged[INFO] = why
-    elif checksums:
+    elif info is not None:
         # A finished store had them all.
         finding.damaged |= {name: "the file is missing" for name in entry.missing}
         finding.missing = 0
@@ -133,7 +134,7 @@ def _verify(entry: Entry, *, drop: bool) -> Finding:
         for number in there:
             shard = partial(OpenShard, folder, store.layout(number), checked)
             try:
-                shard(checksums[number] if checksums else None).verify()
+                shard(info["shards"][number]["checksum"] if info else None).verify()
             except DamagedShard as damage:
                 finding.damaged[shard_name(number)] = damage.why
                 if drop:
@@ -154,22 +155,5 @@ class _Unmapped(LocalFolder):
 
 def _broken_file(entry: Entry) -> str:
     """Which of the two files that make a store is to blame."""
-    windows = unpack_windows(entry.folder.read(WINDOWS)) if WINDOWS in entry.there else None
-    return WINDOWS if windows is None and entry.about else PLAN
-
-
-def _checksums(store: Store) -> tuple[list[int], str]:
-    """What info.json says of the shards (nothing in an unfinished store), and what is wrong with it."""
-    if store.folder.size(INFO) is None:
-        return [], ""
-    try:
-        info: Any = json.loads(store.folder.read(INFO))
-        known = [int(shard["checksum"]) for shard in info["shards"]]
-        agrees = all(info[name] == value for name, value in store.about.items())
-    except (ValueError, KeyError, TypeError):
-        return [], "it cannot be read"
-    if len(known) != store.num_shards:
-        return [], f"it speaks of {len(known)} shards instead of {store.num_shards}"
-    if not agrees:
-        return [], f"it does not say what {PLAN} says"
-    return known, ""
+    windows = unpack_windows(entry.folder.read(WINDOWS_FILE)) if WINDOWS_FILE in entry.there else None
+    return WINDOWS_FILE if windows is None and entry.about else PLAN
