@@ -86,7 +86,8 @@ def load_split(
 
 def _stored_split(name: str, encoder: Encoder, root: str | Path) -> Split:
     """The windows of a store. Their states are there, so neither texts nor tokenizer are needed."""
-    store = open_store(find_entry(root, name).folder)
+    entry = find_entry(root, name)
+    store = open_store(entry.folder, entry.key)
     identity = store.identity
     if (identity.encoder, identity.configuration) != (encoder.fingerprint, encoder.configuration):
         raise ArtifactError(
