@@ -4,6 +4,7 @@ A plan depends on the data alone, never on timing or on what was done before, so
 batch k and sees the same batches. Windows of similar length share a batch, because pads cost as much as tokens.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -32,13 +33,8 @@ def epoch_batches(
     """
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(lengths))
-    batches: list[NDArray[np.int64]] = []
-    for begin in range(0, len(order), _POOL * batch_size):
-        pool = order[begin : begin + _POOL * batch_size]
-        pool = pool[np.argsort(lengths[pool], kind="stable")]
-        batches.extend(pool[i : i + batch_size] for i in range(0, len(pool), batch_size))
-    runs = [batches[i : i + run] for i in range(0, len(batches), run)]
-    return [batch for i in rng.permutation(len(runs)) for batch in runs[i]]
+    batches = [batch for pool in _pools(lengths, order, batch_size) for batch in pool]
+    return _shuffled(batches, run, rng)
 
 
 def head_batches(
@@ -54,19 +50,25 @@ def head_batches(
     rng = np.random.default_rng([seed, epoch])
     shards = tokens_cut(lengths, SHARD_TOKENS)
     order = np.concatenate([np.zeros(0, np.int64), *(shards[i] for i in rng.permutation(len(shards)))])
-    return [
-        batch
-        for begin in range(0, len(order), _POOL * batch_size)
-        for batch in _pool_batches(lengths, order[begin : begin + _POOL * batch_size], batch_size, rng)
-    ]
+    pools = _pools(lengths, order, batch_size)
+    return [batch for pool in pools for batch in _shuffled(pool, HEAD_RUN, rng)]
 
 
-def _pool_batches(
-    lengths: NDArray[np.int64], pool: NDArray[np.int64], batch_size: int, rng: np.random.Generator
+def _pools(
+    lengths: NDArray[np.int64], order: NDArray[np.int64], batch_size: int
+) -> Iterator[list[NDArray[np.int64]]]:
+    """Pool after pool of windows in that order, each cut into batches of similar length."""
+    for begin in range(0, len(order), _POOL * batch_size):
+        pool = order[begin : begin + _POOL * batch_size]
+        pool = pool[np.argsort(lengths[pool], kind="stable")]
+        yield [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+
+
+def _shuffled(
+    batches: list[NDArray[np.int64]], run: int, rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    pool = pool[np.argsort(lengths[pool], kind="stable")]
-    batches = [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
-    runs = [batches[i : i + HEAD_RUN] for i in range(0, len(batches), HEAD_RUN)]
+    """The batches in random order, `run` neighbours together."""
+    runs = [batches[i : i + run] for i in range(0, len(batches), run)]
     return [batch for i in rng.permutation(len(runs)) for batch in runs[i]]
 
 
