@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Progress", "emit", "emit_json", "note", "progress", "setup_logging", "table"]
+__all__ = ["Progress", "emit", "emit_json", "note", "progress", "setup_logging", "size_text", "table"]
 
 
 def emit(text: str) -> None:
@@ -31,6 +31,14 @@ def note(text: str) -> None:
     """Tell the person watching something; goes to stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+def size_text(count: float) -> str:
+    """Bytes as people read them: 17.90 GB."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count:.0f} B"
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

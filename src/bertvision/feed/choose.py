@@ -14,6 +14,7 @@ import logging
 from dataclasses import dataclass
 from typing import Literal
 
+from bertvision.console import size_text
 from bertvision.store.identity import BYTES, StateType
 
 __all__ = ["Case", "Measured", "Source", "choose", "stored_bytes"]
@@ -83,11 +84,11 @@ def choose(case: Case, measured: Measured) -> Source:
     """The source that is expected to take least time; says why."""
     costs = case.seconds(measured)
     best = min(costs, key=lambda source: costs[source])
-    free = "an unknown amount" if case.disk_free is None else _gb(case.disk_free)
+    free = "an unknown amount" if case.disk_free is None else size_text(case.disk_free)
     logger.info(
         "%s: %s tokens, %s to store%s and %s in memory; the disk has %s free, --feed.memory-gb allows %s",
-        case.label, f"{case.tokens:,}", _gb(case.stored_bytes), " (and stored)" if case.finished else "",
-        _gb(case.memory_bytes), free, _gb(case.memory_limit),
+        case.label, f"{case.tokens:,}", size_text(case.stored_bytes), " (and stored)" if case.finished else "",
+        size_text(case.memory_bytes), free, size_text(case.memory_limit),
     )  # fmt: skip
     rates = {
         "encoding": measured.encode,
@@ -107,10 +108,6 @@ def choose(case: Case, measured: Measured) -> Source:
 def stored_bytes(layers: int, hidden: int, tokens: int, dtype: StateType) -> int:
     """Bytes of the states of so many tokens; what a store has besides is below a hundredth."""
     return layers * tokens * (hidden * BYTES[dtype] + (4 if dtype == "int8" else 0))
-
-
-def _gb(count: float) -> str:
-    return f"{count / 1e9:.2f} GB"
 
 
 def _seconds(count: float) -> str:

@@ -9,7 +9,7 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 
-from bertvision.console import Progress, progress
+from bertvision.console import Progress, progress, size_text
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, EncoderError, OutputError
 from bertvision.feed.live import LiveFeed
@@ -51,8 +51,9 @@ def check_room(store: Store) -> None:
     needed = sum(store.layout(number).nbytes for number in missing)
     if free is not None and needed > free:
         raise OutputError(
-            f"cannot write {store.folder.address}: {needed / 1e9:.2f} GB of states are missing and the disk has "
-            f"{free / 1e9:.2f} GB free; make room, choose another --feed.store or a smaller --feed.dtype"
+            f"the states need {size_text(needed)} and the disk of {store.folder.address} has {size_text(free)} free: "
+            "make room, choose another --feed.store, or keep less (--feed.layers, --feed.positions, "
+            "--feed.dtype int8)"
         )
 
 

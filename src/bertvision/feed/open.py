@@ -163,8 +163,8 @@ def open_feed(
         if store is None:
             planned = planned_states(encoder, windows, config, origin)
             check_room(planned)
-            begun = planned.folder.size(PLAN) is not None
-            store = planned if begun else open_states(encoder, windows, config, origin)
+            # Without a key it is only planned; another process may have begun it since.
+            store = planned if "key" in planned.about else open_states(encoder, windows, config, origin)
         if missing := len(store.missing()):
             logger.info(
                 "%s: %d of %d shards are missing in %s and are encoded when an epoch comes to them",

@@ -20,7 +20,7 @@ from bertvision.cli.flags import OptionalInt
 from bertvision.data.kept import Positions
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
-from bertvision.errors import BertvisionError, ConfigError, OutputError
+from bertvision.errors import BertvisionError, ConfigError
 from bertvision.store.plan import SHARD_TOKENS
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def _extract(args: ExtractArgs) -> None:
     from bertvision.artifacts import check_output
     from bertvision.encoder.encoder import Encoder
     from bertvision.feed.batches import FeedConfig
+    from bertvision.feed.extract import check_room
     from bertvision.feed.open import open_states, planned_states
     from bertvision.feed.ranks import rank_and_world
     from bertvision.feed.stored import StoredFeed
@@ -120,7 +121,9 @@ def _extract(args: ExtractArgs) -> None:
     store = planned_states(*about, shard_tokens=args.shard_tokens)
     if local is not None and (store.missing() or store.info is None):
         check_output(local)
-    _check_room(store, args, tell=rank == 0)
+    if rank == 0:
+        _announce(store, args)
+    check_room(store)
     if "key" not in store.about:  # only planned; another rank may have begun it since
         store = open_states(*about, shard_tokens=args.shard_tokens)
     extractor = StoredFeed(encoder, store, tokens_per_call=args.tokens_per_call).extractor
@@ -166,32 +169,26 @@ def _flags(args: ExtractArgs) -> str:
     return " ".join(flags)
 
 
-def _check_room(store: "Store", args: ExtractArgs, *, tell: bool) -> None:
-    """Say what will be written, and refuse what the disk cannot hold."""
+def _announce(store: "Store", args: ExtractArgs) -> None:
+    """Say what will be written."""
     identity, missing = store.identity, store.missing()
     needed = sum(store.layout(number).nbytes for number in missing)
     free = store.folder.free()
-    if tell:
-        logger.info(
-            "%s windows, %s tokens, %d states of %d in %s: %s in %s",
-            f"{len(store.windows):,}",
-            f"{store.windows.num_tokens:,}",
-            len(identity.layers),
-            identity.hidden,
-            identity.dtype,
-            told.size(store.nbytes),
-            told.count(store.num_shards, "shard"),
-        )
-        left = "" if free is None else f"; the disk has {told.size(free)} free"
-        logger.info("%s to write to %s%s", told.size(needed), store.folder.address, left)
-        own = store.about["shard_tokens"]
-        if own != args.shard_tokens != SHARD_TOKENS:
-            logger.info("the store was begun with --shard-tokens %d and keeps them", own)
-    if free is not None and needed > free:
-        raise OutputError(
-            f"the states need {told.size(needed)} and the disk of {store.folder.address} has {told.size(free)} free: "
-            "make room, choose another --store, or keep less (--layers, --positions, --dtype int8)"
-        )
+    logger.info(
+        "%s windows, %s tokens, %d states of %d in %s: %s in %s",
+        f"{len(store.windows):,}",
+        f"{store.windows.num_tokens:,}",
+        len(identity.layers),
+        identity.hidden,
+        identity.dtype,
+        told.size(store.nbytes),
+        told.count(store.num_shards, "shard"),
+    )
+    left = "" if free is None else f"; the disk has {told.size(free)} free"
+    logger.info("%s to write to %s%s", told.size(needed), store.folder.address, left)
+    own = store.about["shard_tokens"]
+    if own != args.shard_tokens != SHARD_TOKENS:
+        logger.info("the store was begun with --shard-tokens %d and keeps them", own)
 
 
 def _tell(result: dict[str, Any], args: ExtractArgs, world: int) -> None:
