@@ -342,3 +342,17 @@ def test_dev_is_scored_again_on_the_states_it_was_scored_on(
     after = load_file(folder)
     assert after.keys() == before.keys()
     assert all(np.array_equal(after[name], before[name]) for name in before)
+
+
+def test_a_report_counts_encoding_once_and_says_where_states_came_from(finished_run: Path) -> None:
+    results = json.loads((finished_run / "results.json").read_text())
+    stages = [json.loads(path.read_text()) for path in finished_run.glob("fit/*/stage.json")]
+    whole = sum(stage["seconds"] for stage in stages)
+    assert results["fit"]["seconds"] + results["fit"]["encode_seconds"] == pytest.approx(whole)
+    assert results["fit"]["states"] == sorted({stage["results"]["states"] for stage in stages})
+    said = {
+        "live": "states encoded in every epoch",
+        "memory": "states kept in memory",
+        "stored": "read from a store",
+    }
+    assert said[results["fit"]["states"][0]] in (finished_run / "report.html").read_text()

@@ -18,7 +18,7 @@ __all__ = ["render", "summary", "write_report"]
 
 _MAX_WEIGHT_FIGURES = 6
 # Settings that no score depends on.
-_UNTOLD = {"checkpoint_seconds", "log_every", "accumulate"}
+_UNTOLD = {"checkpoint_seconds", "log_every", "accumulate", "profiles"}
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,9 @@ def _against(head: Mapping[str, Any], others: list[rows.System], split: str, ope
     return [f"{opening} ({system['label']}) scores {words.score(score)}, {place} the head."]
 
 
+_STATES = {"live": "encoded in every epoch", "memory": "kept in memory", "stored": "read from a store"}
+
+
 def _facts(results: Mapping[str, Any], view: rows.Overview) -> list[Fact]:
     facts = []
     split, head = view.split, view.head
@@ -152,6 +155,8 @@ def _facts(results: Mapping[str, Any], view: rows.Overview) -> list[Fact]:
     known = [(name, seconds) for name, raw in times if (seconds := words.finite(raw)) is not None]
     if known:
         note = ", ".join(f"{name} {words.duration(seconds)}" for name, seconds in known)
+        if states := results["fit"].get("states"):
+            note += f"; states {' and '.join(str(_STATES.get(source) or source) for source in states)}"
         facts.append(Fact("training time", words.duration(sum(seconds for _, seconds in known)), note))
     return facts
 

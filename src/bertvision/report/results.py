@@ -124,8 +124,11 @@ def collect(
         "finetune": _finetune(settings["finetune"], finetune),
         "fit": settings["fit"]
         | {
-            "seconds": sum(stage.seconds for stage in fits),
+            # A stage's time holds that of its encoder, which is told by itself.
+            "seconds": sum(max(0.0, stage.seconds - stage.results["encode_seconds"]) for stage in fits),
             "encode_seconds": sum(stage.results["encode_seconds"] for stage in fits),
+            "states": sorted({stage.results["states"] for stage in fits}),
+            "profiles": [stage.results["profile"] for stage in fits],
         },
         "systems": [_system(e, entries, encoder, splits, final, out) for e in entries]
         + _baselines(splits, settings),
