@@ -101,7 +101,7 @@ def test_the_reasons_are_said(caplog: pytest.LogCaptureFixture) -> None:
         choose(CASE, RATES)
     said = "\n".join(caplog.messages)
     for fact in (
-        "1,000,000 tokens", "10.00 GB to store", "1.00 TB free", "encoding 1,000", "from the disk 20,000",
+        "1,000,000 tokens", "10.0 GB to store", "1.00 TB free", "encoding 1,000", "from the disk 20,000",
         "reading from memory 200,000", "from a store 100,000", "5 epochs", "live 83.3 min", "stored 17.8 min",
         "chosen: stored",
     ):  # fmt: skip

@@ -34,10 +34,11 @@ def note(text: str) -> None:
 
 
 def size_text(count: float) -> str:
-    """Bytes as people read them: 17.90 GB."""
+    """Bytes as people read them, in three digits: 830 kB, 17.9 GB."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
-            return f"{count / size:.2f} {unit}"
+            value = count / size
+            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
     return f"{count:.0f} B"
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from bertvision.report.words import compact
+from bertvision.console import size_text
 from bertvision.store.catalogue import Entry, default_root
 
 __all__ = ["KEY", "age", "count", "name", "root", "row", "short", "size"]
@@ -18,9 +18,8 @@ def root(store: str) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes: 830000 -> "830 kB"."""
-    text = compact(count)
-    return f"{text}B" if text[-1:].isalpha() else "unknown" if count is None else f"{text} B"
+    """Bytes, where they are known."""
+    return "unknown" if count is None else size_text(count)
 
 
 def age(seconds: float | None) -> str:
