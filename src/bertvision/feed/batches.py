@@ -1,8 +1,9 @@
 """What every feed hands out, whichever source is behind it."""
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from bertvision.data.kept import Positions
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
+from bertvision.feed.plan import head_batches
 from bertvision.feed.reading import Reading
 from bertvision.shapes import Bool, Float, Int
 
@@ -24,7 +26,6 @@ __all__ = [
     "SourceConfig",
     "StateBatch",
     "call_tokens",
-    "num_batches",
     "widths",
 ]
 
@@ -151,12 +152,7 @@ def widths(encoder: Encoder, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.minimum(-(-lengths // _GPU_WIDTH) * _GPU_WIDTH, lengths.max(initial=1))
 
 
-def num_batches(windows: Windows, batch_size: int) -> int:
-    """Batches in an epoch, the last one perhaps smaller."""
-    return -(-len(windows) // batch_size)
-
-
-class Feed(Protocol):
+class Feed(ABC):
     """Batches of states with their labels; the same batches whichever source is behind them.
 
     A batch has as many states as `layers` names and as many tokens as its windows have in `kept`; its mask, labels
@@ -176,33 +172,35 @@ class Feed(Protocol):
     @property
     def num_states(self) -> int:
         """States handed out for a token."""
-        ...
+        return len(self.layers)
 
     @property
+    @abstractmethod
     def times(self) -> FeedTimes:
         """What the states cost so far."""
-        ...
 
-    def epoch(
+    @abstractmethod
+    def stream(
         self,
-        epoch: int,
+        batches: Sequence[NDArray[np.int64]],
         *,
-        batch_size: int,
-        seed: int,
         start: int = 0,
         place: Place | None = None,
         reuse: bool = False,
     ) -> Iterator[StateBatch]:
-        """Shuffled training batches of one epoch, from batch `start` on, written where `place` says.
+        """The windows of each batch, from batch `start` on, written where `place` says.
 
         `reuse` promises that a batch is let go of before the next is asked for, so that its memory can be used again.
         """
-        ...
 
+    @abstractmethod
     def walk(self, *, reuse: bool = False) -> Iterator[StateBatch]:
         """Every window once, for evaluation."""
-        ...
+
+    def epoch(self, epoch: int, *, batch_size: int, seed: int, **how: Any) -> Iterator[StateBatch]:
+        """Shuffled training batches of one epoch, handed out as `stream` does."""
+        return self.stream(head_batches(self.windows.lengths, batch_size, seed=seed, epoch=epoch), **how)
 
     def num_batches(self, batch_size: int) -> int:
-        """Batches in an epoch."""
-        ...
+        """Batches in an epoch, the last one perhaps smaller."""
+        return -(-len(self.windows) // batch_size)

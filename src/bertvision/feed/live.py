@@ -17,8 +17,8 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate, padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.timing import Clock
-from bertvision.feed.batches import FeedTimes, Place, StateBatch, call_tokens, num_batches, widths
-from bertvision.feed.plan import cut_by_tokens, group_calls, head_batches
+from bertvision.feed.batches import Feed, FeedTimes, Place, StateBatch, call_tokens, widths
+from bertvision.feed.plan import cut_by_tokens, group_calls
 from bertvision.feed.reading import EVERYTHING, Reading
 from bertvision.shapes import Float
 
@@ -28,7 +28,7 @@ _UNREAD = 32
 """Calls whose time is not read yet: reading it at once would wait for the device."""
 
 
-class LiveFeed:
+class LiveFeed(Feed):
     """Runs the encoder on large calls and cuts them into the heads' batches."""
 
     def __init__(
@@ -59,28 +59,18 @@ class LiveFeed:
         """(W,) how wide a batch is whose longest window this is."""
 
     @property
-    def num_states(self) -> int:
-        return len(self.layers)
-
-    @property
     def times(self) -> FeedTimes:
         """On a GPU this waits for the encoder."""
         return FeedTimes(encode=self._seconds + sum(clock.seconds() for clock in self._clocks))
 
-    def num_batches(self, batch_size: int) -> int:
-        return num_batches(self.windows, batch_size)
-
-    def epoch(
+    def stream(
         self,
-        epoch: int,
+        batches: Sequence[NDArray[np.int64]],
         *,
-        batch_size: int,
-        seed: int,
         start: int = 0,
         place: Place | None = None,
         reuse: bool = False,
     ) -> Iterator[StateBatch]:
-        batches = head_batches(self.windows.lengths, batch_size, seed=seed, epoch=epoch)
         states: Tensor | None = None  # of the batch being filled
         done = 0  # rows of it that are there
         # Calls are cut from the whole epoch, so that a resumed one pads (and rounds) exactly as the first did.

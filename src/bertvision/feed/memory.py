@@ -5,7 +5,7 @@ Even the first epoch reads the rounded copy: a run that was killed and encodes a
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -16,15 +16,15 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import EncoderError
-from bertvision.feed.batches import FeedTimes, Place, StateBatch, num_batches
+from bertvision.feed.batches import Feed, FeedTimes, Place, StateBatch
 from bertvision.feed.live import LiveFeed
-from bertvision.feed.plan import cut_by_tokens, head_batches
+from bertvision.feed.plan import cut_by_tokens
 from bertvision.feed.reading import EVERYTHING, Reading
 
 __all__ = ["MemoryFeed"]
 
 
-class MemoryFeed:
+class MemoryFeed(Feed):
     """Encodes all windows when built; every later pass only reads."""
 
     def __init__(
@@ -51,7 +51,11 @@ class MemoryFeed:
             for batch in live.walk():
                 self._keep(batch)
                 bar.advance(int(windows.lengths[batch.windows].sum()))
-        self.times = FeedTimes(encode=time.perf_counter() - began)
+        self._times = FeedTimes(encode=time.perf_counter() - began)
+
+    @property
+    def times(self) -> FeedTimes:
+        return self._times
 
     def _keep(self, batch: StateBatch) -> None:
         states = batch.states[:, batch.mask].to(self.store.dtype)  # (L, real tokens, H)
@@ -67,25 +71,15 @@ class MemoryFeed:
         device = self.store.device
         return torch.from_numpy(flat).to(device), torch.from_numpy(mask).to(device)
 
-    @property
-    def num_states(self) -> int:
-        return len(self.layers)
-
-    def num_batches(self, batch_size: int) -> int:
-        return num_batches(self.windows, batch_size)
-
-    def epoch(
+    def stream(
         self,
-        epoch: int,
+        batches: Sequence[NDArray[np.int64]],
         *,
-        batch_size: int,
-        seed: int,
         start: int = 0,
         place: Place | None = None,
         reuse: bool = False,
     ) -> Iterator[StateBatch]:
-        lengths = self.windows.lengths
-        for batch in head_batches(lengths, batch_size, seed=seed, epoch=epoch)[start:]:
+        for batch in batches[start:]:
             yield self._read(batch, place)
 
     def walk(self, *, reuse: bool = False) -> Iterator[StateBatch]:

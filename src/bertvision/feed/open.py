@@ -4,6 +4,7 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
+from bertvision.data.kept import kept_tokens
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
@@ -108,7 +109,7 @@ def choose_source(
         logger.info("%s: %s tokens, read once: live", label, f"{windows.num_tokens:,}")
         return "live"
     dtype, layers = state_type(encoder, config), len(config.reading.numbers(encoder.num_states))
-    kept = LiveFeed(encoder, windows, reading=config.reading).kept.num_tokens
+    kept = int(kept_tokens(windows, config.positions).sum())
     case = Case(
         label=label,
         tokens=windows.num_tokens,

@@ -4,7 +4,7 @@ A plan depends on the data alone, never on timing or on what was done before, so
 batch k and sees the same batches. Windows of similar length share a batch, because pads cost as much as tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -84,7 +84,7 @@ def cut_by_tokens(lengths: NDArray[np.int64], token_budget: int) -> list[NDArray
 
 
 def group_calls(
-    batches: list[NDArray[np.int64]], lengths: NDArray[np.int64], token_budget: int
+    batches: Sequence[NDArray[np.int64]], lengths: NDArray[np.int64], token_budget: int
 ) -> list[list[tuple[int, NDArray[np.int64]]]]:
     """The windows of the head batches, in their order, cut into encoder calls of at most `token_budget` padded tokens.
 

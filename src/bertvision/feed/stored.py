@@ -25,10 +25,10 @@ from torch import Tensor
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, OutputError
-from bertvision.feed.batches import FeedTimes, Place, StateBatch, num_batches
+from bertvision.feed.batches import Feed, FeedTimes, Place, StateBatch
 from bertvision.feed.extract import Extractor
 from bertvision.feed.live import LiveFeed
-from bertvision.feed.plan import cut_by_tokens, head_batches
+from bertvision.feed.plan import cut_by_tokens
 from bertvision.feed.reading import Reading
 from bertvision.shapes import Float
 from bertvision.store.codec import STORED, as_tensor, load_into
@@ -44,7 +44,7 @@ _TRIES = 3
 """How often one shard is made anew for one batch: a disk that never keeps it should end the run."""
 
 
-class StoredFeed:
+class StoredFeed(Feed):
     """Reads a store; encodes what is missing in it."""
 
     def __init__(self, encoder: Encoder, store: Store, *, tokens_per_call: int = 0) -> None:
@@ -73,28 +73,8 @@ class StoredFeed:
         return self.encoder.state_dtype if stored == "int8" else STORED[stored]
 
     @property
-    def num_states(self) -> int:
-        return len(self.layers)
-
-    @property
     def times(self) -> FeedTimes:
         return FeedTimes(self._live.times.encode, self._read_seconds, self._wait_seconds, self._write_seconds)
-
-    def num_batches(self, batch_size: int) -> int:
-        return num_batches(self.windows, batch_size)
-
-    def epoch(
-        self,
-        epoch: int,
-        *,
-        batch_size: int,
-        seed: int,
-        start: int = 0,
-        place: Place | None = None,
-        reuse: bool = False,
-    ) -> Iterator[StateBatch]:
-        batches = head_batches(self.windows.lengths, batch_size, seed=seed, epoch=epoch)
-        return self.stream(batches[start:], place, reuse=reuse)
 
     def walk(self, *, reuse: bool = False) -> Iterator[StateBatch]:
         return self.stream(cut_by_tokens(self._live.widths, self._live.tokens_per_call), reuse=reuse)
@@ -102,15 +82,19 @@ class StoredFeed:
     # ---- from the disk to a batch
 
     def stream(
-        self, batches: Sequence[NDArray[np.int64]], place: Place | None = None, *, reuse: bool = False
+        self,
+        batches: Sequence[NDArray[np.int64]],
+        *,
+        start: int = 0,
+        place: Place | None = None,
+        reuse: bool = False,
     ) -> Iterator[StateBatch]:
-        """The windows of each batch, in this order."""
         waiting: deque[_Assembly] = deque()
         with ThreadPoolExecutor(
             self._threads, "read states", initializer=torch.set_num_threads, initargs=(1,)
         ) as pool:
             try:
-                for indices in batches:
+                for indices in batches[start:]:
                     self._make_missing(indices)
                     waiting.append(self._begin(indices, pool, reuse=reuse or self._cuda))
                     if len(waiting) > _AHEAD:
