@@ -1,0 +1,55 @@
+"""Where the parts of any encoder are: its embeddings, its layers from the bottom up, its norms.
+
+Nothing here knows an architecture by name. The layers are the one list of modules that is as long as the config
+says; ALBERT has no such list, because all its layers are one module (or a few) used again and again.
+"""
+
+from typing import Any
+
+from torch import nn
+
+from bertvision.errors import EncoderError
+
+__all__ = ["embeddings_of", "layer_list", "layers_of", "norms_of", "shares_layers"]
+
+
+def embeddings_of(model: Any) -> nn.Module:
+    """What turns token ids into state 0: the tables and their norm."""
+    return getattr(model, "embeddings", None) or model.get_input_embeddings()
+
+
+def layer_list(model: Any) -> nn.ModuleList | None:
+    """The list that holds one module for every layer; None where layers share their weights."""
+    count = model.config.num_hidden_layers
+    groups = getattr(model.config, "num_hidden_groups", count)
+    inside = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == count and name.count(".") <= 1
+    ]
+    return inside[0] if inside and groups == count else None
+
+
+def layers_of(model: Any) -> list[nn.Module]:
+    """The module of every layer, from the bottom up; the same one several times where weights are shared."""
+    found = layer_list(model)
+    if found is not None:
+        return list(found)
+    groups = getattr(getattr(model, "encoder", None), "albert_layer_groups", None)
+    if groups is None:
+        raise EncoderError(
+            f"{type(model).__name__} does not show its layers: only --policy full and none can tune it"
+        )
+    count = model.config.num_hidden_layers
+    return [groups[i * len(groups) // count] for i in range(count)]
+
+
+def shares_layers(model: Any) -> bool:
+    """Whether one module serves as several layers."""
+    layers = layers_of(model)
+    return len({id(layer) for layer in layers}) < len(layers)
+
+
+def norms_of(module: nn.Module) -> list[nn.Module]:
+    """Every layer norm below `module`, whatever class an architecture has for it."""
+    return [part for part in module.modules() if type(part).__name__.endswith(("LayerNorm", "RMSNorm"))]
