@@ -2,6 +2,12 @@
 
 One safetensors file holds weights, optimiser moments and random states; its metadata holds the rest as JSON.
 Being one file that is renamed into place, it is whole or it is not there.
+
+    module/NAME/KEY    optimizer/NAME/NUMBER/MOMENT    random/cpu  random/device    extra/KEY
+
+The file is the same however many processes there were: what is shared out (train/sharded.py) is brought together,
+rank 0 writes, and every rank takes its part when it reads. Only random states belong to a rank (random/cpu/1 is rank
+1's); a rank that finds none of its own keeps the stream it has.
 """
 
 import json
@@ -13,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.artifacts import read_tensors, write_tensors
+from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.randomness import generator_of
+from bertvision.train.sharded import gathered_tensors, is_sharded, split_like
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -25,34 +33,63 @@ def save_checkpoint(
     *,
     progress: Mapping[str, Any],
     extra: Mapping[str, Tensor] | None = None,
+    parallel: Parallel = ALONE,
 ) -> None:
-    """Write modules, optimisers, random states and `progress` (plain JSON) into one file."""
+    """Write modules, optimisers, random states and `progress` (plain JSON) into one file; every rank calls it."""
     tensors: dict[str, Tensor] = {f"extra/{name}": value for name, value in (extra or {}).items()}
     for name, module in modules.items():
         tensors |= {f"module/{name}/{key}": value for key, value in module.state_dict().items()}
     for name, optimizer in optimizers.items():
         for index, moments in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{name}/{index}/{key}": value for key, value in moments.items()}
-    tensors |= {f"random/{name}": generator.get_state() for name, generator in _generators(modules).items()}
-    write_tensors(path, tensors, {"progress": json.dumps(progress)})
+    if any(is_sharded(tensor) for tensor in tensors.values()):
+        tensors = gathered_tensors(tensors)
+    for name, generator in _generators(modules).items():
+        first, *others = parallel.every(generator.get_state())
+        tensors[f"random/{name}"] = first
+        tensors |= {f"random/{name}/{rank}": state for rank, state in enumerate(others, 1)}
+    if parallel.alone:
+        write_tensors(path, tensors, {"progress": json.dumps(progress)})
+    else:
+        parallel.on_main(lambda: write_tensors(path, tensors, {"progress": json.dumps(progress)}))
 
 
 def load_checkpoint(
-    path: Path, modules: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]
+    path: Path,
+    modules: Mapping[str, nn.Module],
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    *,
+    parallel: Parallel = ALONE,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Put a checkpoint back into modules, optimisers and random states; returns its progress and extra tensors."""
     tensors, metadata = read_tensors(path)
     for name, module in modules.items():
-        module.load_state_dict(_under(tensors, f"module/{name}/"))
+        _load_module(module, _under(tensors, f"module/{name}/"))
     for name, optimizer in optimizers.items():
+        groups = optimizer.state_dict()["param_groups"]
+        # In the order of their numbers in a state dict.
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in _under(tensors, f"optimizer/{name}/").items():
             index, _, moment = key.partition("/")
-            state.setdefault(int(index), {})[moment] = value
-        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+            like = parameters[int(index)]
+            # A count of steps has no parts.
+            state.setdefault(int(index), {})[moment] = split_like(value, like) if value.ndim else value
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
     for name, generator in _generators(modules).items():
-        generator.set_state(tensors[f"random/{name}"])
+        own = f"random/{name}/{parallel.rank}" if parallel.rank else f"random/{name}"
+        if own in tensors:
+            generator.set_state(tensors[own])
     return json.loads(metadata["progress"]), _under(tensors, "extra/")
+
+
+def _load_module(module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    there = module.state_dict()
+    if any(is_sharded(tensor) for tensor in there.values()):
+        tensors = {
+            key: split_like(value, there[key]) if key in there else value for key, value in tensors.items()
+        }
+    module.load_state_dict(tensors)
 
 
 def _generators(modules: Mapping[str, nn.Module]) -> dict[str, torch.Generator]:

@@ -237,8 +237,8 @@ def _check(device: torch.device) -> None:
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing and not distributed.is_initialized():
         raise ConfigError(
-            f"WORLD_SIZE is {os.environ.get('WORLD_SIZE')} but no {' and no '.join(missing)} is set: start the processes "
-            "with `accelerate launch -m bertvision ...` or torchrun, or unset WORLD_SIZE"
+            f"WORLD_SIZE is {os.environ.get('WORLD_SIZE')} but no {' and no '.join(missing)} is set: start the "
+            "processes with `accelerate launch -m bertvision ...` or torchrun, or unset WORLD_SIZE"
         )
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"several processes cannot share --device {device.type}: use --device cpu")
