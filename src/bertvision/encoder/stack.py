@@ -10,7 +10,15 @@ from torch import nn
 
 from bertvision.errors import EncoderError
 
-__all__ = ["embeddings_of", "layer_list", "layers_of", "norms_of", "shares_layers"]
+__all__ = [
+    "embeddings_of",
+    "final_norm_of",
+    "layer_list",
+    "layers_of",
+    "norms_of",
+    "pooler_of",
+    "shares_layers",
+]
 
 
 def embeddings_of(model: Any) -> nn.Module:
@@ -38,7 +46,7 @@ def layers_of(model: Any) -> list[nn.Module]:
     groups = getattr(getattr(model, "encoder", None), "albert_layer_groups", None)
     if groups is None:
         raise EncoderError(
-            f"{type(model).__name__} does not show its layers: only --policy full and none can tune it"
+            f"{type(model).__name__} does not show its layers: only --policy full, layers, bitfit and none can tune it"
         )
     count = model.config.num_hidden_layers
     return [groups[i * len(groups) // count] for i in range(count)]
@@ -48,6 +56,23 @@ def shares_layers(model: Any) -> bool:
     """Whether one module serves as several layers."""
     layers = layers_of(model)
     return len({id(layer) for layer in layers}) < len(layers)
+
+
+def final_norm_of(model: Any) -> nn.Module | None:
+    """The norm above the last layer, which encoders have that normalise before each sub-layer; None elsewhere."""
+    layers = layer_list(model)
+    for beside in model.modules():
+        if layers is None or not any(child is layers for child in beside.children()):
+            continue
+        if hasattr(beside, "rel_embeddings"):
+            return None  # the norm beside DeBERTa's layers is that of its relative positions
+        return next((child for child in beside.children() if child in norms_of(child)), None)
+    return None
+
+
+def pooler_of(model: Any) -> nn.Module | None:
+    """What makes one vector of the first token, where there is one; no state comes from it."""
+    return getattr(model, "pooler", None)
 
 
 def norms_of(module: nn.Module) -> list[nn.Module]:
