@@ -2,7 +2,8 @@
 
 Results go to stdout, everything a person watches (notes, progress) to stderr, so that `--json` output can be
 piped. Progress bars are drawn on a terminal only; without one a stage is one line when it ends. `rich` is
-imported on first use, so that the library works without it.
+imported on first use, so that the library works without it. Of several processes that train as one only rank 0 is
+heard; the others call `quiet` and keep their warnings.
 """
 
 import json
@@ -13,11 +14,33 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Progress", "emit", "emit_json", "note", "progress", "setup_logging", "size_text", "table"]
+__all__ = [
+    "Progress",
+    "emit",
+    "emit_json",
+    "note",
+    "progress",
+    "quiet",
+    "setup_logging",
+    "size_text",
+    "table",
+]
+
+
+_quiet = False
+
+
+def quiet() -> None:
+    """From now on this process shows no results, no progress and no notes of the library, only its warnings."""
+    global _quiet
+    _quiet = True
+    logging.getLogger("bertvision").setLevel(logging.WARNING)
 
 
 def emit(text: str) -> None:
     """Write a result line to stdout."""
+    if _quiet:
+        return
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -44,6 +67,8 @@ def size_text(count: float) -> str:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table to stdout; columns of numbers are right-aligned."""
+    if _quiet:
+        return
     from rich.console import Console
     from rich.table import Table
 
@@ -85,7 +110,7 @@ def _pace(rate: float, unit: str) -> str:
 def progress(label: str, total: float, *, unit: str = "it", done: float = 0) -> Iterator[Progress]:
     """Show a bar with rate and time left while the block runs; `done` is what a resumed stage has behind it."""
     began = time.monotonic()
-    if not sys.stderr.isatty():
+    if _quiet or not sys.stderr.isatty():
         state = Progress(None, None, total)
         state.done = done
         yield state

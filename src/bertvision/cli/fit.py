@@ -15,7 +15,10 @@ from bertvision.feed.batches import FeedConfig
 from bertvision.train.fit import FitConfig
 
 if TYPE_CHECKING:
+    from bertvision.encoder.encoder import Encoder
+    from bertvision.train.parallel import Parallel
     from bertvision.train.splits import Split
+    from bertvision.train.stage import Stage
 
 __all__ = ["ARGS", "FitArgs", "main"]
 
@@ -24,7 +27,8 @@ __all__ = ["ARGS", "FitArgs", "main"]
 class FitArgs:
     """Fit several heads in one pass over the states of a frozen encoder (a snapshot's folder, or any encoder).
 
-    --heads takes heads and sets of them: papers, pooling+adapters, controls, beyond, all.
+    --heads takes heads and sets of them: papers, pooling+adapters, controls, beyond, all. Under `accelerate launch` or
+    torchrun several devices fit them together.
     """
 
     encoder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENCODER")]
@@ -59,18 +63,17 @@ ARGS = FitArgs
 
 
 def main(args: FitArgs) -> None:
-    from bertvision import console
-    from bertvision.artifacts import check_output, write_text
+    from bertvision.encoder.encoder import choose_device
+    from bertvision.train.parallel import Parallel
+
+    with Parallel.start(choose_device(args.device)) as parallel:
+        _fit(args, parallel)
+
+
+def _fit(args: FitArgs, parallel: "Parallel") -> None:
+    from bertvision.artifacts import check_output
     from bertvision.encoder.encoder import Encoder
     from bertvision.errors import ConfigError
-    from bertvision.feed import open_feed
-    from bertvision.heads.cost import cost
-    from bertvision.heads.files import load_head
-    from bertvision.report.card import card
-    from bertvision.report.results import card_inputs, write_head_results
-    from bertvision.tasks.span.decode import DecodeConfig
-    from bertvision.train.profile import profile_text
-    from bertvision.train.scoring import logits_of, score_system
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import encoder_reference, fit_zoo, zoo_members
 
@@ -103,7 +106,24 @@ def main(args: FitArgs) -> None:
         dev=dev,
         overwrite=args.overwrite,
         tensorboard=args.tensorboard,
+        parallel=parallel,
     )
+    parallel.on_main(lambda: _score(args, encoder, train, dev, stage))
+
+
+def _score(args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None", stage: "Stage") -> None:
+    """Dev scores, cards and the table of what was fitted."""
+    from bertvision import console
+    from bertvision.artifacts import write_text
+    from bertvision.feed import open_feed
+    from bertvision.heads.cost import cost
+    from bertvision.heads.files import load_head
+    from bertvision.report.card import card
+    from bertvision.report.results import card_inputs, write_head_results
+    from bertvision.tasks.span.decode import DecodeConfig
+    from bertvision.train.profile import profile_text
+    from bertvision.train.scoring import logits_of, score_system
+
     heads = {
         args.out / name: load_head(args.out / name)[0].to(encoder.device) for name in stage.results["heads"]
     }

@@ -3,6 +3,10 @@
 Each head has its own optimiser, schedule, seed and metrics. All of them see the same batch, group after group
 (train/group.py: equal-shaped heads are computed together), and then its states are freed. A head whose loss is no
 longer a number is dropped with a word; it shares nothing with the others, so they go on untouched.
+
+Several processes fit the same heads together (train/parallel.py): each reads the states of its own windows of every
+batch, and since all of them see the summed losses and make the same updates, they drop and stop the same heads without
+a word. Rank 0 alone scores, writes and tells.
 """
 
 import dataclasses
@@ -20,15 +24,17 @@ from bertvision.console import progress
 from bertvision.encoder.timing import Clock
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.feed.batches import Feed, StateBatch
+from bertvision.feed.plan import head_batches
 from bertvision.heads.base import Geometry, Head, run_head
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import HeadSpec, parse_head
 from bertvision.tasks.span.loss import span_loss
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.graphs import Graphs
-from bertvision.train.group import FittedHead, Group, make_groups
+from bertvision.train.group import FittedHead, Group, Share, make_groups
 from bertvision.train.log import MetricsLog
 from bertvision.train.optim import OptimConfig, make_optimizer
+from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.profile import Profile
 from bertvision.train.stage import Stage
 
@@ -119,11 +125,17 @@ class Pending:
 class FitRun:
     """The state of one fit: heads, optimisers, best weights, position."""
 
-    def __init__(self, feed: Feed, specs: Sequence[tuple[str, HeadSpec, int]], config: FitConfig) -> None:
-        self.feed, self.config = feed, config
+    def __init__(
+        self,
+        feed: Feed,
+        specs: Sequence[tuple[str, HeadSpec, int]],
+        config: FitConfig,
+        parallel: Parallel = ALONE,
+    ) -> None:
+        self.feed, self.config, self.parallel = feed, config, parallel
         self.encoder = feed.encoder
         geometry = Geometry(feed.num_states, self.encoder.hidden)
-        on_gpu = self.encoder.device.type == "cuda"
+        self.on_gpu = on_gpu = self.encoder.device.type == "cuda"
         self.fitted: dict[str, FittedHead] = {}
         for name, spec, seed in specs:
             head = spec.build(geometry, seed=seed).to(self.encoder.device)
@@ -134,7 +146,11 @@ class FitRun:
         self.steps = feed.num_batches(config.batch_size)
         self.epoch = self.batch = 0
         self.longest = int(feed.kept.lengths.max(initial=1))
-        self.graphs = Graphs(config.batch_size, self.longest, self.encoder.device) if on_gpu else None
+        # A graph cannot hold the sum over ranks, nor parts of different sizes.
+        graphs = on_gpu and parallel.alone
+        self.graphs = Graphs(config.batch_size, self.longest, self.encoder.device) if graphs else None
+        self.shares: list[Share] = []
+        """Of every batch of the present epoch, where there are several processes."""
         self.groups: list[Group] = []
         self.pending: list[Pending] = []
 
@@ -146,11 +162,19 @@ class FitRun:
         return [f for f in self.fitted.values() if f.status == "fitting"]
 
     def batches(self) -> Iterator[StateBatch]:
-        """What is left of the present epoch."""
+        """What is left of the present epoch, or this rank's windows of it."""
+        size, seed = self.config.batch_size, self.config.seed
+        if not self.parallel.alone:
+            plan = head_batches(self.feed.windows.lengths, size, seed=seed, epoch=self.epoch)
+            parts = [self.parallel.part(batch) for batch in plan]
+            self.shares = [
+                Share(self.parallel, len(batch), part.weight) for batch, part in zip(plan, parts, strict=True)
+            ]
+            return self.feed.stream([part.indices for part in parts], start=self.batch, reuse=True)
         return self.feed.epoch(
             self.epoch,
-            batch_size=self.config.batch_size,
-            seed=self.config.seed,
+            batch_size=size,
+            seed=seed,
             start=self.batch,
             place=self.graphs.states_place if self.graphs else None,
             reuse=True,
@@ -167,7 +191,7 @@ class FitRun:
             activation_gb=self.config.activation_gb,
             batch_size=self.config.batch_size,
             tokens=self.longest,
-            stack=self.config.stack == "on" or (self.config.stack == "auto" and self.graphs is not None),
+            stack=self.config.stack == "on" or (self.config.stack == "auto" and self.on_gpu),
         )
 
     def train_batch(self, batch: StateBatch) -> None:
@@ -178,13 +202,16 @@ class FitRun:
         placed = self.graphs.place(batch) if self.graphs else batch
         for group in self.groups:
             clock = Clock(self.encoder.device)
-            group.prepare(step, total)
-            losses = self.graphs.run(group, placed, step) if self.graphs else group.run(placed, step)
+            group.prepare(step, total, self.parallel.rank)
+            if self.graphs:
+                losses = self.graphs.run(group, placed, step)
+            else:
+                losses = group.run(placed, step, self.shares[self.batch] if self.shares else None)
             clock.stop()
             self.pending.append(Pending(group, step, losses, clock))
         self.batch += 1
         # Reading a loss waits for the device, so on a GPU it is done for many steps at once.
-        if self.graphs is None or len(self.pending) >= _UNREAD * len(self.groups):
+        if not self.on_gpu or len(self.pending) >= _UNREAD * len(self.groups):
             self.settle()
 
     def settle(self) -> None:
@@ -207,27 +234,35 @@ class FitRun:
         if any(f.status != "fitting" for group in self.groups for f in group.members):
             self.groups = []
 
-    @staticmethod
-    def _drop(fitted: FittedHead, why: str) -> None:
+    def _drop(self, fitted: FittedHead, why: str) -> None:
         fitted.status = "diverged"
-        logger.warning("head %s diverged (%s) and is dropped; the others go on", fitted.name, why)
+        if self.parallel.main:
+            logger.warning("head %s diverged (%s) and is dropped; the others go on", fitted.name, why)
 
-    @torch.no_grad()
     def drop_broken(self) -> None:
         """Drop heads that the very last step broke: no loss came after it, and they would end the evaluation."""
+        for name in self.parallel.on_main(self._broken):
+            self._drop(self.fitted[name], "its logits are not finite")
+
+    @torch.no_grad()
+    def _broken(self) -> list[str]:
         batch = next(iter(self.feed.walk()))
+        broken: list[str] = []
         for fitted in (f for f in self.fitted.values() if f.status != "diverged"):
             with self.encoder.autocast():
                 # One window is enough to see it, and cheap for the largest heads.
                 logits = run_head(fitted.head.eval(), batch.rows(slice(0, fitted.head.windows)))
             if not bool(logits[batch.mask[: fitted.head.windows]].isfinite().all()):
-                self._drop(fitted, "its logits are not finite")
+                broken.append(fitted.name)
+        return broken
 
     def end_epoch(self, evaluate: Evaluate | None, log: MetricsLog) -> None:
         """Score, remember the best, stop who does not improve any more."""
         self.settle()
         live = self.live()
-        scores = evaluate({f.name: f.head for f in live}) if evaluate and live else {}
+        scores: Mapping[str, float] = {}
+        if evaluate and live:
+            scores = self.parallel.on_main(lambda: dict(evaluate({f.name: f.head for f in live})))
         self.epoch, self.batch = self.epoch + 1, 0
         for fitted in live:
             record = {"epoch": float(self.epoch), "loss": fitted.loss_sum / self.steps}
@@ -251,8 +286,16 @@ class FitRun:
 
     # ---- checkpoints
 
+    @property
+    def agreed(self) -> bool:
+        """Whether all ranks have read the same losses by now, so that one of them may stop to save."""
+        return self.parallel.alone or not self.pending
+
     def save(self, stage: Stage, log: MetricsLog) -> None:
+        """Write a checkpoint. The weights are every rank's and noise needs no state, so rank 0 does it alone."""
         self.settle()
+        if not self.parallel.main:
+            return
         state = {
             "epoch": self.epoch,
             "batch": self.batch,
@@ -291,12 +334,12 @@ def fit(
     tensorboard: bool = False,
 ) -> dict[str, FittedHead]:
     """Fit the heads `specs` (name, spec, seed); those that did not diverge come back, ready for evaluation."""
-    run = FitRun(feed, specs, config)
+    run = FitRun(feed, specs, config, stage.parallel)
     lines = 0
-    if stage.checkpoint.exists():
+    if stage.resumes:
         lines = run.load(stage)
         logger.info("fitting goes on at epoch %d, batch %d", run.epoch + 1, run.batch + 1)
-    log = MetricsLog(stage.metrics, keep=lines, tensorboard=tensorboard)
+    log = MetricsLog(stage.metrics, keep=lines, tensorboard=tensorboard, main=run.parallel.main)
     saved = time.monotonic()
     profile = Profile(feed, run.fitted.values())
     total, done = config.epochs * run.steps, run.epoch * run.steps + run.batch
@@ -307,7 +350,7 @@ def fit(
                 bar.advance()
                 if not run.live():
                     break
-                if time.monotonic() - saved >= config.checkpoint_seconds:
+                if time.monotonic() - saved >= config.checkpoint_seconds and run.agreed:
                     run.save(stage, log)
                     saved = time.monotonic()
             run.end_epoch(evaluate, log)

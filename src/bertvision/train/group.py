@@ -7,6 +7,10 @@ stack, and each is updated by its own optimiser. So nothing else needs to know t
 Memory is bounded by `FitConfig.activation_gb`: a stack takes only as many heads as fit at a whole batch, and a
 head that does not fit alone reads its batch in several parts, adding up gradients. A head that cannot even keep
 one window is told to recompute instead of keep (`checkpoint`).
+
+Of several processes each has some windows of a batch (train/parallel.py). Gradients and losses are summed over ranks
+before the update, so that all ranks keep the same heads. Batch norm takes the statistics of a rank's own windows, as it
+does of a part's; the running ones, which evaluation uses, are the mean over ranks.
 """
 
 import contextlib
@@ -31,14 +35,29 @@ from bertvision.heads.layers import Dropout, set_noise
 from bertvision.heads.spec import HeadSpec
 from bertvision.shapes import Float
 from bertvision.train.optim import OptimConfig, apply_gradients, learning_rate, set_rate
+from bertvision.train.parallel import Parallel
 from bertvision.train.randomness import seeded
 
-__all__ = ["FittedHead", "Group", "Loss", "make_groups", "rows_at_once"]
+__all__ = ["FittedHead", "Group", "Loss", "Share", "make_groups", "rows_at_once"]
 
 logger = logging.getLogger(__name__)
 
+_PARTS = 1 << 20
+"""More parts than a batch is ever cut into."""
+
 Loss = Callable[[Tensor, StateBatch], Tensor]
 """(logits, batch) -> one loss a window (B,)."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What this rank computes of a batch."""
+
+    parallel: Parallel
+    windows: int
+    """B of the whole batch."""
+    weight: float
+    """0 where the windows are another rank's, and only taken so that this one takes part."""
 
 
 @dataclass
@@ -101,20 +120,36 @@ class Group:
         """Whether a step can be captured once and replayed: nothing in it depends on values."""
         return all(member.head.stackable for member in self.members)
 
-    def prepare(self, step: int, total: int) -> None:
+    def prepare(self, step: int, total: int, rank: int = 0) -> None:
         """Set what differs from step to step: rates, keys of dropout, whatever a head does by itself."""
         for member in self.members:
             member.head.train()
             member.head.at(step / total)
-            set_noise(member.head, member.seed, step)
+            set_noise(member.head, member.seed, step, *((rank * _PARTS,) if rank else ()))
             set_rate(member.optimizer, learning_rate(member.config, step, total))
 
-    def run(self, batch: StateBatch, step: int) -> Float[Tensor, " k"]:
+    def run(self, batch: StateBatch, step: int, share: Share | None = None) -> Float[Tensor, " k"]:
         """Gradients and an update of every member; returns their losses, without waiting for the device."""
-        losses = self._stacked_backward(batch) if self.stacked else self._backward(batch, step)
+        losses = self._stacked_backward(batch, share) if self.stacked else self._backward(batch, step, share)
+        if share is not None:
+            self._sum(losses, share.parallel)
         for member in self.members:
             apply_gradients(member.optimizer, member.config.clip)
         return losses
+
+    def _sum(self, losses: Float[Tensor, " k"], parallel: Parallel) -> None:
+        """Make gradients, losses and running statistics the same on every rank."""
+        heads = [member.head for member in self.members]
+        gradients = [p.grad for head in heads for p in head.parameters() if p.grad is not None]
+        statistics = [
+            value
+            for head in heads
+            for value in head.state_dict(keep_vars=True).values()
+            if not isinstance(value, nn.Parameter) and value.is_floating_point()
+        ]
+        for value in statistics:
+            value.div_(parallel.world)
+        parallel.sum_([losses, *gradients, *statistics])
 
     # ---- one head
 
@@ -128,19 +163,24 @@ class Group:
         rows = max(rows // head.windows, 1) * head.windows
         return [batch.rows(slice(begin, begin + rows)) for begin in range(0, B, rows)]
 
-    def _backward(self, batch: StateBatch, step: int) -> Float[Tensor, " 1"]:
+    def _backward(self, batch: StateBatch, step: int, share: Share | None) -> Float[Tensor, " 1"]:
         (member,) = self.members
         total = torch.zeros(1, device=batch.mask.device)
-        windows = len(batch.windows)
+        windows = share.windows if share else len(batch.windows)
+        rank = share.parallel.rank if share else 0
         for i, part in enumerate(self.parts(batch)):
+            # Every part of every rank draws noise of its own.
+            number = i + rank * _PARTS
             if i:
-                set_noise(member.head, member.seed, step, i)
+                set_noise(member.head, member.seed, step, number)
             # Dropout of a user's own head draws from a stream that belongs to it alone.
-            with _noise(member, batch, step, i), self.encoder.autocast(cache=False):
+            with _noise(member, batch, step, number), self.encoder.autocast(cache=False):
                 logits = run_head(member.head, part)
             loss = self.loss(logits, part).sum() / windows
+            if share is not None:
+                loss = loss * share.weight
             if i == 0 and (penalty := member.head.penalty()) is not None:
-                loss = loss + penalty
+                loss = loss + (penalty if share is None else penalty / share.parallel.world)
             loss.backward()
             total += loss.detach()
         return total
@@ -163,7 +203,7 @@ class Group:
             )
         self.base = base.train()
 
-    def _stacked_backward(self, batch: StateBatch) -> Float[Tensor, " k"]:
+    def _stacked_backward(self, batch: StateBatch, share: Share | None) -> Float[Tensor, " k"]:
         heads = [member.head for member in self.members]
         buffers = {
             name: torch.stack([dict(head.named_buffers())[name] for head in heads])
@@ -174,7 +214,8 @@ class Group:
             with self.encoder.autocast(cache=False):
                 extras = {name: getattr(batch, name) for name in self.base.extras}
                 logits = functional_call(self.base, (parameters, buffers), (batch.states, batch.mask), extras)
-            return self.loss(logits, batch).mean()
+            losses = self.loss(logits, batch)
+            return losses.mean() if share is None else losses.sum() * (share.weight / share.windows)
 
         with fused.plain():
             losses = vmap(one)(dict(self.stacked), buffers)  # (k,)

@@ -1,6 +1,7 @@
 """metrics.jsonl, always; TensorBoard, when asked.
 
 A resumed run cuts the file back to the lines its checkpoint knew, so that no step stands in it twice.
+Of several processes rank 0 alone writes (`main`); the others only count.
 """
 
 import json
@@ -16,17 +17,22 @@ __all__ = ["MetricsLog", "read_metrics"]
 class MetricsLog:
     """Appends one JSON object a line."""
 
-    def __init__(self, path: Path, *, keep: int = 0, tensorboard: bool = False) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, keep: int = 0, tensorboard: bool = False, main: bool = True) -> None:
+        self.path, self._main = path, main
+        self._board = _tensorboard(path.parent) if tensorboard and main else None
+        if not main:
+            self.lines = keep
+            return
         lines = path.read_text(encoding="utf-8").splitlines()[:keep] if path.exists() else []
         write_text(path, "".join(line + "\n" for line in lines))
         self.lines = len(lines)
-        self._board = _tensorboard(path.parent) if tensorboard else None
 
     def write(self, record: dict[str, Any], *, step: int, group: str = "") -> None:
+        self.lines += 1
+        if not self._main:
+            return
         with disk_trouble(self.path), self.path.open("a", encoding="utf-8") as handle:
             handle.write(json.dumps(record) + "\n")
-        self.lines += 1
         if self._board is not None:
             for name, value in record.items():
                 if isinstance(value, float) and name != "epoch":

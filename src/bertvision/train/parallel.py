@@ -27,6 +27,7 @@ import torch.distributed as distributed
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertvision import console
 from bertvision.errors import BertvisionError, ConfigError, TrainingError
 from bertvision.feed.ranks import rank_and_world
 
@@ -88,6 +89,8 @@ class Parallel:
                 timeout=_STEP,
             )
             parallel._joined = True
+        if rank:
+            console.quiet()
         waiting = distributed.new_group(backend="gloo", timeout=_PATIENCE)
         parallel._waiting = cast("distributed.ProcessGroup", waiting)
         return parallel

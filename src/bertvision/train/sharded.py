@@ -126,4 +126,4 @@ def clip_(parameters: Iterable[nn.Parameter], most: float, parallel: Parallel) -
 def _squares(tensors: list[Tensor]) -> Tensor:
     if not tensors:
         return torch.zeros(())
-    return torch.stack(torch._foreach_norm(tensors)).float().square().sum()
+    return nn.utils.get_total_norm(tensors).float().square()

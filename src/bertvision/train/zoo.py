@@ -20,6 +20,7 @@ from bertvision.errors import ConfigError
 from bertvision.feed import Feed, FeedConfig, choose_source, open_feed
 from bertvision.feed.choose import Source
 from bertvision.feed.reading import EVERYTHING
+from bertvision.feed.stored import StoredFeed
 from bertvision.heads.base import Geometry, check_task, head_class
 from bertvision.heads.catalogue import expand
 from bertvision.heads.files import save_head
@@ -28,6 +29,7 @@ from bertvision.tasks.span.decode import DecodeConfig, decode
 from bertvision.tasks.span.score import score
 from bertvision.train.evaluate import span_logits
 from bertvision.train.fit import Evaluate, FitConfig, FittedHead, fit
+from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
 
@@ -113,8 +115,12 @@ def fit_zoo(
     decoding: DecodeConfig | None = None,
     overwrite: bool = False,
     tensorboard: bool = False,
+    parallel: Parallel = ALONE,
 ) -> Stage:
-    """Fit and save every head of `config`; `stage.results["heads"]` tells what became of each."""
+    """Fit and save every head of `config`; `stage.results["heads"]` tells what became of each.
+
+    Of several processes each calls it; rank 0 writes and measures.
+    """
     feed = train.feed(feed)
     feed.reading.check_spans()
     reading = feed.reading.resolved(encoder.num_states)
@@ -134,6 +140,10 @@ def fit_zoo(
         "decode": to_mapping(decoding or DecodeConfig()) if config.scores_epochs else None,
     } | ({"reading": cut} if cut else {})
     members = zoo_members(config)
+    if feed.source == "memory" and not parallel.alone:
+        raise ConfigError(
+            f"--feed.source memory would keep all states in each of {parallel.world} processes: use live or stored"
+        )
     if config.scores_epochs and dev is None:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     geometry = Geometry(len(reading.numbers(encoder.num_states)), encoder.hidden)
@@ -142,22 +152,32 @@ def fit_zoo(
     ):  # a head that does not suit this encoder should fail before anything is written
         for _, spec, seed in members:
             spec.build(geometry, seed=seed)
-    stage = Stage(folder, key, overwrite=overwrite)
+    stage = Stage(folder, key, overwrite=overwrite, parallel=parallel)
     if stage.done:
         return stage
     opening: dict[str, Any] = {"label": "states of train", "passes": config.epochs, "origin": train.origin}
     opening |= {"store": train.store}
     # A run that goes on must read states of the same rounding, whatever would be measured now.
-    chosen_train = stage.choose("states", lambda: choose_source(encoder, train.windows, feed, **opening))
+    # Several processes would each keep a copy of all states in memory, so auto does not choose that.
+    possible = feed if parallel.alone else dataclasses.replace(feed, memory_gb=0.0)
+    chosen_train = stage.choose("states", lambda: choose_source(encoder, train.windows, possible, **opening))
     source = open_feed(encoder, train.windows, feed, **opening, source=chosen_train)
+    if isinstance(source, StoredFeed) and not parallel.alone:
+        # Each its own shards: in the first epoch all ranks would come to the same one and wait for it.
+        source.extractor.make_all(rank=parallel.rank, world=parallel.world, label="states of train")
     evaluate = None
     if dev is not None and config.scores_epochs:
         # Once an epoch, and once more for the final scores.
         opening = {"label": "states of dev", "passes": config.epochs + 1, "origin": dev.origin}
         chosen = stage.choose("dev states", lambda: choose_source(encoder, dev.windows, feed, **opening))
-        states = (
-            dev_feed(chosen) if dev_feed else open_feed(encoder, dev.windows, feed, **opening, source=chosen)
-        )
+
+        def dev_states() -> Feed:
+            if dev_feed is not None:
+                return dev_feed(chosen)
+            return open_feed(encoder, dev.windows, feed, **opening, source=chosen)
+
+        # Rank 0 scores, so nobody else needs the states.
+        states = dev_states() if parallel.main else source
         evaluate = _dev_scorer(states, dev, decoding or DecodeConfig(), config.activation_gb)
     fitted = fit(source, members, config, stage, evaluate=evaluate, tensorboard=tensorboard)
     about = {
@@ -165,7 +185,9 @@ def fit_zoo(
         "windows": to_mapping(train.config),
         "encoder": _findable(encoder_about) | {"fingerprint": encoder.fingerprint},
     } | ({"states": cut} if cut else {})
-    heads = {name: _save(one, folder / name, config, about) for name, one in fitted.items()}
+    heads = parallel.on_main(
+        lambda: {name: _save(one, folder / name, config, about) for name, one in fitted.items()}
+    )
     dropped = [name for name, _, _ in members if name not in fitted]
     stage.finish(
         {
