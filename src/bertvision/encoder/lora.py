@@ -87,11 +87,15 @@ def merge_lora(model: nn.Module) -> None:
 def add_lora(model: nn.Module, tensors: Mapping[str, Tensor], scale: float) -> None:
     """Add what `lora_tensors` gave to the plain weights of `model`; KeyError or RuntimeError where it does not fit."""
     weights = dict(model.named_parameters())
-    for name, first in tensors.items():
-        if name.endswith(".lora_A"):
-            plain = name.removesuffix(".lora_A")
-            _add(weights[f"{plain}.weight"], first, tensors[f"{plain}.lora_B"], scale)
+    for plain in {name.rpartition(".")[0] for name in tensors}:
+        _add(weights[f"{plain}.weight"], tensors[f"{plain}.lora_A"], tensors[f"{plain}.lora_B"], scale)
 
 
 def _add(weight: Tensor, first: Tensor, second: Tensor, scale: float) -> None:
-    weight += scale * (second @ first)
+    # In float64, where there is such a thing: the same sum on every device, whatever shortcuts float32 may take.
+    place = torch.device("cpu") if weight.device.type == "mps" else weight.device
+    product = second.to(place, torch.float64) @ first.to(place, torch.float64)
+    if product.shape != weight.shape:
+        # A sum would stretch it to the weight's shape.
+        raise RuntimeError(f"B A is {tuple(product.shape)}, the weight {tuple(weight.shape)}")
+    weight += (scale * product).to(weight.dtype).to(weight.device)

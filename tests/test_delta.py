@@ -1,0 +1,374 @@
+"""Deltas: what a tuned encoder is on disk, that it comes back as the same encoder, and what is refused."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_policies import some_batch
+from torch import nn
+from toy import ARCHITECTURES, save_encoder
+
+from bertvision.artifacts import read_json, read_tensors, write_json, write_tensors
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.load import load_config, load_model, load_tokenizer, locate, tokenizer_fingerprint
+from bertvision.encoder.policy import parse_policy
+from bertvision.errors import BertvisionError, ConfigError
+
+Toy = Callable[[str], Path]
+POLICIES = ("houlsby-4", "lora-2", "bitfit")
+EVERY = [
+    (architecture, policy)
+    for architecture in ARCHITECTURES
+    for policy in POLICIES
+    if (architecture, policy) != ("modernbert", "bitfit")  # has no biases
+]
+
+
+def trained(folder: Path | str, policy: str, *, amount: float = 0.05) -> Encoder:
+    """An encoder whose trainable parameters have moved, as training moves them."""
+    encoder = Encoder.load(str(folder), device="cpu")
+    encoder.tune(parse_policy(policy), seed=0)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in encoder.model.parameters():
+        if parameter.requires_grad:
+            parameter.data += torch.empty(parameter.shape).normal_(0, amount, generator=generator)
+    encoder.changed()
+    return encoder
+
+
+def saved(folder: Path | str, policy: str, target: Path) -> Path:
+    trained(folder, policy).save(target)
+    return target
+
+
+# ---- there and back
+
+
+@pytest.mark.parametrize(("architecture", "policy"), EVERY)
+def test_a_delta_comes_back_as_the_same_encoder(
+    architecture: str, policy: str, toy_encoder: Toy, tmp_path: Path
+) -> None:
+    base = Encoder.load(str(toy_encoder(architecture)), device="cpu")
+    batch = some_batch(base)
+    before, unmoved = base.fingerprint, base.states(batch)
+    encoder = trained(toy_encoder(architecture), policy)
+    states = encoder.states(batch)
+    encoder.save(tmp_path / "d")
+    assert sorted(file.name for file in (tmp_path / "d").iterdir()) == ["delta.json", "delta.safetensors"]
+    again = Encoder.load(str(tmp_path / "d"), device="cpu")
+    assert (states - unmoved).abs().max() > 0.01
+    if policy == "lora-2":  # merged: the same sum in another order
+        assert torch.allclose(again.states(batch), states, atol=1e-5)
+        assert again.model.state_dict().keys() == base.model.state_dict().keys()
+    else:
+        assert torch.equal(again.states(batch), states)
+    assert again.fingerprint == encoder.fingerprint != before
+    again.changed()
+    if policy != "lora-2":
+        assert again.fingerprint == encoder.fingerprint, "read from the weights as they are"
+    base.changed()
+    assert base.fingerprint == before, "an encoder that shares nothing but its files"
+    assert torch.equal(base.states(batch), unmoved)
+    assert Encoder.load(str(toy_encoder(architecture))).fingerprint == before
+
+
+@pytest.mark.parametrize("policy", ["houlsby-4+top-1", "houlsby-4+full"])
+def test_adapters_with_layers_come_back_too(policy: str, tiny_bert: Path, tmp_path: Path) -> None:
+    encoder = trained(tiny_bert, policy)
+    encoder.save(tmp_path / "d")
+    again = Encoder.load(str(tmp_path / "d"), device="cpu")
+    assert torch.equal(again.states(some_batch(again)), encoder.states(some_batch(encoder)))
+    assert again.fingerprint == encoder.fingerprint
+
+
+@pytest.mark.parametrize("policy", ["full", "none", "layers", "top-1", "cut-1"])
+def test_other_policies_save_the_whole_encoder(policy: str, tiny_bert: Path, tmp_path: Path) -> None:
+    encoder = trained(tiny_bert, policy)
+    encoder.save(tmp_path / "whole")
+    assert (tmp_path / "whole" / "model.safetensors").exists()
+    assert not (tmp_path / "whole" / "delta.json").exists()
+    again = Encoder.load(str(tmp_path / "whole"), device="cpu")
+    assert again.fingerprint == encoder.fingerprint
+    assert torch.equal(again.states(some_batch(again)), encoder.states(some_batch(encoder)))
+
+
+def test_lora_merges_to_the_closed_formula(tiny_bert: Path, tmp_path: Path) -> None:
+    folder = saved(tiny_bert, "lora-2", tmp_path / "d")
+    tensors, _ = read_tensors(folder / "delta.safetensors")
+    base, merged = load_model(str(tiny_bert)).state_dict(), load_model(str(folder)).state_dict()
+    touched = {name.rpartition(".")[0] for name in tensors}
+    assert len(tensors) == 2 * len(touched) == 2 * 2 * 6
+    for name, weight in base.items():
+        module, _, last = name.rpartition(".")
+        if module in touched and last == "weight":
+            expected = weight + 2 * tensors[f"{module}.lora_B"] @ tensors[f"{module}.lora_A"]
+            assert torch.allclose(merged[name], expected, atol=1e-7)
+            assert not torch.equal(merged[name], weight)
+        else:
+            assert torch.equal(merged[name], weight), name
+
+
+def test_what_stands_in_a_delta(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tiny_bert.parent)
+    folder = saved(tiny_bert.name, "houlsby-4", tmp_path / "d")
+    about = read_json(folder / "delta.json")
+    plain = Encoder.load(str(tiny_bert))
+    assert (about["format"], about["policy"], about["adapter"], about["scale"]) == (1, "houlsby-4", 4, None)
+    assert about["base"] == str(tiny_bert.resolve()), "found from any working folder"
+    assert about["base_fingerprint"] == plain.fingerprint
+    tensors, _ = read_tensors(folder / "delta.safetensors")
+    norms = {name for name in plain.model.state_dict() if "LayerNorm" in name}
+    assert {name for name in tensors if "houlsby" not in name} == norms
+    monkeypatch.chdir(tmp_path)
+    assert Encoder.load("d").fingerprint == about["fingerprint"]
+
+
+def test_everything_that_takes_an_encoders_name_takes_a_delta(tiny_bert: Path, tmp_path: Path) -> None:
+    folder = str(saved(tiny_bert, "bitfit", tmp_path / "d"))
+    own = [tokenizer_fingerprint(load_tokenizer(name)) for name in (str(tiny_bert), folder)]
+    assert own[0] == own[1]
+    assert load_config(folder).to_dict() == load_config(str(tiny_bert)).to_dict()
+    assert locate(folder) == (str(tiny_bert), True)
+    encoder, plain = Encoder.load(folder), Encoder.load(str(tiny_bert))
+    assert encoder.configuration == plain.configuration
+    assert (encoder.name, encoder.num_parameters) == (folder, plain.num_parameters)
+
+
+def test_the_embedded_encoder_is_a_base_by_its_name(tmp_path: Path) -> None:
+    folder = saved("embedded", "bitfit", tmp_path / "d")
+    assert read_json(folder / "delta.json")["base"] == "embedded"
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 300_000
+    assert Encoder.load(str(folder)).num_states == 7
+
+
+# ---- a delta of a delta
+
+
+@pytest.mark.parametrize("first", POLICIES)
+@pytest.mark.parametrize("second", ["bitfit", "top-1", "full", "lora-2", "houlsby-2"])
+def test_tuning_goes_on_from_a_delta(first: str, second: str, tiny_bert: Path, tmp_path: Path) -> None:
+    folder = saved(tiny_bert, first, tmp_path / "first")
+    if first == "houlsby-4" and second in ("lora-2", "houlsby-2"):
+        with pytest.raises(ConfigError, match=rf"--policy {second}: .* has adapters already"):
+            trained(folder, second)
+        return
+    encoder = trained(folder, second, amount=0.02)
+    encoder.save(tmp_path / "second")
+    whole = first != "houlsby-4" and second in ("top-1", "full")
+    assert (tmp_path / "second" / "model.safetensors").exists() == whole
+    if not whole:
+        assert read_json(tmp_path / "second" / "delta.json")["base"] == str(folder.resolve())
+    again = Encoder.load(str(tmp_path / "second"), device="cpu")
+    assert again.fingerprint == encoder.fingerprint != Encoder.load(str(folder)).fingerprint
+    assert torch.allclose(again.states(some_batch(again)), encoder.states(some_batch(encoder)), atol=1e-5)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_loaded_delta_saved_again_is_the_same_delta(policy: str, tiny_bert: Path, tmp_path: Path) -> None:
+    folder = saved(tiny_bert, policy, tmp_path / "d")
+    Encoder.load(str(folder)).save(tmp_path / "again")
+    for file in ("delta.json", "delta.safetensors"):
+        assert (tmp_path / "again" / file).read_bytes() == (folder / file).read_bytes()
+
+
+def test_a_merged_encoder_that_was_changed_by_hand_stands_for_itself(tiny_bert: Path, tmp_path: Path) -> None:
+    encoder = Encoder.load(str(saved(tiny_bert, "lora-2", tmp_path / "d")))
+    encoder.model.encoder.layer[0].output.dense.bias.data += 1
+    encoder.changed()
+    encoder.save(tmp_path / "whole")
+    assert Encoder.load(str(tmp_path / "whole")).fingerprint == encoder.fingerprint
+
+
+# ---- copies in the middle of training
+
+
+@pytest.mark.parametrize("policy", ["full", "cut-1", *POLICIES])
+def test_a_copy_is_the_same_encoder_and_training_is_not_touched(
+    policy: str, tiny_bert: Path, tmp_path: Path
+) -> None:
+    encoder = trained(tiny_bert, policy)
+    batch = some_batch(encoder)
+    encoder.model.train()
+    encoder.trainable_states(batch).pow(2).sum().backward()
+    places = {name: (p.data_ptr(), p.requires_grad) for name, p in encoder.model.named_parameters()}
+    twin = encoder.copy()
+    assert encoder.model.training
+    assert {name: (p.data_ptr(), p.requires_grad) for name, p in encoder.model.named_parameters()} == places
+    assert not {pointer for pointer, _ in places.values()} & {p.data_ptr() for p in twin.model.parameters()}
+    assert not any(p.requires_grad for p in twin.model.parameters())
+    assert twin.fingerprint == encoder.fingerprint
+    states = twin.states(batch)
+    twin.save(tmp_path / "twin")
+    encoder.save(tmp_path / "own")
+    for folder in ("twin", "own"):
+        loaded = Encoder.load(str(tmp_path / folder), device="cpu")
+        assert loaded.fingerprint == encoder.fingerprint
+        assert torch.equal(loaded.states(batch), states), "what is evaluated is what is saved"
+    for parameter in encoder.model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.5
+    assert torch.equal(twin.states(batch), states)
+    encoder.changed()
+    assert encoder.copy().fingerprint == encoder.fingerprint != twin.fingerprint
+
+
+def test_a_copy_is_of_the_weights_as_they_are_whatever_was_asked_before(tiny_bert: Path) -> None:
+    encoder = trained(tiny_bert, "full")
+    before = encoder.fingerprint
+    encoder.model.encoder.layer[0].output.dense.bias.data += 1
+    assert encoder.copy().fingerprint != before
+
+
+# ---- peft
+
+
+def test_a_lora_delta_is_loaded_without_peft(tiny_bert: Path, tmp_path: Path) -> None:
+    folder = saved(tiny_bert, "lora-2", tmp_path / "d")
+    code = (
+        "import os, pkgutil, importlib, sys\nimport bertvision, bertvision.encoder\n"
+        "for module in pkgutil.walk_packages(bertvision.encoder.__path__, 'bertvision.encoder.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "encoder = bertvision.Encoder.load(os.environ['DELTA'])\n"
+        "encoder.copy()\n"
+        "sys.exit('peft is imported' if 'peft' in sys.modules else encoder.fingerprint != os.environ['FINGERPRINT'])"
+    )
+    environment = os.environ | {"DELTA": str(folder), "FINGERPRINT": Encoder.load(str(folder)).fingerprint}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+# ---- what is refused
+
+
+def _about(folder: Path, **values: Any) -> None:
+    write_json(folder / "delta.json", read_json(folder / "delta.json") | values)
+
+
+def _tensors(folder: Path, change: Callable[[dict[str, Any]], Any], *, honest: bool = True) -> None:
+    """Change the tensors; `honest` keeps delta.json's fingerprint right, as another program might."""
+    from bertvision.encoder.delta import Delta
+
+    tensors, _ = read_tensors(folder / "delta.safetensors")
+    change(tensors)
+    write_tensors(folder / "delta.safetensors", tensors)
+    if honest:
+        about = read_json(folder / "delta.json")
+        delta = Delta("", "", about["base_fingerprint"], about["adapter"], about["scale"])
+        _about(folder, fingerprint=delta.fingerprint(tensors))
+
+
+def _cut(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+
+
+def _first(part: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """Give the first tensor whose name holds `part` another value; None takes it away."""
+
+    def change(tensors: dict[str, Any]) -> None:
+        name = next(name for name in sorted(tensors) if part in name)
+        tensors.pop(name)
+        if value is not None:
+            tensors[name] = value
+
+    return change
+
+
+BROKEN: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "cut tensors": ("bitfit", lambda f: _cut(f / "delta.safetensors"), r"delta\.safetensors is damaged"),
+    "empty tensors": ("bitfit", lambda f: (f / "delta.safetensors").write_bytes(b""), "is damaged"),
+    "no tensors": ("bitfit", lambda f: (f / "delta.safetensors").unlink(), r"delta\.safetensors is missing"),
+    "cut about": ("bitfit", lambda f: _cut(f / "delta.json"), r"delta\.json is not valid JSON"),
+    "about is a list": ("bitfit", lambda f: (f / "delta.json").write_text("[]"), "not a delta of format 1"),
+    "another format": ("bitfit", lambda f: _about(f, format=2), "not a delta of format 1.*the bertvision that"),
+    "no base": ("bitfit", lambda f: _about(f, base=None), "incomplete or damaged"),
+    "adapter is a text": ("houlsby-4", lambda f: _about(f, adapter="4"), "incomplete or damaged"),
+    "adapter of nothing": ("houlsby-4", lambda f: _about(f, adapter=0), "incomplete or damaged"),
+    "scale is a text": ("lora-2", lambda f: _about(f, scale="2"), "incomplete or damaged"),
+    "another scale": ("lora-2", lambda f: _about(f, scale=3.0), "do not belong together"),
+    "tensors of another": (
+        "bitfit",
+        lambda f: _tensors(f, _first("bias", torch.zeros(32)), honest=False),
+        "do not belong together",
+    ),
+    "unknown name": (
+        "bitfit", lambda f: _tensors(f, lambda t: t.update({"frobnicate": torch.ones(1)})), "fit .*frobnicate",
+    ),
+    "other shape": ("bitfit", lambda f: _tensors(f, _first("bias", torch.zeros(7))), "does not fit"),
+    "missing adapter": ("houlsby-4", lambda f: _tensors(f, _first("houlsby", None)), "does not fit .*houlsby"),
+    "other size": ("houlsby-4", lambda f: _tensors(f, _first("down.bias", torch.zeros(3))), "does not fit"),
+    "half a lora": ("lora-2", lambda f: _tensors(f, _first("lora_B", None)), "does not fit .*lora_B"),
+    "other half of a lora": ("lora-2", lambda f: _tensors(f, _first("lora_A", None)), "does not fit .*lora_A"),
+    "other lora": ("lora-2", lambda f: _tensors(f, _first("lora_A", torch.ones(2, 5))), "does not fit"),
+    "thin lora": ("lora-2", lambda f: _tensors(f, _first("lora_A", torch.ones(2, 1))), "does not fit"),
+    "gone base": (
+        "bitfit", lambda f: _about(f, base="/no/such/encoder"),
+        r"base cannot be found \(there is no encoder folder '/no/such/encoder'.*correct \"base\" in delta\.json",
+    ),
+    "its own base": ("bitfit", lambda f: _about(f, base=str(f)), "is a delta of itself"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_delta_is_one_sentence(case: str, tiny_bert: Path, tmp_path: Path) -> None:
+    policy, spoil, words = BROKEN[case]
+    folder = saved(tiny_bert, policy, tmp_path / "d")
+    Encoder.load(str(folder))
+    spoil(folder)
+    with pytest.raises(BertvisionError, match=words) as caught:
+        Encoder.load(str(folder))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_another_base_is_refused_and_both_are_named(tiny_bert: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(tiny_bert, base)
+    folder = saved(base, "houlsby-4", tmp_path / "d")
+    right = Encoder.load(str(folder)).fingerprint
+    shutil.rmtree(base)
+    save_encoder(base, "bert", seed=9)
+    other = Encoder.load(str(base)).fingerprint
+    own = Encoder.load(str(tiny_bert)).fingerprint
+    words = rf"fingerprint {own[:12]}, but .*base has {other[:12]}: put the base back, or correct \"base\" in"
+    with pytest.raises(BertvisionError, match=words):
+        Encoder.load(str(folder))
+    _about(folder, base=str(tiny_bert))
+    assert Encoder.load(str(folder)).fingerprint == right, "the way out works"
+
+
+def test_another_tokenizer_is_another_base(tiny_bert: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(tiny_bert, base)
+    folder = saved(base, "bitfit", tmp_path / "d")
+    file = base / "tokenizer.json"
+    file.write_text(file.read_text(encoding="utf-8").replace('"built"', '"bilt"'), encoding="utf-8")
+    with pytest.raises(BertvisionError, match="put the base back"):
+        Encoder.load(str(folder))
+
+
+def test_a_delta_is_json_and_safetensors_alone(tiny_bert: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    folder = saved(tiny_bert, "bitfit", tmp_path / "d")
+    about = json.loads((folder / "delta.json").read_text())
+    assert about["bertvision"]
+    tensors = load_file(folder / "delta.safetensors")
+    model = load_model(str(folder))
+    named: dict[str, nn.Parameter] = dict(model.named_parameters())
+    assert tensors
+    assert all(torch.equal(named[name], tensor) for name, tensor in tensors.items())

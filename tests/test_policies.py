@@ -1,0 +1,329 @@
+"""Policies: their texts, exactly what trains under each, and the sentence for each that cannot work."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from toy import ARCHITECTURES, toy_config
+
+from bertvision.encoder.batch import TokenBatch
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.policy import Policy, apply_policy, count_trainable, parse_policy, trainable_text
+from bertvision.errors import BertvisionError, ConfigError, EncoderError
+
+Toy = Callable[[str], Path]
+
+
+def some_batch(encoder: Encoder, *, length: int = 9) -> TokenBatch:
+    """Two windows, the second one shorter."""
+    import numpy as np
+
+    ids = torch.arange(2 * length).view(2, length) % 20 + len(encoder.tokenizer.all_special_ids)
+    mask = torch.ones(2, length, dtype=torch.bool)
+    mask[1, -3:] = False
+    return TokenBatch(ids.masked_fill(~mask, encoder.pad_id), mask, torch.zeros_like(ids), np.arange(2))
+
+
+def on_meta(**geometry: Any) -> Any:
+    """A BERT without memory for its weights: BERT-base-cased unless told otherwise."""
+    from transformers import BertConfig, BertModel
+
+    settings: dict[str, Any] = {"vocab_size": 28996} | geometry
+    with torch.device("meta"):
+        return BertModel(BertConfig(**settings))
+
+
+def tuned(model: Any, text: str) -> Any:
+    apply_policy(model, parse_policy(text), seed=0, name="the encoder")
+    return model
+
+
+# ---- counts
+
+
+PUBLISHED = {
+    "full": 108_311_810,
+    "top-12": 108_311_810,
+    "top-6": 42_548_738,
+    "top-3": 21_294_338,
+    "top-1": 7_124_738,
+    "top-0": 39_938,
+    "houlsby-64+full": 110_691_074,
+    "houlsby-64+top-12": 110_691_074,
+    "houlsby-64": 2_419_202,
+    "houlsby-64+top-0": 2_419_202,
+    "houlsby-768": 28_388_354,
+}
+"""Parameters that train in BERT-base-cased with a linear head of 1,538, as printed by adapter and freezing studies."""
+
+
+@pytest.mark.parametrize("text", PUBLISHED)
+def test_counts_on_bert_base_cased_are_the_published_ones(text: str) -> None:
+    with torch.device("meta"):
+        head = nn.Linear(768, 2)
+    model = tuned(on_meta(), text)
+    trainable, total = count_trainable([model, head])
+    assert trainable == PUBLISHED[text]
+    size = parse_policy(text).adapter
+    assert total == 108_311_810 + (0 if size is None else 24 * (2 * 768 * size + size + 768))
+
+
+def test_the_share_that_trains_is_told_in_one_line() -> None:
+    with torch.device("meta"):
+        head = nn.Linear(768, 2)
+    assert trainable_text([tuned(on_meta(), "houlsby-64"), head]) == "trainable 2.42 M of 110.7 M (2.2 %)"
+    assert trainable_text([tuned(on_meta(), "top-0"), head]) == "trainable 39.9 k of 108.3 M (0.037 %)"
+    assert trainable_text([tuned(on_meta(), "full"), head]) == "trainable 108.3 M of 108.3 M (100 %)"
+    assert trainable_text([nn.Linear(3, 2).requires_grad_(False)]) == "trainable 0 of 8 (0 %)"
+    shared = nn.Linear(9, 1)
+    assert count_trainable([shared, nn.Sequential(shared)]) == (10, 10), "counted once"
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "inner", "vocabulary"), [(2, 32, 48, 99), (5, 24, 96, 7), (1, 8, 8, 50)]
+)
+def test_counts_follow_the_closed_formula_on_other_geometries(
+    layers: int, hidden: int, inner: int, vocabulary: int
+) -> None:
+    H, F, N = hidden, inner, layers
+    norm, linears = 2 * H, 4 * (H * H + H) + (H * F + F) + (F * H + H)
+    layer = linears + 2 * norm
+    tables = (vocabulary + 512 + 2) * H
+    whole = tables + norm + N * layer + (H * H + H)
+    norms = norm + N * 2 * norm
+
+    def adapters(size: int) -> int:
+        return 2 * N * (2 * H * size + size + H)
+
+    expected = {
+        "full": whole,
+        "none": 0,
+        "layers": N * layer,
+        "top-0": norms,
+        f"top-{N}": whole,
+        "cut-1": layer,
+        f"cut-{N}": N * layer,
+        "houlsby-5": adapters(5) + norms,
+        "houlsby-3+full": adapters(3) + whole,
+        "lora-3": N * 3 * (4 * 2 * H + 2 * (H + F)),
+        "bitfit": H + N * (4 * H + F + H + 2 * H),
+    }
+    for k in range(1, N):
+        expected[f"top-{k}"] = k * layer + norms - k * 2 * norm
+        expected[f"houlsby-2+top-{k}"] = expected[f"top-{k}"] + adapters(2)
+    if N > 2:
+        expected["cut-2"] = 2 * layer
+    for text, count in expected.items():
+        model = on_meta(
+            num_hidden_layers=N,
+            hidden_size=H,
+            intermediate_size=F,
+            vocab_size=vocabulary,
+            num_attention_heads=2,
+        )
+        assert count_trainable([tuned(model, text)])[0] == count, text
+
+
+# ---- what trains
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("text", ["full", "layers", "top-0", "top-1", "top-2", "cut-1", "cut-2", "none"])
+def test_gradients_reach_what_trains_and_nothing_else(architecture: str, text: str, toy_encoder: Toy) -> None:
+    encoder = Encoder.load(str(toy_encoder(architecture)))
+    if architecture == "albert" and text in ("top-1", "cut-1", "cut-2"):
+        with pytest.raises(
+            ConfigError, match=rf"--policy {text}: .*share their weights.*use full, layers, top-0"
+        ):
+            encoder.tune(parse_policy(text), seed=0)
+        return
+    encoder.tune(parse_policy(text), seed=0)
+    assert encoder.policy == parse_policy(text)
+    states = encoder.trainable_states(some_batch(encoder))
+    assert states.requires_grad == (text != "none")
+    if text != "none":
+        states.pow(3).sum().backward()
+    got = {name for name, p in encoder.model.named_parameters() if p.grad is not None}
+    marked = {name for name, p in encoder.model.named_parameters() if p.requires_grad}
+    assert got == {name for name in marked if not name.startswith("pooler.")}
+    assert any(name.startswith("pooler.") for name in marked) == (
+        text in ("full", "top-2") and hasattr(encoder.model, "pooler")
+    )
+    tables = {name for name, module in encoder.model.named_modules() if isinstance(module, nn.Embedding)}
+    below = {f"{name}.weight" for name in tables if name.startswith("embeddings.")}
+    assert below <= marked if text in ("full", "top-2") else not below & marked
+    lower = {name for name in marked if "layer.0." in name or "layers.0." in name}
+    if text == "cut-1":
+        assert not lower
+        assert not any("embedding" in name for name in marked)
+        final = [name for name in marked if name.startswith("final_norm")]
+        assert bool(final) == (architecture == "modernbert")
+    if text == "top-1" and architecture != "albert":
+        assert lower
+        assert all("norm" in name.lower() for name in lower)
+
+
+@pytest.mark.parametrize("architecture", sorted(set(ARCHITECTURES) - {"modernbert"}))
+def test_bitfit_trains_biases_alone(architecture: str, toy_encoder: Toy) -> None:
+    encoder = Encoder.load(str(toy_encoder(architecture)))
+    encoder.tune(parse_policy("bitfit"), seed=0)
+    trained = {name for name, p in encoder.model.named_parameters() if p.requires_grad}
+    expected = {
+        f"{name}.bias"
+        for name, module in encoder.model.named_modules()
+        if isinstance(module, nn.Linear) or "LayerNorm" in type(module).__name__
+        if getattr(module, "bias", None) is not None and not name.startswith("pooler")
+    }
+    if architecture == "deberta":  # its query and value have theirs apart
+        expected |= {f"encoder.layer.{i}.attention.self.{part}_bias" for i in (0, 1) for part in "qv"}
+    assert trained == expected
+
+
+def test_lora_stands_beside_every_linear_module_of_the_layers(toy_encoder: Toy) -> None:
+    encoder = Encoder.load(str(toy_encoder("bert")))
+    names = {
+        name
+        for name, module in encoder.model.named_modules()
+        if isinstance(module, nn.Linear) and ".layer." in name
+    }
+    kind = type(encoder.model)
+    encoder.tune(parse_policy("lora-2"), seed=0)
+    assert type(encoder.model) is kind, "a Hugging Face model as before"
+    trained = {name: p for name, p in encoder.model.named_parameters() if p.requires_grad}
+    assert set(trained) == {f"{name}.lora_{part}.default.weight" for name in names for part in "AB"}
+    for name, matrix in trained.items():
+        assert bool((matrix == 0).all()) == ("lora_B" in name)
+
+
+@pytest.mark.parametrize("text", ["houlsby-4", "lora-2"])
+def test_one_seed_gives_one_start_and_leaves_the_common_stream_alone(text: str, tiny_bert: Path) -> None:
+    def fresh(seed: int) -> tuple[str, torch.Tensor]:
+        encoder = Encoder.load(str(tiny_bert))
+        before = torch.get_rng_state()
+        encoder.tune(parse_policy(text), seed=seed)
+        assert torch.equal(torch.get_rng_state(), before)
+        return encoder.fingerprint, encoder.states(some_batch(encoder))
+
+    (first, states), (again, _), (other, _) = fresh(1), fresh(1), fresh(2)
+    assert first == again != other
+    plain = Encoder.load(str(tiny_bert))
+    assert first != plain.fingerprint
+    assert torch.allclose(states, plain.states(some_batch(plain)), atol=1e-4)
+
+
+# ---- texts
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["full", "none", "layers", "top-0", "top-6", "cut-3", "houlsby-64", "houlsby-8+top-2", "houlsby-8+full",
+     "lora-16", "bitfit"],
+)  # fmt: skip
+def test_a_policy_is_its_text(text: str) -> None:
+    policy = parse_policy(text)
+    assert str(policy) == text
+    assert parse_policy(f" {text.upper()} ") == policy
+    assert policy.cut == (3 if text == "cut-3" else None)
+    assert policy.saves_delta == text.startswith(("houlsby", "lora", "bitfit"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ful", r"--policy ful is not known: did you mean full\?"),
+        ("bitfitt", r"did you mean bitfit\?"),
+        ("houlby-64", r"did you mean houlsby-M\?"),
+        ("lroa-8", r"did you mean lora-R\?"),
+        ("frobnicate", "use full, none, layers, top-K"),
+        ("", "is not known: use full"),
+        ("top", "top needs a whole number, such as top-6"),
+        ("top-x", "top needs a whole number"),
+        ("top-1.5", "top needs a whole number"),
+        ("top-6+houlsby-4", "top needs a whole number"),
+        ("houlsby", "houlsby needs a whole number, such as houlsby-64"),
+        ("houlsby-0", "adapter size must be at least 1, not 0"),
+        ("houlsby--4", "adapter size must be at least 1, not -4"),
+        ("houlsby-4+top-6+full", "top needs a whole number"),
+        ("houlsby-4+houlsby-4", "together with top-K and full alone"),
+        ("houlsby-4+lora-4", "together with top-K and full alone"),
+        ("houlsby-4+cut-2", "together with top-K and full alone"),
+        ("houlsby-4+", "is not known"),
+        ("lora-0", "the rank must be at least 1, not 0"),
+        ("cut-0", "the number of layers must be at least 1, not 0"),
+        ("top--2", "the number of layers must be at least 0, not -2"),
+        ("top-99999999999", "top needs a whole number"),
+    ],
+)
+def test_a_wrong_text_is_one_sentence(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        parse_policy(text)
+    assert str(caught.value).startswith("--policy ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_policy_made_by_hand_is_checked_too() -> None:
+    rule: Any = "frobnicate"
+    with pytest.raises(ConfigError, match="--policy frobnicate is not known"):
+        Policy(rule)
+
+
+# ---- encoders that cannot
+
+
+@pytest.mark.parametrize("text", ["top-3", "cut-3", "houlsby-4+top-3"])
+def test_more_layers_than_there_are(text: str, tiny_bert: Path) -> None:
+    encoder = Encoder.load(str(tiny_bert))
+    before = encoder.fingerprint, list(encoder.model.state_dict())
+    with pytest.raises(
+        ConfigError, match=rf"--policy {text.replace('+', '.')}: .* has 2 layers, so K .* at most 2"
+    ):
+        encoder.tune(parse_policy(text), seed=0)
+    encoder.changed()
+    assert (encoder.fingerprint, list(encoder.model.state_dict())) == before, "nothing was changed"
+    encoder.tune(parse_policy("top-1"), seed=0)
+    with pytest.raises(EncoderError, match="is being tuned with --policy top-1: load it again"):
+        encoder.tune(parse_policy("full"), seed=0)
+
+
+def test_an_encoder_without_biases_has_no_bitfit(toy_encoder: Toy) -> None:
+    encoder = Encoder.load(str(toy_encoder("modernbert")))
+    with pytest.raises(ConfigError, match=r"--policy bitfit: .* has no biases; use top-0"):
+        encoder.tune(parse_policy("bitfit"), seed=0)
+
+
+def test_an_unknown_architecture_gets_no_adapters(tmp_path: Path) -> None:
+    from transformers import AutoModel, NomicBertConfig  # pyright: ignore[reportAttributeAccessIssue]
+
+    model = AutoModel.from_config(
+        NomicBertConfig(
+            num_hidden_layers=2, hidden_size=32, num_attention_heads=2, intermediate_size=48, vocab_size=50
+        )
+    )
+    with pytest.raises(
+        EncoderError, match=r"houlsby .* nomic_bert encoder .* works with albert, bert, .*lora-R"
+    ):
+        tuned(model, "houlsby-4")
+    assert count_trainable([tuned(model, "lora-2")])[0] > 0
+
+
+def test_lora_without_peft_is_one_sentence(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    encoder = Encoder.load(str(tiny_bert))
+    with pytest.raises(
+        BertvisionError, match=r"--policy lora-4 needs peft: .*pip install 'bertvision\[lora\]'"
+    ):
+        encoder.tune(parse_policy("lora-4"), seed=0)
+
+
+def test_albert_with_a_module_for_every_layer_can_be_cut() -> None:
+    from transformers import AutoModel
+
+    model = AutoModel.from_config(toy_config("albert", 50, num_hidden_groups=2))
+    tuned(model, "cut-1")
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert trained
+    assert all(name.startswith("encoder.albert_layer_groups.1.") for name in trained)
