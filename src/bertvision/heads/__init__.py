@@ -9,6 +9,7 @@ from bertvision.heads import attention_pooler as attention_pooler
 from bertvision.heads import biaffine as biaffine
 from bertvision.heads import cacnn as cacnn
 from bertvision.heads import cnn as cnn
+from bertvision.heads import digest as digest
 from bertvision.heads import head2toe as head2toe
 from bertvision.heads import inception as inception
 from bertvision.heads import label as label
@@ -20,7 +21,8 @@ from bertvision.heads import minbert as minbert
 from bertvision.heads import pooling as pooling
 from bertvision.heads import recurrent as recurrent
 from bertvision.heads import xception as xception
-from bertvision.heads.base import Geometry, Head, head_names, register
+from bertvision.heads.base import Geometry, Head, register
+from bertvision.heads.catalogue import head_names
 from bertvision.heads.cost import HeadCost, cost
 from bertvision.heads.files import load_head, save_head
 from bertvision.heads.spec import HeadSpec, parse_head

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertvision.errors import ConfigError
-from bertvision.heads.base import head_names, nearest
+from bertvision.heads import base
+from bertvision.heads.base import head_class, nearest
 from bertvision.heads.spec import HeadSpec, parse_head
 
-__all__ = ["CATALOGUE", "SETS", "CatalogueRow", "Origin", "expand", "find_row"]
+__all__ = ["CATALOGUE", "SETS", "CatalogueRow", "Origin", "expand", "find_row", "head_names"]
 
 Origin = Literal["exact", "reconstructed", "ours"]
 
@@ -135,6 +136,15 @@ SETS: dict[str, tuple[str, ...]] = {
 """Span heads that go by one name, for `fit --heads`."""
 
 
+def head_names() -> list[str]:
+    """Every registered head that a text alone can build: not one whose weights are partly found on data."""
+    return [name for name in base.head_names() if not _needs_data(name)]
+
+
+def _needs_data(name: str) -> bool:
+    return getattr(head_class(name), "needs_data", False)
+
+
 def expand(texts: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """(head, whether a set named it) of everything in `texts`, sets put in full."""
     for text in texts:
@@ -148,6 +158,11 @@ def expand(texts: Sequence[str]) -> Iterator[tuple[str, bool]]:
                 f"{name} is a set of heads and takes no options, not {text!r}: name its heads one by one"
             )
         if name not in known:
+            if any(name in (head, head.rsplit(".v", 1)[0]) for head in base.head_names()):
+                raise ConfigError(
+                    f"{name} is a head that is made from the data: train it with `bertvision finetune --policy cut-K "
+                    "--digest N`, not by its name"
+                )
             bare = sorted({*known} - {*head_names()})
             raise ConfigError(f"there is no head {name!r}: {nearest(name, [*SETS, *bare])}")
         yield text, False
