@@ -135,6 +135,26 @@ def test_adapters_stand_between_sub_layer_and_residual_sum(architecture: str, to
 
 
 @every_architecture
+def test_dropout_comes_before_the_adapter_where_there_is_one(architecture: str, toy_encoder: Toy) -> None:
+    """In training an adapter is given exact zeros, which only dropout makes.
+
+    The dropouts of ALBERT and ModernBERT are off by default, and DistilBERT has none behind its attention.
+    """
+    encoder = adapted(toy_encoder(architecture))
+    given: list[Tensor] = []
+    for adapter in adapters_of(encoder.model).values():
+        adapter.register_forward_hook(lambda _, args, __: given.append(args[0]))
+    encoder.model.train()
+    torch.manual_seed(0)
+    encoder.trainable_states(some_batch(encoder))
+    dropped = [bool((x == 0).any()) for x in given]
+    attention, feed_forward = {
+        "distilbert": (False, True), "albert": (False, False), "modernbert": (False, False),
+    }.get(architecture, (True, True))  # fmt: skip
+    assert dropped == [attention, feed_forward] * 2
+
+
+@every_architecture
 def test_loud_adapters_change_states_and_all_of_them_learn(architecture: str, toy_encoder: Toy) -> None:
     plain, encoder = (
         Encoder.load(str(toy_encoder(architecture))),
