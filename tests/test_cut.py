@@ -14,6 +14,7 @@ from toy import save_encoder
 
 from bertvision.data.squad import read_squad
 from bertvision.data.windows import WindowConfig, Windows, make_windows
+from bertvision.encoder import cut as cut_module
 from bertvision.encoder.batch import TokenBatch, collate
 from bertvision.encoder.cut import LowerEncoder, Top, check_cut, lower_encoder
 from bertvision.encoder.encoder import Encoder
@@ -270,12 +271,34 @@ def test_a_deep_copy_is_independent_and_can_change_its_precision(architecture: s
     assert not torch.equal(top(state, batch.mask)[-1], wanted[-1])
 
 
+def test_on_a_gpu_the_lower_half_is_cast_once_and_the_encoder_stays(
+    fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frozen copy in half precision, without the graphs that only a GPU has."""
+    encoder = fresh("mpnet")
+    batch = batch_of(encoder)
+    wanted = encoder.states(batch)[2][batch.mask]
+    lower = lower_encoder(encoder, 2)
+    monkeypatch.setattr(LowerEncoder, "state_dtype", torch.bfloat16)
+    monkeypatch.setattr(cut_module, "CapturedForward", lambda forward: forward)
+    before = {name: (p.data_ptr(), p.dtype) for name, p in encoder.model.named_parameters()}
+    (found,) = lower.layer_states(batch)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found[batch.mask].float(), wanted, rtol=0.1, atol=0.2)
+    assert {name: (p.data_ptr(), p.dtype) for name, p in encoder.model.named_parameters()} == before
+    with torch.no_grad():
+        encoder.model.embeddings.word_embeddings.weight += torch.randn(encoder.hidden)
+    assert torch.equal(lower.layer_states(batch)[0], found)
+    lower.changed()
+    assert not torch.equal(lower.layer_states(batch)[0], found)
+
+
 def test_the_lower_half_has_no_weights_of_its_own(fresh: Fresh) -> None:
     encoder = fresh("modernbert")
     lower, top = halves(encoder, 2)
     below, above = ({id(p) for p in module.parameters()} for module in (lower.model, top))
     everything = {id(p) for p in encoder.model.parameters()}
-    assert below | above == everything, "BERT's pooler apart, which has no states"
+    assert below | above == everything
     assert not below & above
     assert (lower.pad_id, lower.max_tokens) == (encoder.pad_id, encoder.max_tokens)
     assert (lower.state_dtype, lower.device) == (encoder.state_dtype, encoder.device)
