@@ -55,9 +55,11 @@ def run_command(encoder: Path, data: Path, out: Path) -> list[str]:
             "--fit.checkpoint-seconds", "0", "--feed.source", "memory"]  # fmt: skip
 
 
-# Times differ between two runs, and nothing else may; a source that is measured might.
+# Times and memory differ between two runs, and nothing else may; a source that is measured might.
 _TIMES = {
     "seconds",
+    "train_seconds",
+    "peak_bytes",
     "encode_seconds",
     "profile",
     "profiles",

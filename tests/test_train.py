@@ -212,7 +212,7 @@ def test_two_fractions_on_one_step_are_two_snapshots(tmp_path: Path, train: Spli
 
 
 def test_frozen_embeddings_stay_and_layers_move(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
-    folders, _ = finetuned(tmp_path, train, tiny_bert, freeze="embeddings", weight_decay=0.1)
+    folders, _ = finetuned(tmp_path, train, tiny_bert, policy="layers", weight_decay=0.1)
     before, after = load_file(tiny_bert / "model.safetensors"), weights(folders[0])
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert not any(name.startswith("embeddings.") for name in moved)

@@ -23,6 +23,7 @@ from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import ConfigError
 from bertvision.feed import Feed, FeedConfig, LiveFeed, open_feed
 from bertvision.feed.choose import Source
+from bertvision.feed.ranks import rank_and_world
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
 from bertvision.report.card import card
@@ -102,6 +103,8 @@ def run(config: RunConfig, *, command: str) -> dict[str, Any]:
     config = config.seeded()
     if not config.train or not config.dev:
         raise ConfigError("--train and --dev must both be given (or neither, which runs the demo)")
+    if rank_and_world()[1] > 1:
+        raise ConfigError("run works in one process: use finetune and fit, its stages, with several")
     zoo_members(config.fit)  # a mistyped head should fail now, not after the fine-tuning
     config.feed.reading.check_spans()
     began = time.monotonic()
@@ -207,6 +210,7 @@ class _Run:
             self.splits["train"],
             folder=self.out / "finetune",
             config=config,
+            feed=self.config.feed,
             overwrite=self.config.overwrite,
             tensorboard=self.config.tensorboard,
         )

@@ -2,30 +2,49 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalInt
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
+from bertvision.feed.batches import SourceConfig
 from bertvision.train.finetune import FinetuneConfig
+
+if TYPE_CHECKING:
+    from bertvision.encoder.encoder import Encoder
+    from bertvision.train.parallel import Parallel
+    from bertvision.train.splits import Split
+    from bertvision.train.stage import Stage
 
 __all__ = ["ARGS", "FinetuneArgs", "main"]
 
 
 @dataclass(frozen=True)
 class FinetuneArgs:
-    """Tune an encoder on questions, keeping snapshots at fractions of an epoch (--snapshots 0.3 1.0)."""
+    """Tune an encoder on questions, keeping snapshots at fractions of an epoch (--snapshots 0.3 1.0).
+
+    --policy says what of it trains; --compare runs several policies on the same data and prints one table.
+    """
 
     train: str
     """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train or a saved datasets folder."""
     out: Path
-    """Folder for the snapshots."""
+    """Folder for the snapshots; with --compare one folder a policy."""
     encoder: str = "embedded"
-    """embedded, a local folder in Hugging Face format, or a name on the Hub."""
+    """embedded, a local folder in Hugging Face format (or a snapshot's), or a name on the Hub."""
+    dev: str = ""
+    """Every snapshot is scored on it."""
+    compare: tuple[str, ...] = ()
+    """Policies to run one after another, such as full,top-6,houlsby-64,lora-16; needs --dev."""
+    inference: bool = False
+    """Also time the last snapshot on dev, as it is used later."""
     max_train_examples: OptionalInt = None
     """Take only the first so many questions."""
+    max_dev_examples: OptionalInt = None
+    """Take only the first so many dev questions."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
     precision: Precision = "auto"
@@ -36,6 +55,7 @@ class FinetuneArgs:
     """Write TensorBoard files beside metrics.jsonl."""
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
     finetune: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = field(default_factory=FinetuneConfig)
+    feed: SourceConfig = field(default_factory=SourceConfig)
     json: bool = False
     """Print the result as JSON."""
 
@@ -44,30 +64,98 @@ ARGS = FinetuneArgs
 
 
 def main(args: FinetuneArgs) -> None:
-    from bertvision import console
-    from bertvision.artifacts import check_output
-    from bertvision.encoder.encoder import Encoder
+    from bertvision.encoder.encoder import choose_device
     from bertvision.errors import ConfigError
-    from bertvision.train.finetune import tune
-    from bertvision.train.splits import load_split
+    from bertvision.train.parallel import Parallel
 
     if args.finetune.epochs == 0:
         raise ConfigError("--epochs 0 leaves nothing to do: give the length of the run")
+    for name, source in (("train", args.train), ("dev", args.dev)):
+        if source.startswith("store:"):
+            raise ConfigError(f"--{name} {source} has states and no tokens to tune on: name the data")
+    if args.compare:
+        from bertvision.cli.compare import compare_policies
+
+        compare_policies(args)
+        return
+    if args.inference and not args.dev:
+        raise ConfigError("--inference answers the questions of --dev: name it")
+    with Parallel.start(choose_device(args.device)) as parallel:
+        _finetune(args, parallel)
+
+
+def _finetune(args: FinetuneArgs, parallel: "Parallel") -> None:
+    from bertvision.artifacts import check_output
+    from bertvision.encoder.encoder import Encoder
+    from bertvision.feed import FeedConfig
+    from bertvision.feed.reading import EVERYTHING
+    from bertvision.train.finetune import tune
+    from bertvision.train.splits import load_split
+    from bertvision.train.zoo import encoder_reference
+
     check_output(args.out)
-    encoder = Encoder.load(args.encoder, device=args.device, precision=args.precision)
+    encoder = Encoder.load(encoder_reference(args.encoder)[0], device=args.device, precision=args.precision)
     train = load_split(args.train, encoder, args.windows, max_examples=args.max_train_examples)
+    dev = None
+    if args.dev:
+        dev = load_split(args.dev, encoder, args.windows, max_examples=args.max_dev_examples)
     stage, snapshots = tune(
         encoder,
         train,
         folder=args.out,
         config=args.finetune,
+        dev=dev,
+        feed=FeedConfig.of(args.feed, EVERYTHING),
         overwrite=args.overwrite,
         tensorboard=args.tensorboard,
+        parallel=parallel,
     )
-    if args.json:
-        console.emit_json(
-            {"snapshots": [str(path) for path in snapshots], "seconds": stage.seconds, **stage.results}
+    parallel.on_main(lambda: _tell(args, encoder, dev, stage, snapshots))
+
+
+def _tell(
+    args: FinetuneArgs, encoder: "Encoder", dev: "Split | None", stage: "Stage", snapshots: list[Path]
+) -> None:
+    """What the run gave, and the cards of its snapshots."""
+    from bertvision import console
+    from bertvision.artifacts import write_text
+    from bertvision.encoder.policy import counts_text
+    from bertvision.report.card import card
+    from bertvision.report.results import card_inputs, write_head_results
+    from bertvision.tasks.span.decode import DecodeConfig
+    from bertvision.tasks.span.logits import SpanLogits
+    from bertvision.train.compare import inference_seconds
+    from bertvision.train.scoring import score_system
+
+    results = dict(stage.results)
+    for folder in snapshots:
+        head = folder / "head"
+        if dev is not None:
+            logits = SpanLogits.load(head / "dev" / "logits.safetensors", dev.fingerprint)
+            scores = score_system([logits], dev, DecodeConfig())
+            write_head_results(head, {"dev": (scores, 0)}, dev=dev.data.name, decode=DecodeConfig())
+        write_text(head / "README.md", card(*card_inputs(head)))
+    if args.inference and dev is not None:
+        results["inference_seconds"] = inference_seconds(
+            snapshots[-1], dev, device=args.device, precision=args.precision
         )
+    if args.json:
+        found = {"snapshots": [str(path) for path in snapshots], "seconds": stage.seconds}
+        console.emit_json(results | found | {"scores": results["snapshots"]})
         return
+    console.emit(f"{results['policy']}: {counts_text(results['trainable'], results['parameters'])}")
+    rows: list[dict[str, Any]] = []
     for path in snapshots:
-        console.emit(f"{path}")
+        row = {"snapshot": str(path)}
+        if scored := results["snapshots"].get(path.name):
+            row |= {"EM": f"{scored['exact']:.1f}", "F1": f"{scored['f1']:.1f}"}
+            row |= {"tuned F1": f"{scored['tuned_f1']:.1f}"}
+        rows.append(row)
+    if dev is None:
+        for row in rows:
+            console.emit(row["snapshot"])
+    else:
+        for line in columns(rows, terminal_width(), texts=("snapshot",), optional=("EM",)):
+            console.emit(line)
+    if "inference_seconds" in results:
+        console.emit(f"answering dev took {results['inference_seconds']:.2f} s")

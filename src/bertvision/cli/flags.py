@@ -23,8 +23,8 @@ OptionalFloat = Annotated[float | None, tyro.conf.arg(metavar="FLOAT")]
 OptionalText = Annotated[str | None, tyro.conf.arg(metavar="STR")]
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
 
-_NUMBERS = ("snapshots", "seeds", "layers")
-"""Flags with several numbers: a comma separates them as well as a space."""
+_LISTS = ("snapshots", "seeds", "layers", "compare")
+"""Flags with several values: a comma separates them as well as a space."""
 
 
 def parse(module: ModuleType, words: list[str], *, prog: str) -> Any:
@@ -87,7 +87,7 @@ def _split_lists(words: list[str]) -> list[str]:
 
 
 def _split(text: str, flag: str) -> list[str]:
-    if flag in _NUMBERS:
+    if flag in _LISTS:
         return [part for part in text.split(",") if part] or [text]
     if flag == "heads":
         # A comma behind a colon belongs to the head's options; before one it can only stand between heads.

@@ -93,7 +93,7 @@ class Encoder:
         self._frozen: CapturedForward | None = None
         accepts = inspect.signature(model.forward).parameters
         has_types = (getattr(model.config, "type_vocab_size", 0) or 0) > 1
-        self._passes_types = has_types and "token_type_ids" in accepts
+        self.passes_types = has_types and "token_type_ids" in accepts
 
     @classmethod
     def load(cls, name: str, *, device: str = "auto", precision: Precision = "auto") -> "Encoder":
@@ -237,7 +237,7 @@ class Encoder:
 
     def _forward(self, model: Any, batch: TokenBatch) -> tuple[Float[Tensor, "B T H"], ...]:
         inputs = {"input_ids": batch.ids, "attention_mask": batch.mask.long()}
-        if self._passes_types:
+        if self.passes_types:
             inputs["token_type_ids"] = batch.types
         # The last entry is the state after the final norm; it matters for pre-norm encoders.
         return model(**inputs, output_hidden_states=True).hidden_states

@@ -6,6 +6,7 @@ A starts uniform in +-1/sqrt(in), B at 0, so that a fresh LoRA does nothing. pef
 imported only here: afterwards W + s B A is a plain weight again (`merge_lora`, `add_lora`), which costs nothing.
 """
 
+import importlib.util
 import math
 import warnings
 from collections.abc import Mapping
@@ -17,21 +18,34 @@ from torch import Tensor, nn
 from bertvision.encoder.stack import layers_of
 from bertvision.errors import ConfigError
 
-__all__ = ["LORA_SCALE", "add_lora", "inject_lora", "lora_parameters", "lora_tensors", "merge_lora"]
+__all__ = [
+    "LORA_SCALE",
+    "add_lora",
+    "check_peft",
+    "inject_lora",
+    "lora_parameters",
+    "lora_tensors",
+    "merge_lora",
+]
 
 LORA_SCALE = 2.0
 """s above: alpha is twice the rank."""
 _NAME = "default"
 
 
-def inject_lora(model: Any, rank: int, *, seed: int) -> None:
-    """Replace the linear modules inside the layers by peft's; equal seeds give equal matrices."""
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
+def check_peft(rank: int) -> None:
+    """Refuse training where peft is not installed; it takes seconds to import, so it is only looked for."""
+    if importlib.util.find_spec("peft") is None:
         raise ConfigError(
             f"--policy lora-{rank} needs peft: run `pip install 'bertvision[lora]'`, or use houlsby-64"
-        ) from error
+        )
+
+
+def inject_lora(model: Any, rank: int, *, seed: int) -> None:
+    """Replace the linear modules inside the layers by peft's; equal seeds give equal matrices."""
+    check_peft(rank)
+    from peft import LoraConfig, inject_adapter_in_model
+
     inside = {id(m) for layer in layers_of(model) for m in layer.modules() if isinstance(m, nn.Linear)}
     names = [name for name, module in model.named_modules() if id(module) in inside]
     config = LoraConfig(r=rank, lora_alpha=round(LORA_SCALE * rank), lora_dropout=0.0, target_modules=names)

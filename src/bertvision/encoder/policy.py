@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from bertvision.encoder.houlsby import adapters_of, insert_adapters
-from bertvision.encoder.lora import inject_lora, lora_parameters
+from bertvision.encoder.lora import check_peft, inject_lora, lora_parameters
 from bertvision.encoder.stack import (
     embeddings_of,
     final_norm_of,
@@ -34,7 +34,16 @@ from bertvision.encoder.stack import (
 )
 from bertvision.errors import ConfigError
 
-__all__ = ["Policy", "apply_policy", "count_trainable", "parse_policy", "trainable_text"]
+__all__ = [
+    "Policy",
+    "apply_policy",
+    "check_policy",
+    "count_trainable",
+    "counts_text",
+    "parse_policy",
+    "short_count",
+    "trainable_text",
+]
 
 Rule = Literal["full", "none", "layers", "top", "cut", "lora", "bitfit"]
 _NUMBERED = ("top", "cut", "lora")
@@ -117,7 +126,7 @@ def _number(word: str, rule: str, text: str) -> int:
 
 def apply_policy(model: Any, policy: Policy, *, seed: int, name: str) -> None:
     """Insert what the policy inserts and let nothing but its parameters train; `name` is for messages."""
-    _check(model, policy, name)
+    check_policy(model, policy, name=name)
     if policy.rule == "lora":
         inject_lora(model, policy.number, seed=seed)
     if policy.adapter is not None:
@@ -127,8 +136,10 @@ def apply_policy(model: Any, policy: Policy, *, seed: int, name: str) -> None:
         parameter.requires_grad_(True)
 
 
-def _check(model: Any, policy: Policy, name: str) -> None:
-    """Refuse, before anything is changed, what this model cannot do."""
+def check_policy(model: Any, policy: Policy, *, name: str) -> None:
+    """Refuse, before anything is changed, what this model (or this installation) cannot do."""
+    if policy.rule == "lora":
+        check_peft(policy.number)
     if adapters_of(model) and (policy.adapter is not None or policy.rule == "lora"):
         raise ConfigError(
             f"--policy {policy}: {name} has adapters already; tune the encoder it was made from"
@@ -189,13 +200,18 @@ def count_trainable(modules: Iterable[nn.Module]) -> tuple[int, int]:
 
 def trainable_text(modules: Iterable[nn.Module]) -> str:
     """`trainable 2.42 M of 110.7 M (2.2 %)`."""
-    trainable, total = count_trainable(modules)
+    return counts_text(*count_trainable(modules))
+
+
+def counts_text(trainable: int, total: int) -> str:
+    """The same of counts."""
     share = 100 * trainable / max(total, 1)
     percent = f"{share:.0f}" if share >= 9.95 else f"{share:.2g}"
-    return f"trainable {_short(trainable)} of {_short(total)} ({percent} %)"
+    return f"trainable {short_count(trainable)} of {short_count(total)} ({percent} %)"
 
 
-def _short(count: int) -> str:
+def short_count(count: int) -> str:
+    """`2.42 M`."""
     for letter, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= size * 0.9995:
             value = count / size

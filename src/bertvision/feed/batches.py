@@ -145,11 +145,11 @@ def call_tokens(encoder: Encoder, configured: int) -> int:
     return max(16_384, min(131_072, fitting))
 
 
-def widths(encoder: Encoder, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def widths(encoder: Encoder, lengths: NDArray[np.int64], *, multiple: int = _GPU_WIDTH) -> NDArray[np.int64]:
     """(W,) how wide a batch is whose longest window this is; never wider than the longest of all."""
     if encoder.device.type != "cuda":
         return lengths
-    return np.minimum(-(-lengths // _GPU_WIDTH) * _GPU_WIDTH, lengths.max(initial=1))
+    return np.minimum(-(-lengths // multiple) * multiple, lengths.max(initial=1))
 
 
 class Feed(ABC):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bertvision.store.plan import SHARD_TOKENS, tokens_cut
 
-__all__ = ["HEAD_RUN", "cut_by_tokens", "epoch_batches", "group_calls", "head_batches"]
+__all__ = ["HEAD_RUN", "balanced_order", "cut_by_tokens", "epoch_batches", "group_calls", "head_batches"]
 
 _POOL = 64
 """Batches whose windows are sorted among themselves: enough to find neighbours, few enough to stay shuffled."""
@@ -25,16 +25,46 @@ _WASTE = 1.15
 
 
 def epoch_batches(
-    lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int, run: int = 1
+    lengths: NDArray[np.int64],
+    batch_size: int,
+    *,
+    seed: int,
+    epoch: int,
+    run: int = 1,
+    classes: NDArray[np.int64] | None = None,
+    tokens: int = 0,
 ) -> list[NDArray[np.int64]]:
     """Shuffled training batches of one epoch, each of windows of similar length.
 
-    `run` neighbouring batches of similar length stay together, so that one encoder call can serve them all.
+    `run` neighbouring batches of similar length stay together, so that one encoder call can serve them all. With
+    `classes` (W,) the classes come equally often (see `balanced_order`). With `tokens` a batch has as many windows as
+    fit into so many padded tokens, and `batch_size` only says how large the pools are that it is cut from.
     """
     rng = np.random.default_rng([seed, epoch])
-    order = rng.permutation(len(lengths))
-    batches = [batch for pool in _pools(lengths, order, batch_size) for batch in pool]
+    order = rng.permutation(len(lengths)) if classes is None else balanced_order(classes, rng)
+    if not tokens:
+        return _shuffled([b for pool in _pools(lengths, order, batch_size) for b in pool], run, rng)
+    batches: list[NDArray[np.int64]] = []
+    for begin in range(0, len(order), _POOL * batch_size):
+        pool = order[begin : begin + _POOL * batch_size]
+        batches += [pool[call] for call in cut_by_tokens(lengths[pool], tokens)]
     return _shuffled(batches, run, rng)
+
+
+def balanced_order(classes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """(W,) as many windows as there are, in random order, every class equally often.
+
+    A rare class goes round several times before any of its windows comes once more; of a frequent one some windows
+    wait for another epoch.
+    """
+    present = np.unique(classes)
+    order = []
+    for i, one in enumerate(present):
+        members = np.flatnonzero(classes == one)
+        count = len(classes) // len(present) + (i < len(classes) % len(present))
+        rounds = [rng.permutation(members) for _ in range(-(-count // len(members)))]
+        order.append(np.concatenate([np.zeros(0, np.int64), *rounds])[:count])
+    return rng.permutation(np.concatenate([np.zeros(0, np.int64), *order]))
 
 
 def head_batches(

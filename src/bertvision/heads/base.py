@@ -66,6 +66,9 @@ class Head(nn.Module, ABC):
     """Heads of equal shape may run as one batched computation (torch.func.vmap): no buffer is written in
     `forward` and no value decides what is computed."""
 
+    last_only: ClassVar[bool] = False
+    """Reads states[-1] and no other, so that an encoder in training need not hand out the rest."""
+
     checkpoint: bool = False
     """Set while fitting where not even one window's activations fit into memory: a head that can should recompute
     them in the backward pass instead of keeping them."""

@@ -27,6 +27,7 @@ class LastState(Head):
     """states[-1] -> Linear(H, C)."""
 
     stackable = True
+    last_only = True
 
     def __init__(self, config: LastStateConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
@@ -58,6 +59,7 @@ class LastStateMLP(Head):
     """states[-1] -> Linear(H, h) -> GELU -> Linear(h, C), as many parameters as an adapter."""
 
     stackable = True
+    last_only = True
 
     def __init__(self, config: LastStateMLPConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)

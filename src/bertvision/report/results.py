@@ -243,7 +243,9 @@ def _finetune(settings: dict[str, Any], stage: Stage | None) -> dict[str, Any] |
         return None
     names = ("lr", "schedule", "warmup", "batch_size", "epochs", "seed", "weight_decay")
     told = {
-        "frozen": settings["freeze"],
+        "policy": stage.results["policy"],
+        "trainable": stage.results["trainable"],
+        "parameters": stage.results["parameters"],
         "seconds": stage.seconds,
         "tokens_per_second": stage.results["tokens_per_second"],
     }

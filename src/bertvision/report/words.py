@@ -186,10 +186,9 @@ def schedule(finetune: Mapping[str, Any] | None, snapshot: Any = None) -> str:
         said.append(f"warm-up {plain(finetune['warmup'])}")
     if finetune.get("batch_size") is not None:
         said.append(f"batch {plain(finetune['batch_size'])}")
-    frozen = finetune.get("frozen")
-    if frozen and frozen != "nothing":
-        names = ", ".join(map(str, frozen)) if isinstance(frozen, list | tuple) else str(frozen)
-        said.append(f"frozen: {names}")
+    policy = finetune.get("policy")
+    if policy and policy != "full":
+        said.append(f"policy {policy}")
     # A line may break after a plain hyphen, which would part 1.5e- from its 4.
     return re.sub(r"(\de)-(?=\d)", "\\1\u2011", ", ".join(said))
 

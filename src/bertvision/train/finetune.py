@@ -1,47 +1,66 @@
-"""Fine-tune an encoder with a linear span head, in one continuous run, with snapshots on the way.
+"""Fine-tune an encoder with a head, in one continuous run, with snapshots on the way.
 
-A snapshot is the encoder at a fraction of an epoch: `snapshot-0.3/` holds `encoder/` (Hugging Face format) and
-`head/` (its own output layer, a head like any other).
+A policy (encoder/policy.py) says what of the encoder trains. A snapshot is the encoder at a fraction of an epoch:
+`snapshot-0.3/` holds `encoder/` (Hugging Face format, or a delta of its base) and `head/` (its own output layer, a head
+like any other, with its logits on dev where there is a dev set).
+
+Under `cut-K` the layers below the cut are an encoder of their own whose one state a feed keeps or computes
+(encoder/cut.py), and a step costs the layers above alone.
 """
 
 import logging
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor
 
 from bertvision.artifacts import atomic_folder
 from bertvision.config import to_mapping
 from bertvision.console import progress
-from bertvision.data.windows import Windows
-from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.policy import check_policy, parse_policy
 from bertvision.errors import ConfigError, TrainingError
-from bertvision.feed.plan import epoch_batches
-from bertvision.heads.base import Geometry, Head
+from bertvision.feed import FeedConfig
+from bertvision.heads.base import check_task, head_class
 from bertvision.heads.files import save_head
 from bertvision.heads.spec import parse_head
-from bertvision.tasks.span.loss import span_loss
+from bertvision.train.batching import Batching
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.log import MetricsLog
-from bertvision.train.optim import OptimConfig, learning_rate, make_optimizer, update
+from bertvision.train.memory import begin_peak, peak_bytes
+from bertvision.train.optim import OptimConfig, learning_rate
+from bertvision.train.parallel import ALONE, Parallel
+from bertvision.train.scoring import score_snapshot
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
+from bertvision.train.tuning import Tuning
 
 __all__ = ["FinetuneConfig", "finetune", "snapshot_name", "tune"]
 
 logger = logging.getLogger(__name__)
+
+_NAMED = 8
+"""Questions of a broken batch that are named."""
 
 
 @dataclass(frozen=True)
 class FinetuneConfig(OptimConfig):
     """How the encoder is tuned before heads are fitted on it."""
 
+    policy: str = "full"
+    """What trains beside the head: full, none, layers (not the embeddings), top-K (K layers and all norms), cut-K
+    (K layers, nothing below is computed again), houlsby-M, houlsby-M+top-K, lora-R, bitfit."""
+    head: str = "last_state"
+    """The head that trains with the encoder, as `fit --heads` takes one."""
+    digest: int = 64
+    """With cut-K and a head over all layers: numbers a token that tell of the layers below the cut, 1 to 64."""
     lr: float = 5e-5
     """Highest learning rate."""
     schedule: Literal["constant", "linear"] = "linear"
@@ -56,10 +75,16 @@ class FinetuneConfig(OptimConfig):
     """Fractions of an epoch at which the encoder is kept, such as 0.3,1.0; the end is always kept."""
     batch_size: int = 16
     """Windows per step."""
+    batch_tokens: int = 0
+    """Tokens per step, pads included, instead of windows: many short ones or few long ones; 0 = by windows."""
     accumulate: int = 1
     """Cut each batch into this many encoder calls; the step stays the same, memory shrinks."""
-    freeze: Literal["nothing", "embeddings"] = "nothing"
-    """embeddings = leave the embedding tables as they are."""
+    checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: less memory, a third more time."""
+    sampling: Literal["natural", "balanced"] = "natural"
+    """balanced = windows with and without an answer come equally often."""
+    shard: bool = False
+    """With several processes: share out the encoder's weights among them (FSDP), for encoders no device holds whole."""
     log_every: int = 10
     """Steps between two lines of metrics.jsonl."""
     checkpoint_seconds: float = 60.0
@@ -67,6 +92,9 @@ class FinetuneConfig(OptimConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        policy = parse_policy(self.policy)
+        spec = parse_head(self.head)
+        check_task(head_class(spec.name), "span")
         if not (self.epochs >= 0 and math.isfinite(self.epochs)):
             raise ConfigError(f"--epochs of fine-tuning must be finite and not negative, not {self.epochs}")
         if self.log_every < 1:
@@ -82,6 +110,21 @@ class FinetuneConfig(OptimConfig):
                 f"--batch-size {self.batch_size} of fine-tuning must be at least 1 and --accumulate "
                 f"{self.accumulate} between 1 and the batch size"
             )
+        if self.batch_tokens < 0:
+            raise ConfigError(f"--batch-tokens must not be negative, not {self.batch_tokens}")
+        if not 1 <= self.digest <= 64:
+            raise ConfigError(f"--digest must be from 1 to 64 numbers a token, not {self.digest}")
+        if self.shard and policy.cut is not None:
+            raise ConfigError(f"--shard and --policy {policy} cannot go together: leave one of them out")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide a result."""
+        settings = to_mapping(self)
+        for name in ("checkpoint_seconds", "log_every", "shard"):
+            settings.pop(name)
+        settings["policy"] = str(parse_policy(self.policy))
+        return settings
 
 
 def tune(
@@ -90,27 +133,34 @@ def tune(
     *,
     folder: Path,
     config: FinetuneConfig,
+    dev: Split | None = None,
+    feed: FeedConfig | None = None,
     overwrite: bool = False,
     tensorboard: bool = False,
+    parallel: Parallel = ALONE,
 ) -> tuple[Stage, list[Path]]:
-    """Fine-tune in `folder`, reusing or continuing what is there; returns the stage and the snapshots."""
-    settings = to_mapping(config)
-    for name in ("checkpoint_seconds", "log_every"):  # these change no result
-        settings.pop(name)
+    """Fine-tune in `folder`, reusing or continuing what is there; returns the stage and the snapshots.
+
+    Snapshots are scored on `dev` where there is one; `feed` says where states at a cut come from.
+    """
     key = {
         "encoder": encoder.fingerprint,
         "train": train.fingerprint,
-        "finetune": settings,
+        "finetune": config.identity,
         "arithmetic": [encoder.device.type, encoder.precision],
-    }
-    stage = Stage(folder, key, overwrite=overwrite)
-    about = {
-        "task": "span",
-        "windows": to_mapping(train.config),
-        "fit": settings,
-        "encoder": {"name": encoder.name},
-    }
-    return stage, finetune(encoder, train.windows, config, stage, about=about, tensorboard=tensorboard)
+    } | ({"dev": dev.fingerprint} if dev else {})
+    check_policy(encoder.model, parse_policy(config.policy), name=encoder.name)  # before anything is written
+    stage = Stage(folder, key, overwrite=overwrite, parallel=parallel)
+    return stage, finetune(
+        encoder,
+        train,
+        config,
+        stage,
+        dev=dev,
+        feed=feed or FeedConfig(),
+        tensorboard=tensorboard,
+        parallel=parallel,
+    )
 
 
 def snapshot_name(fraction: float) -> str:
@@ -119,108 +169,209 @@ def snapshot_name(fraction: float) -> str:
 
 def finetune(
     encoder: Encoder,
-    windows: Windows,
+    train: Split,
     config: FinetuneConfig,
     stage: Stage,
     *,
-    about: dict[str, Any],
+    dev: Split | None = None,
+    feed: FeedConfig,
     tensorboard: bool = False,
+    parallel: Parallel = ALONE,
 ) -> list[Path]:
     """Train `encoder` in place; returns the snapshot folders in order. Goes on where a killed run stopped."""
-    per_epoch = math.ceil(len(windows) / config.batch_size)
-    total = max(1, round(config.epochs * per_epoch))
-    # On little data two fractions may fall on one step; each gets its folder all the same.
-    marks = {f: max(1, round(f * per_epoch)) for f in sorted({*config.snapshots, config.epochs})}
-    folders = [stage.folder / snapshot_name(f) for f in marks]
-    if stage.done:
-        return folders
-    torch.manual_seed(config.seed)
-    encoder.model.to(encoder.device)  # a frozen one may be parked elsewhere
-    head = parse_head("last_state").build(Geometry(encoder.num_states, encoder.hidden), seed=config.seed)
-    head.to(encoder.device)
-    if config.freeze == "embeddings":
-        encoder.freeze_embeddings()
-    modules = {"encoder": encoder.model, "head": head}
-    optimizer = make_optimizer(modules.values(), config)
-    step, lines = _resume(stage, modules, optimizer)
-    log = MetricsLog(stage.metrics, keep=lines, tensorboard=tensorboard)
-    saved = time.monotonic()
-    with progress("fine-tune", total, unit="steps", done=step) as bar:
-        while step < total:
-            epoch = step // per_epoch
-            batches = epoch_batches(windows.lengths, config.batch_size, seed=config.seed, epoch=epoch)
-            for indices in batches[step % per_epoch :]:
-                lr = learning_rate(config, step, total)
-                loss = _step(encoder, head, windows, indices, config)
-                update(optimizer, config, lr=lr)
-                step += 1
-                bar.advance()
-                if step % config.log_every == 0 or step == total:
-                    value = _finite(loss, step)
-                    bar.tell(loss=value, lr=lr)
-                    record = {"step": step, "epoch": step / per_epoch, "loss": value, "lr": lr}
-                    log.write(record, step=step, group="finetune")
-                for fraction in [f for f, mark in marks.items() if mark == step]:
-                    _finite(loss, step)
-                    folder = stage.folder / snapshot_name(fraction)
-                    _snapshot(encoder, head, folder, about | {"fraction": fraction})
-                if step < total and time.monotonic() - saved >= config.checkpoint_seconds:
-                    _finite(loss, step)
-                    where = {"step": step, "lines": log.lines, "seconds": stage.seconds}
-                    save_checkpoint(stage.checkpoint, modules, {"all": optimizer}, progress=where)
-                    saved = time.monotonic()
-                if step == total:
-                    break
-    log.close()
-    encoder.model.eval().requires_grad_(False)
-    stage.finish({"steps": total, "tokens_per_second": config.epochs * windows.num_tokens / stage.seconds})
-    return folders
+    run = _Run(encoder, train, config, stage, dev, parallel)
+    if not stage.done:
+        run.begin(feed, tensorboard)
+        run.go()
+    return [stage.folder / snapshot_name(fraction) for fraction in run.marks]
 
 
-def _resume(stage: Stage, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer) -> tuple[int, int]:
-    """Go on from the stage's checkpoint where there is one; the steps done, and the lines of metrics written."""
-    if not stage.checkpoint.exists():
-        return 0, 0
-    where, _ = load_checkpoint(stage.checkpoint, modules, {"all": optimizer})
-    stage.went_on(where["seconds"])
-    logger.info("fine-tuning goes on at step %d", where["step"])
-    return where["step"], where["lines"]
+class _Run:
+    """One run: where it stands, its losses that nobody read yet, and what its snapshots scored."""
 
-
-def _step(
-    encoder: Encoder, head: Head, windows: Windows, indices: np.ndarray, config: FinetuneConfig
-) -> torch.Tensor:
-    """Gradients of one batch's mean loss, in `accumulate` calls."""
-    encoder.model.train()
-    head.train()
-    total = torch.zeros((), device=encoder.device)
-    for part in np.array_split(indices, min(config.accumulate, len(indices))):
-        batch = collate(windows, part, pad_id=encoder.pad_id, device=encoder.device)
-        labels = torch.from_numpy(windows.labels[part].astype(np.int64)).to(encoder.device)
-        states = encoder.trainable_states(batch)
-        with encoder.autocast():
-            logits = head(states, batch.mask)
-        loss = span_loss(logits, batch.mask, labels, reduction="sum") / len(indices)
-        loss.backward()
-        total += loss.detach()
-    return total
-
-
-def _finite(loss: torch.Tensor, step: int) -> float:
-    value = float(loss)
-    if not math.isfinite(value):
-        raise TrainingError(
-            f"the loss became {value} at step {step} of fine-tuning: lower --lr of fine-tuning"
+    def __init__(
+        self,
+        encoder: Encoder,
+        train: Split,
+        config: FinetuneConfig,
+        stage: Stage,
+        dev: Split | None,
+        parallel: Parallel,
+    ) -> None:
+        self.encoder, self.train, self.config = encoder, train, config
+        self.stage, self.dev, self.parallel = stage, dev, parallel
+        self.plan = Batching(
+            train.windows,
+            batch_size=config.batch_size,
+            tokens=config.batch_tokens,
+            balanced=config.sampling == "balanced",
+            seed=config.seed,
+            epochs=config.epochs,
         )
-    return value
+        # On little data two fractions may fall on one step; each gets its folder all the same.
+        self.marks = {f: self.plan.step_of(f) for f in sorted({*config.snapshots, config.epochs})}
+        self.total = self.plan.step_of(config.epochs)
+        self.step = 0
+        self.kept: int | None = None
+        """Step of the last checkpoint."""
+        self.unread: list[tuple[int, NDArray[np.int64], Tensor]] = []
+        """Steps, their windows and losses, which may still be on the device."""
+        self.loss = math.nan
+        self.scores: dict[str, dict[str, float]] = {}
+        self.aside = 0.0
+        """Seconds that snapshots and their scores took."""
 
+    def begin(self, feed: FeedConfig, tensorboard: bool) -> None:
+        """Make what trains, and go on from a checkpoint where there is one."""
+        begin_peak(self.encoder.device)
+        torch.manual_seed(self.config.seed + self.parallel.rank)
+        self.tuning = Tuning(self.encoder, self.train, self.config, self.stage, feed, self.parallel)
+        if self.parallel.main:
+            logger.info("%s: %s", self.config.policy, self.tuning.trainable_text)
+        lines = 0
+        if self.stage.resumes:
+            where, _ = load_checkpoint(self.stage.checkpoint, *self.tuning.state, parallel=self.parallel)
+            self.tuning.refresh()
+            self.step = self.kept = where["step"]
+            self.scores, self.aside, lines = where["scores"], where["aside"], where["lines"]
+            self.stage.went_on(where["seconds"])
+            logger.info("fine-tuning goes on at step %d", self.step)
+        self.log = MetricsLog(
+            self.stage.metrics, keep=lines, tensorboard=tensorboard, main=self.parallel.main
+        )
 
-def _snapshot(encoder: Encoder, head: Head, folder: Path, about: dict[str, Any]) -> None:
-    if not all(bool(p.isfinite().all()) for module in (encoder.model, head) for p in module.parameters()):
-        raise TrainingError(f"the weights of {folder.name} are not finite: lower --lr of fine-tuning")
-    encoder.changed()
-    encoder_about = about.get("encoder", {}) | {"path": "../encoder", "fingerprint": encoder.fingerprint}
-    with atomic_folder(folder) as temporary:
-        encoder.save(temporary / "encoder")
-        (temporary / "head").mkdir()
-        save_head(head, temporary / "head", about=about | {"encoder": encoder_about, "label": folder.name})
+    def go(self) -> None:
+        """All steps that are left."""
+        saved = time.monotonic()
+        with progress("fine-tune", self.total, unit="steps", done=self.step) as bar:
+            for indices, parts in self._batches():
+                lr = learning_rate(self.config, self.step, self.total)
+                self.tuning.steps.prepare(self.step, self.total, lr)
+                losses = [
+                    self.tuning.steps.backward(inputs, weight / len(indices), part=number)
+                    for number, (inputs, weight) in enumerate(parts)
+                ]
+                self.tuning.steps.update()
+                self.step += 1
+                self.unread.append((self.step, indices, torch.stack(losses).sum()))
+                bar.advance()
+                if self.encoder.device.type == "cpu":  # nothing has to be waited for
+                    self._read_losses()
+                if self.step % self.config.log_every == 0 or self.step == self.total:
+                    self._read_losses()
+                    bar.tell(loss=self.loss, lr=lr)
+                    epoch = self.plan.epochs_done(self.step)
+                    record = {"step": self.step, "epoch": epoch, "loss": self.loss, "lr": lr}
+                    self.log.write(record, step=self.step, group="finetune")
+                for fraction in [f for f, mark in self.marks.items() if mark == self.step]:
+                    self._read_losses()
+                    self._snapshot(fraction)
+                due = time.monotonic() - saved >= self.config.checkpoint_seconds
+                if self.step < self.total and self.parallel.share(due):
+                    self._checkpoint()
+                    saved = time.monotonic()
+        self.log.close()
+        self._end()
+
+    def _batches(self) -> Iterator[tuple[NDArray[np.int64], list[tuple[Any, float]]]]:
+        """Batches from here to the end: their windows, and what this process reads of them, in parts with weights."""
+        while self.step < self.total:
+            epoch, begin = self.plan.place(self.step)
+            batches = self.plan.epoch(epoch)[begin : begin + self.total - self.step]
+            cut = [np.array_split(b, min(self.config.accumulate, len(b))) for b in batches]
+            shares = [[self.parallel.part(piece) for piece in pieces] for pieces in cut]
+            stream = self.tuning.source.stream([share.indices for own in shares for share in own])
+            for indices, own in zip(batches, shares, strict=True):
+                yield indices, [(next(stream), share.weight) for share in own]
+
+    def _read_losses(self) -> None:
+        """Look at the losses of the steps since the last time; one that is no number ends the run."""
+        if not self.unread:
+            return
+        losses = torch.stack([loss for _, _, loss in self.unread]).float()
+        self.parallel.sum_([losses])
+        for (step, indices, _), value in zip(self.unread, losses.tolist(), strict=True):
+            if not math.isfinite(value):
+                raise TrainingError(self._broken(step, indices, value))
+            self.loss = value
+        self.unread.clear()
+
+    def _broken(self, step: int, indices: NDArray[np.int64], value: float) -> str:
+        examples = self.train.data.examples
+        numbers = dict.fromkeys(self.train.windows.example[indices].tolist())
+        named = [examples[i].id if examples else f"number {i}" for i in numbers]
+        more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+        where = f"on the questions {', '.join(named[:_NAMED])}{more}"
+        kept = "no checkpoint was written before"
+        if self.kept is not None:
+            kept = f"the last good checkpoint, of step {self.kept}, is kept in {self.stage.folder}"
+        return f"the loss became {value} at step {step} of fine-tuning {where}: lower --lr of fine-tuning ({kept})"
+
+    def _checkpoint(self) -> None:
+        self._read_losses()
+        where = {
+            "step": self.step,
+            "lines": self.log.lines,
+            "seconds": self.stage.seconds,
+            "scores": self.scores,
+            "aside": self.aside,
+        }
+        modules, optimizers = self.tuning.state
+        save_checkpoint(self.stage.checkpoint, modules, optimizers, progress=where, parallel=self.parallel)
+        self.kept = self.step
+
+    def _snapshot(self, fraction: float) -> None:
+        """Keep the encoder and its head, and score them where there is a dev set."""
+        began = time.monotonic()
+        encoder, head = self.tuning.whole()
+        folder = self.stage.folder / snapshot_name(fraction)
+
+        def keep() -> dict[str, float] | None:
+            if not all(bool(p.isfinite().all()) for m in (encoder.model, head) for p in m.parameters()):
+                raise TrainingError(f"the weights of {folder.name} are not finite: lower --lr of fine-tuning")
+            encoder.changed()
+            about = {
+                "task": "span",
+                "windows": to_mapping(self.train.config),
+                "fit": self.config.identity,
+                "encoder": {
+                    "name": self.encoder.name,
+                    "path": "../encoder",
+                    "fingerprint": encoder.fingerprint,
+                },
+                "fraction": fraction,
+                "label": folder.name,
+            }
+            with atomic_folder(folder) as temporary:
+                encoder.save(temporary / "encoder")
+                (temporary / "head").mkdir()
+                save_head(head, temporary / "head", about=about)
+            if self.dev is None:
+                return None
+            return score_snapshot(encoder.copy(), head, self.dev, folder / "head")
+
+        found = self.parallel.on_main(keep)
+        if found is not None:
+            self.scores[folder.name] = found
+            record = {"step": self.step, "epoch": self.plan.epochs_done(self.step), "snapshot": folder.name}
+            self.log.write(record | found, step=self.step, group="dev")
+        self.aside += time.monotonic() - began
+
+    def _end(self) -> None:
+        peak = peak_bytes(self.encoder.device)
+        self.encoder.model.eval().requires_grad_(False)
+        seconds = max(self.stage.seconds - self.aside, 1e-9)
+        trainable, total = self.tuning.counts
+        self.stage.finish(
+            {
+                "steps": self.total,
+                "policy": self.config.identity["policy"],
+                "trainable": trainable,
+                "parameters": total,
+                "train_seconds": seconds,
+                "tokens_per_second": self.plan.tokens_of(self.total) / seconds,
+                "peak_bytes": peak,
+                "states": self.stage.choices.get("states at the cut"),
+                "snapshots": self.scores,
+            }
+        )

@@ -16,6 +16,8 @@ from bertvision.errors import ConfigError
 __all__ = ["OptimConfig", "apply_gradients", "learning_rate", "make_optimizer", "set_rate", "update"]
 
 _MOMENTUM = 0.9
+_LATE = 1e6
+"""A count of steps at which Adam's corrections 1 - beta^t are 1 in every bit, and float32 still counts on."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,10 @@ class OptimConfig:
     """Part of all steps over which the rate rises from zero."""
     weight_decay: float = 0.0
     """Decoupled weight decay of matrices; biases and norms are never decayed."""
+    bias_correction: bool = True
+    """Divide Adam's moments by what they lack in the first steps; BERT's own AdamW did not."""
+    eps: float = 1e-8
+    """Added to Adam's divisor; BERT's own AdamW had 1e-6."""
     clip: float = 1.0
     """Largest norm of the whole gradient; 0 = no clipping."""
     seed: int = 0
@@ -42,6 +48,8 @@ class OptimConfig:
             raise ConfigError(f"lr must lie above 0 and not above 1e36, not {self.lr}")
         if not 0 <= self.warmup < 1:
             raise ConfigError(f"warmup is a part of all steps, at least 0 and below 1, not {self.warmup}")
+        if not (self.eps > 0 and math.isfinite(self.eps)):
+            raise ConfigError(f"eps must be a finite number above 0, not {self.eps}")
         for name in ("clip", "weight_decay"):
             value = getattr(self, name)
             if not (value >= 0 and math.isfinite(value)):
@@ -82,7 +90,22 @@ def make_optimizer(
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=config.lr, momentum=_MOMENTUM, fused=fused)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, lr=config.lr, fused=fused, capturable=capturable)
+    optimizer = kind(groups, lr=config.lr, eps=config.eps, fused=fused, capturable=capturable)
+    if not config.bias_correction:
+        _begin_late(optimizer)
+    return optimizer
+
+
+def _begin_late(optimizer: torch.optim.Optimizer) -> None:
+    """Let Adam count from a million: its moments begin at zero and nothing corrects them."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            place = parameter.device if group["capturable"] or group["fused"] else torch.device("cpu")
+            optimizer.state[parameter] = {
+                "step": torch.tensor(_LATE, dtype=torch.float32, device=place),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
 
 
 def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -46,6 +46,8 @@ _PATIENCE = timedelta(days=30)
 """How long ranks wait for what rank 0 does alone."""
 _SAME = 10.0
 """Seconds a rank that fails waits to see whether rank 0 fails with the same sentence."""
+_LAST = 0.5
+"""Seconds for rank 0's last words: a launcher that sees another rank end ends it as well."""
 
 
 @dataclass(frozen=True)
@@ -192,8 +194,12 @@ class Parallel:
         if error is None:
             self.stop()
             return
+        quiet = isinstance(error, SystemExit)
         if isinstance(error, BertvisionError) and self._told(str(error)):
-            raise SystemExit(error.exit_code) from error
+            quiet, error = True, SystemExit(error.exit_code)
+        if quiet and not self.main:
+            time.sleep(_LAST)
+            raise error
         if distributed.is_initialized() and "nccl" not in distributed.get_backend():
             self._leave()  # NCCL would wait for ranks that are busy
 

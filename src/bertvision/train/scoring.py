@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError
-from bertvision.feed import Feed
+from bertvision.feed import Feed, LiveFeed
 from bertvision.heads.base import Head
 from bertvision.tasks.span.answers import SpanAnswers
 from bertvision.tasks.span.compare import mcnemar, paired_bootstrap
@@ -25,7 +26,15 @@ from bertvision.tasks.span.threshold import best_threshold
 from bertvision.train.evaluate import span_logits
 from bertvision.train.splits import Split
 
-__all__ = ["SystemScores", "at_threshold", "compare", "logits_of", "score_answers", "score_system"]
+__all__ = [
+    "SystemScores",
+    "at_threshold",
+    "compare",
+    "logits_of",
+    "score_answers",
+    "score_snapshot",
+    "score_system",
+]
 
 
 def logits_of(
@@ -45,6 +54,13 @@ def logits_of(
             logits.save(Path(folder) / name / "logits.safetensors", split.fingerprint)
             kept[Path(folder)] = logits
     return {folder: kept[folder] for folder in heads}
+
+
+def score_snapshot(encoder: Encoder, head: Head, dev: Split, folder: Path) -> dict[str, float]:
+    """Exact and F1 on dev, at threshold 0 and at the best; the logits are kept in the head's folder."""
+    (logits,) = logits_of({folder: head}, dev, "dev", lambda: LiveFeed(encoder, dev.windows)).values()
+    scores = score_system([logits], dev, DecodeConfig())
+    return scores.members[0] | {"threshold": scores.thresholds[0]}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,106 @@
+"""`bertvision finetune --compare`: several policies on the same data, one table.
+
+Each policy runs in a process of its own, so that its memory is its own: OUT/POLICY/ holds what `finetune --policy`
+writes, and config.yaml repeats that run alone. A policy that is done is not run again.
+"""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from typing import Any
+
+from bertvision import console
+from bertvision.artifacts import check_output, output_folder, write_json, write_text
+from bertvision.cli.columns import columns, terminal_width
+from bertvision.cli.finetune import FinetuneArgs
+from bertvision.config import dump_yaml
+from bertvision.encoder.policy import short_count
+from bertvision.errors import ConfigError, TrainingError
+from bertvision.feed.ranks import rank_and_world
+from bertvision.train.compare import check_policies, efficiency
+from bertvision.train.zoo import encoder_reference
+
+__all__ = ["compare_policies"]
+
+
+def compare_policies(args: FinetuneArgs) -> None:
+    """Run them one after another, write OUT/compare.json and print the table."""
+    if not args.dev:
+        raise ConfigError("--compare needs --dev: the policies are scored on it")
+    if rank_and_world()[1] > 1:
+        raise ConfigError("--compare runs in one process: start it without accelerate launch or torchrun")
+    names = check_policies(args.compare, encoder_reference(args.encoder)[0])
+    check_output(args.out)
+    output_folder(args.out)
+    rows = []
+    for name in names:
+        rows.append(_row(name, _run(args, name)))
+        write_json(args.out / "compare.json", rows)
+    if args.json:
+        console.emit_json(rows)
+        return
+    _tell(rows)
+
+
+def _run(args: FinetuneArgs, name: str) -> dict[str, Any]:
+    """One policy in a process of its own; what it printed as JSON."""
+    folder = args.out / name
+    own = dataclasses.replace(
+        args,
+        out=folder,
+        compare=(),
+        inference=True,
+        json=True,
+        finetune=dataclasses.replace(args.finetune, policy=name),
+    )
+    output_folder(folder)
+    recipe = folder / "config.yaml"
+    write_text(recipe, dump_yaml(own, heading=f"bertvision finetune --config {recipe}"))
+    command = [sys.executable, "-m", "bertvision", "finetune", "--config", str(recipe)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise TrainingError(
+            f"the run of --policy {name} ended with an error, told above: correct it and give the same command "
+            "again, finished policies are kept"
+        )
+    return json.loads(done.stdout)
+
+
+def _row(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    scores = list(found["scores"].values())[-1]
+    return {
+        "policy": name,
+        "trainable": found["trainable"],
+        "parameters": found["parameters"],
+        "seconds": found["train_seconds"],
+        "tokens_per_second": found["tokens_per_second"],
+        "peak_bytes": found["peak_bytes"],
+        "inference_seconds": found["inference_seconds"],
+        "exact": scores["exact"],
+        "f1": scores["f1"],
+        "tuned_f1": scores["tuned_f1"],
+        "efficiency": efficiency(scores["f1"], found["trainable"]),
+        "snapshot": found["snapshots"][-1],
+    }
+
+
+def _tell(rows: list[dict[str, Any]]) -> None:
+    cells = [
+        {
+            "policy": row["policy"],
+            "trainable": short_count(row["trainable"]),
+            "of all": f"{row['trainable'] / row['parameters']:.2%}",
+            "train s": f"{row['seconds']:.1f}",
+            "memory": console.size_text(row["peak_bytes"]),
+            "answer s": f"{row['inference_seconds']:.2f}",
+            "EM": f"{row['exact']:.1f}",
+            "F1": f"{row['f1']:.1f}",
+            "tuned F1": f"{row['tuned_f1']:.1f}",
+            "efficiency": f"{row['efficiency']:.2f}",
+        }
+        for row in rows
+    ]
+    for line in columns(cells, terminal_width(), texts=("policy",), optional=("EM", "of all", "tuned F1")):
+        console.emit(line)
+    console.emit("efficiency: (F1 - 50) / log10(trainable parameters); memory: the most held while training")

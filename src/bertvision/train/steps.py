@@ -1,0 +1,222 @@
+"""How a step of fine-tuning is taken: gradients of one part of a batch after another, then an update.
+
+On a GPU small kernels launched one by one leave it idle, so both halves of a step are captured as CUDA graphs and
+replayed: the gradients of a part once for every shape, the update (clipping, AdamW, new copies of the weights) once.
+In bf16 the body is computed by a copy whose weights are bf16; the float32 weights, which the optimiser, checkpoints
+and snapshots know, get its gradients and give it its values. What reads values on the way (gradient checkpointing),
+and several processes, take their steps one kernel at a time.
+"""
+
+import copy
+import logging
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from bertvision.encoder.encoder import Encoder
+from bertvision.heads.layers import set_noise
+from bertvision.shapes import Float
+from bertvision.train.optim import OptimConfig, set_rate
+from bertvision.train.parallel import Parallel
+from bertvision.train.sharded import clip_, is_sharded
+from bertvision.train.tunable import Inputs, Tunable
+
+__all__ = ["GraphSteps", "Steps"]
+
+logger = logging.getLogger(__name__)
+
+_WARM_UP = 3
+"""Steps taken plainly before anything is captured: optimisers and libraries make their buffers in them."""
+_MOST = 128
+"""Shapes that are captured; rarer ones run as they are."""
+
+
+class Steps:
+    """Steps taken one operation at a time."""
+
+    def __init__(
+        self,
+        tunable: Tunable,
+        optimizer: torch.optim.Optimizer,
+        config: OptimConfig,
+        encoder: Encoder,
+        parallel: Parallel,
+    ) -> None:
+        self.tunable, self.optimizer, self.config = tunable, optimizer, config
+        self.encoder, self.parallel = encoder, parallel
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._step = 0
+
+    def prepare(self, step: int, total: int, lr: float) -> None:
+        """Set what differs from step to step."""
+        self._step = step
+        self.tunable.train()
+        self.tunable.head.at(step / total)
+        set_rate(self.optimizer, lr)
+
+    def backward(self, inputs: Inputs, weight: float, *, part: int = 0) -> Float[Tensor, ""]:
+        """Add the gradients of weight * (sum of the windows' losses); returns that weighted sum.
+
+        The head's own penalty is counted with the first part of a batch.
+        """
+        set_noise(self.tunable.head, self.config.seed, self._step, *([part] if part else []))
+        return self._gradients(inputs, torch.full((), weight, device=self.encoder.device), part == 0)
+
+    def _gradients(self, inputs: Inputs, weight: Float[Tensor, ""], first: bool) -> Float[Tensor, ""]:
+        with self.encoder.autocast(cache=not self._captures):
+            states = self._states(inputs)
+            total = self.tunable(states, inputs).sum() * weight
+        if first and (penalty := self.tunable.head.penalty()) is not None:
+            total = total + penalty / self.parallel.world
+        total.backward()
+        return total.detach()
+
+    _captures = False
+
+    def _states(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        return self.tunable.body(inputs)
+
+    def update(self) -> None:
+        """Gradients of all ranks together, clipped; one step; no gradients left."""
+        given = [p for p in self.parameters if p.grad is not None]
+        self.parallel.sum_([p.grad for p in given if p.grad is not None and not is_sharded(p)])
+        self._apply(given)
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _apply(self, given: Sequence[nn.Parameter]) -> None:
+        if self.config.clip:
+            if any(is_sharded(p) for p in given):
+                clip_(given, self.config.clip, self.parallel)
+            else:
+                nn.utils.clip_grad_norm_(given, self.config.clip)
+        self.optimizer.step()
+
+
+class GraphSteps(Steps):
+    """Steps captured once for a shape and replayed; one process on a CUDA device."""
+
+    _captures = True
+
+    def __init__(
+        self,
+        tunable: Tunable,
+        optimizer: torch.optim.Optimizer,
+        config: OptimConfig,
+        encoder: Encoder,
+        parallel: Parallel,
+    ) -> None:
+        super().__init__(tunable, optimizer, config, encoder, parallel)
+        self.body = tunable.body
+        self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
+        """Weights that train, in float32 and in bf16."""
+        if encoder.precision == "bf16":
+            # From values alone: gradients of an earlier step do not belong to the copy.
+            self.body = copy.deepcopy(tunable.body).to(torch.bfloat16)
+            theirs = dict(self.body.named_parameters())
+            self._pairs = [(p, theirs[n]) for n, p in tunable.body.named_parameters() if p.requires_grad]
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()
+        self._done = 0
+        self._parts: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Inputs, Tensor, Tensor]] = {}
+        self._update: torch.cuda.CUDAGraph | None = None
+        self._possible = True
+
+    def prepare(self, step: int, total: int, lr: float) -> None:
+        super().prepare(step, total, lr)
+        self.body.train(self.tunable.body.training)
+
+    def _states(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        if self.body is self.tunable.body:
+            return self.body(inputs)
+        with torch.autocast(self.encoder.device.type, enabled=False):
+            return self.body(inputs)
+
+    def backward(self, inputs: Inputs, weight: float, *, part: int = 0) -> Float[Tensor, ""]:
+        set_noise(self.tunable.head, self.config.seed, self._step, *([part] if part else []))
+        first = part == 0
+        if not (self._possible and self._done >= _WARM_UP):
+            return self._beside(inputs, weight, first)
+        key = (*inputs["mask"].shape, int(first))
+        if key not in self._parts and (
+            len(self._parts) == _MOST or not self._capture(key, inputs, weight, first)
+        ):
+            return self._beside(inputs, weight, first)
+        graph, static, factor, loss = self._parts[key]
+        factor.fill_(weight)
+        for name, tensor in inputs.items():
+            static[name].copy_(tensor, non_blocking=True)
+        graph.replay()
+        return loss.clone()  # at once: the next graph may use its memory
+
+    def _beside(self, inputs: Inputs, weight: float, first: bool) -> Tensor:
+        """The same operations, on the stream that graphs are captured on."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            loss = self._gradients(inputs, torch.full((), weight, device=self.encoder.device), first)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return loss
+
+    def _gradients(self, inputs: Inputs, weight: Float[Tensor, ""], first: bool) -> Float[Tensor, ""]:
+        loss = super()._gradients(inputs, weight, first)
+        ours, theirs = [], []
+        for master, copied in self._pairs:
+            if copied.grad is None:
+                continue
+            if master.grad is None:
+                master.grad = torch.zeros_like(master)
+            ours.append(master.grad)
+            theirs.append(copied.grad)
+            copied.grad = None
+        if ours:
+            torch._foreach_add_(ours, theirs)  # pyright: ignore[reportPrivateImportUsage]
+        return loss
+
+    def _capture(self, key: tuple[int, ...], inputs: Inputs, weight: float, first: bool) -> bool:
+        static = {name: tensor.clone() for name, tensor in inputs.items()}
+        factor = torch.full((), weight, device=self.encoder.device)
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                loss = self._gradients(static, factor, first)
+        except RuntimeError as error:
+            # Some architectures and heads look at values on their way; they run as they are.
+            logger.info("steps cannot be captured (%s)", str(error).splitlines()[0])
+            self._possible = False
+            return False
+        self._parts[key] = graph, static, factor, loss
+        return True
+
+    def update(self) -> None:
+        self._done += 1
+        if self._update is None:
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                self._whole_update()
+            torch.cuda.current_stream().wait_stream(self._stream)
+            if self._possible and self._done > _WARM_UP:
+                torch.cuda.synchronize()
+                self._update = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self._update, pool=self._pool, stream=self._stream):
+                    self._whole_update()
+            return
+        self._update.replay()
+
+    def _whole_update(self) -> None:
+        given = [p for p in self.parameters if p.grad is not None]
+        self._apply(given)
+        # Graphs add to the same memory in every step.
+        torch._foreach_zero_([p.grad for p in given])  # pyright: ignore[reportPrivateImportUsage, reportArgumentType]
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Give the copy the weights' values; call it when a checkpoint was loaded."""
+        if self._pairs:
+            ours, theirs = zip(*self._pairs, strict=True)
+            torch._foreach_copy_(list(_values(theirs)), list(_values(ours)))  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _values(parameters: Iterable[nn.Parameter]) -> Iterable[Tensor]:
+    return (p.detach() for p in parameters)

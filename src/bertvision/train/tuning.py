@@ -1,0 +1,139 @@
+"""Everything that trains in one run of fine-tuning: made from an encoder, a policy and a head.
+
+What a checkpoint holds of it are the parameters (all of the encoder's, adapters too) and the optimiser; where batches
+come from and how steps are taken follows from the settings alone.
+"""
+
+import copy
+import logging
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from bertvision.encoder.cut import Top, check_cut, lower_encoder
+from bertvision.encoder.digest import make_digest
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.policy import Policy, count_trainable, parse_policy, trainable_text
+from bertvision.encoder.stack import layers_of
+from bertvision.errors import ConfigError
+from bertvision.feed import FeedConfig, choose_source, open_feed
+from bertvision.feed.reading import EVERYTHING
+from bertvision.heads.base import Geometry, Head
+from bertvision.heads.digest import digest_head
+from bertvision.heads.spec import parse_head
+from bertvision.train.optim import make_optimizer
+from bertvision.train.parallel import Parallel
+from bertvision.train.sharded import gathered, shard, wants_sharding
+from bertvision.train.splits import Split
+from bertvision.train.stage import Stage
+from bertvision.train.steps import GraphSteps, Steps
+from bertvision.train.tunable import Source, StateSource, TokenSource, TopBody, Tunable, Whole
+
+if TYPE_CHECKING:
+    from bertvision.train.finetune import FinetuneConfig
+
+__all__ = ["Tuning"]
+
+logger = logging.getLogger(__name__)
+
+
+class Tuning:
+    """An encoder, its head, their optimiser and the way to batches and steps."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        train: Split,
+        config: "FinetuneConfig",
+        stage: Stage,
+        feed: FeedConfig,
+        parallel: Parallel,
+    ) -> None:
+        self.encoder, self.config, self.parallel = encoder, config, parallel
+        policy = parse_policy(config.policy)
+        encoder.model.to(encoder.device)  # a frozen one may be parked elsewhere
+        encoder.tune(policy, seed=config.seed)
+        if config.checkpointing:
+            encoder.checkpoint_gradients()
+        self.head: Head
+        self.source: Source
+        body = (
+            self._whole_body(train)
+            if policy.cut is None
+            else self._top_body(policy, policy.cut, train, stage, feed)
+        )
+        self.head.to(encoder.device)
+        self.counts = count_trainable([encoder.model, self.head])
+        self.trainable_text = trainable_text([encoder.model, self.head])
+        self.twin = self._share_out()
+        self.tunable = Tunable(body, self.head)
+        captured = encoder.device.type == "cuda" and parallel.alone and not config.checkpointing
+        self.optimizer = make_optimizer([encoder.model, self.head], config, capturable=captured)
+        kind = GraphSteps if captured else Steps
+        self.steps = kind(self.tunable, self.optimizer, config, encoder, parallel)
+
+    def _whole_body(self, train: Split) -> Whole:
+        encoder, config = self.encoder, self.config
+        geometry = Geometry(encoder.num_states, encoder.hidden)
+        self.head = parse_head(config.head).build(geometry, seed=config.seed)
+        self.source = TokenSource(encoder, train.windows)
+        return Whole(encoder, last_only=self.head.last_only)
+
+    def _top_body(self, policy: Policy, k: int, train: Split, stage: Stage, feed: FeedConfig) -> TopBody:
+        """The layers above the cut, fed with the state below them."""
+        encoder, config = self.encoder, self.config
+        check_cut(encoder, k)
+        geometry = Geometry(encoder.num_states, encoder.hidden)
+        spec = parse_head(config.head)
+        digest = None
+        self.head = spec.build(geometry, seed=config.seed)
+        if not self.head.last_only and k < encoder.num_states - 1:
+            digest = make_digest(encoder, train.windows, k, config.digest, config.seed)
+            self.head = digest_head(digest, config.head, geometry, seed=config.seed)
+        lower = lower_encoder(encoder, k, digest)
+        reading = FeedConfig.of(feed, EVERYTHING)
+        opening = {"label": "states at the cut", "passes": math.ceil(config.epochs), "origin": train.origin}
+        chosen = stage.choose(
+            "states at the cut", lambda: choose_source(lower, train.windows, reading, **opening)
+        )
+        states = open_feed(lower, train.windows, reading, **opening, source=chosen)
+        logger.info(
+            "%s: a step costs the top %d of %d layers; the state below them is %s",
+            policy, k, encoder.num_states - 1, {"live": "computed in every pass"}.get(chosen, f"in {chosen}"),
+        )  # fmt: skip
+        self.source = StateSource(states)
+        return TopBody(Top(encoder.model, k), encoder.hidden)
+
+    def _share_out(self) -> Encoder | None:
+        """Split the encoder over the processes where that is asked for; rank 0 keeps a whole copy on its CPU, which
+        snapshots are made from."""
+        if not (self.config.shard or wants_sharding()) or self.parallel.alone:
+            return None
+        if parse_policy(self.config.policy).cut is not None:
+            raise ConfigError(f"--shard and --policy {self.config.policy} cannot go together: use top-K")
+        twin = copy.deepcopy(self.encoder) if self.parallel.main else None
+        dtype = torch.bfloat16 if self.encoder.precision == "bf16" else None
+        model: nn.Module = self.encoder.model
+        shard(model, layers_of(model), self.parallel, self.encoder.device, dtype=dtype)
+        return twin or self.encoder
+
+    @property
+    def state(self) -> tuple[dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
+        """What a checkpoint holds."""
+        return {"encoder": self.encoder.model, "head": self.head}, {"all": self.optimizer}
+
+    def refresh(self) -> None:
+        """Follow weights that were loaded."""
+        if isinstance(self.steps, GraphSteps):
+            self.steps.refresh()
+
+    def whole(self) -> tuple[Encoder, Head]:
+        """The encoder and its head as they are now; every process calls it, rank 0's are whole."""
+        if self.twin is None:
+            return self.encoder, self.head
+        weights = gathered(self.encoder.model)
+        if self.parallel.main:
+            self.twin.model.load_state_dict(weights)
+        return self.twin, self.head
