@@ -215,13 +215,22 @@ class Parallel:
         try:
             if self.main:
                 self._words.set("failed", sentence)
+                # It may be this process that holds the words: they must be read before it is gone.
+                self._until([f"read/{rank}" for rank in range(1, self.world)], _LAST)
                 return False
-            until = time.monotonic() + _SAME
-            while not self._words.check(["failed"]) and time.monotonic() < until:
-                time.sleep(0.05)
-            return self._words.check(["failed"]) and self._words.get("failed").decode() == sentence
+            self._until(["failed"], _SAME)
+            same = self._words.check(["failed"]) and self._words.get("failed").decode() == sentence
+            self._words.set(f"read/{self.rank}", "")
+            return same
         except RuntimeError:
             return True  # rank 0, which holds the words, is gone
+
+    def _until(self, words: list[str], seconds: float) -> None:
+        """Wait for words of other ranks, but not for long."""
+        assert self._words is not None
+        end = time.monotonic() + seconds
+        while not self._words.check(words) and time.monotonic() < end:
+            time.sleep(0.02)
 
     @contextmanager
     def _peers(self) -> Iterator[None]:

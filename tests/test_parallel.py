@@ -1,0 +1,328 @@
+"""Two processes fit what one process fits: the same heads, losses and choices, through kills and mistakes."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cli_runner import bertvision
+from killing import finish
+from safetensors.torch import load_file
+from together import begin, finish_all, free_port, logs
+
+from bertvision.errors import ConfigError
+from bertvision.train import parallel as parallel_module
+from bertvision.train.log import read_metrics
+from bertvision.train.parallel import ALONE, Parallel
+
+HEADS = ("last_state", "adapter:size=4,dropout=0", "head2toe")
+"""The last has a penalty beside its loss."""
+CUT = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+Command = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def command(tiny_bert: Path, toy_squad: Path) -> Command:
+    """Words of a fit; the last of its batches has one window, so that one of two ranks has none."""
+
+    def words(out: Path, *more: str, heads: tuple[str, ...] = HEADS) -> list[str]:
+        data = ["fit", tiny_bert, "--train", toy_squad, "--dev", toy_squad, "--out", out, *CUT]
+        how = [
+            "--epochs",
+            "2",
+            "--batch-size",
+            "7",
+            "--keep",
+            "best",
+            "--feed.source",
+            "live",
+            "--device",
+            "cpu",
+        ]
+        return [str(word) for word in (*data, *how, "--heads", *heads, *more)]
+
+    return words
+
+
+def fitted(folder: Path) -> dict[str, torch.Tensor]:
+    """All weights of all heads but the bias of their logits.
+
+    A shift of all logits changes no probability, so that bias has no gradient but rounding, which Adam makes large.
+    """
+    return {
+        f"{file.parent.name}/{name}": tensor
+        for file in sorted(folder.glob("*/model.safetensors"))
+        for name, tensor in load_file(file).items()
+        if name not in ("project.bias", "bias")
+    }
+
+
+def losses(folder: Path) -> dict[tuple[str, float], tuple[float, float]]:
+    lines = read_metrics(folder / "metrics.jsonl")
+    return {(line["head"], line["epoch"]): (line["loss"], line["score"]) for line in lines}
+
+
+def assert_same(first: Path, second: Path) -> None:
+    ours, theirs = fitted(first), fitted(second)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-5, msg=name)
+    assert losses(first).keys() == losses(second).keys()
+    for key, values in losses(first).items():
+        assert values == pytest.approx(losses(second)[key], abs=1e-4), key
+    told = [json.loads((folder / "stage.json").read_text())["results"] for folder in (first, second)]
+    assert told[0]["dropped"] == told[1]["dropped"]
+    assert [head["best_epoch"] for head in told[0]["heads"].values()] == [
+        head["best_epoch"] for head in told[1]["heads"].values()
+    ]
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory, command: Command) -> Path:
+    """What one process fits."""
+    folder = tmp_path_factory.mktemp("single") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BERTVISION_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        outcome = bertvision(*command(folder))
+    assert outcome.code == 0, outcome.err
+    return folder
+
+
+# ---- shares of a batch
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize("unit", [1, 2])
+def test_the_parts_of_all_ranks_are_the_batch(world: int, unit: int) -> None:
+    for size in range(unit, 13, unit):
+        batch = np.random.default_rng(size).permutation(40)[:size]
+        parts = [Parallel(rank, world).part(batch, unit=unit) for rank in range(world)]
+        assert all(len(part.indices) for part in parts), "everyone takes part"
+        counted = [index for part in parts if part.weight for index in part.indices.tolist()]
+        assert sorted(counted) == sorted(batch.tolist())
+        assert all(part.weight == 1.0 or part.indices.tolist() == batch[:unit].tolist() for part in parts)
+        neighbours = {tuple(pair) for pair in batch.reshape(-1, unit).tolist()}
+        assert all(tuple(pair) in neighbours for part in parts for pair in part.indices.reshape(-1, unit))
+
+
+def test_one_process_needs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    parallel = Parallel.start(torch.device("cpu"))
+    assert (parallel.rank, parallel.world, parallel.main) == (0, 1, True)
+    value, tensor = {"a": (1, 2)}, torch.ones(2)
+    assert parallel.share(value) is value
+    ALONE.sum_([tensor])
+    assert tensor.tolist() == [1, 1]
+    assert ALONE.on_main(lambda: value) is value
+
+
+def test_an_incomplete_environment_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: Command
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    outcome = bertvision(*command(tmp_path / "out"))
+    assert outcome.code == 2
+    assert "WORLD_SIZE is 2 but no MASTER_ADDR and no MASTER_PORT is set" in outcome.err
+    assert outcome.err.count("\n") == 1
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    with pytest.raises(ConfigError, match="--device mps"):
+        Parallel.start(torch.device("mps"))
+
+
+# ---- what ranks give each other
+
+
+def _exchange(folder: str) -> None:
+    """One rank: everything is compared with what it must be, worked out by hand."""
+    parallel_module._BUCKET = 64  # bytes: several buckets
+    torch.set_num_threads(1)
+    with Parallel.start(torch.device("cpu")) as parallel:
+        rank, world = parallel.rank, parallel.world
+        tensors = [torch.full((size,), float(10 * size + rank)) for size in (3, 30, 1, 7)]
+        tensors += [torch.tensor(rank), torch.full((2, 3), rank + 0.5, dtype=torch.float64)[:, ::2]]
+        parallel.sum_(tensors)
+        expected = [torch.full((size,), 10.0 * size * world + 3) for size in (3, 30, 1, 7)]
+        expected += [torch.tensor(3), torch.full((2, 2), 4.5, dtype=torch.float64)]
+        for ours, theirs in zip(tensors, expected, strict=True):
+            assert torch.equal(ours, theirs), (ours, theirs)
+        assert parallel.share({"text": "Zürich", "by": rank}) == {"text": "Zürich", "by": 0}
+        assert parallel.share("") == ""
+        assert parallel.on_main(lambda: [os.getpid(), rank])[1] == 0
+        assert [int(one) for one in parallel.every(torch.tensor([rank]))] == list(range(world))
+        parallel.wait()
+        Path(folder, f"done-{rank}").touch()
+
+
+def test_sums_and_words_reach_every_rank(tmp_path: Path) -> None:
+    codes = finish_all(begin(functools.partial(_exchange, str(tmp_path)), tmp_path, world=3))
+    assert codes == [0, 0, 0], [log.read_text() for log in logs(tmp_path, 3)]
+    assert len(list(tmp_path.glob("done-*"))) == 3
+
+
+# ---- fits
+
+
+def test_two_processes_fit_what_one_fits(single: Path, tmp_path: Path, command: Command) -> None:
+    out = tmp_path / "out"
+    assert finish_all(begin(command(out), tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    assert_same(out, single)
+    told, silent = (log.read_text() for log in logs(tmp_path))
+    assert "3 heads in" in told
+    assert silent == "", "rank 1 shows nothing"
+    assert {path.name for path in out.iterdir()} == {path.name for path in single.iterdir()}
+
+
+def test_a_stack_and_a_store_give_the_same(single: Path, tmp_path: Path, command: Command) -> None:
+    out = tmp_path / "out"
+    more = ("--feed.source", "stored", "--feed.store", str(tmp_path / "states"), "--feed.dtype", "fp32")
+    heads = (*HEADS, "adapter:size=4,dropout=0,lr=2e-3")  # in one stack with the other
+    codes = finish_all(begin(command(out, "--stack", "on", *more, heads=heads), tmp_path))
+    assert codes == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    ours, theirs = fitted(out), fitted(single)
+    assert theirs.keys() < ours.keys()
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_both_drop_a_head_that_diverges(single: Path, tmp_path: Path, command: Command) -> None:
+    out = tmp_path / "out"
+    codes = finish_all(begin(command(out, heads=(*HEADS, "adapter:size=4,lr=1e30")), tmp_path))
+    assert codes == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    told, silent = (log.read_text() for log in logs(tmp_path))
+    assert told.count("diverged (loss nan") == 1
+    assert silent == ""
+    assert fitted(out).keys() == fitted(single).keys()
+    for name, tensor in fitted(out).items():
+        torch.testing.assert_close(tensor, fitted(single)[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def _norms(encoder: str, data: str, folder: str) -> None:
+    """One rank: fit heads with batch norm and dropout, and see that every rank ends with the same numbers."""
+    from fit_helpers import WINDOWS
+
+    from bertvision.encoder.encoder import Encoder
+    from bertvision.feed.live import LiveFeed
+    from bertvision.train.fit import FitConfig, fit
+    from bertvision.train.splits import load_split
+    from bertvision.train.stage import Stage
+    from bertvision.train.zoo import zoo_members
+
+    torch.set_num_threads(1)
+    with Parallel.start(torch.device("cpu")) as parallel:
+        source = Encoder.load(encoder)
+        windows = load_split(data, source, WINDOWS).windows
+        config = FitConfig(heads=("xception_mod", "adapter:size=4,dropout=0.3"), batch_size=12)
+        stage = Stage(Path(folder, "norms"), {}, parallel=parallel)
+        heads = fit(LiveFeed(source, windows), zoo_members(config), config, stage)
+        for one in heads.values():
+            own = torch.cat([value.double().flatten() for value in one.head.state_dict().values()])
+            first, *others = parallel.every(own)
+            assert all(torch.equal(first, other) for other in others), one.name
+        assert any("running_mean" in name for one in heads.values() for name in one.head.state_dict())
+
+
+def test_all_ranks_keep_the_same_heads(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
+    work = functools.partial(_norms, str(tiny_bert), str(toy_squad), str(tmp_path))
+    assert finish_all(begin(work, tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+
+
+# ---- kills and mistakes
+
+
+@pytest.mark.parametrize(("killed", "again"), [(1, 2), (0, 1)])
+def test_a_killed_rank_ends_the_other_and_the_work_goes_on(
+    killed: int, again: int, single: Path, tmp_path: Path, command: Command
+) -> None:
+    out = tmp_path / "out"
+    words = command(out, "--checkpoint-seconds", "0")
+    processes = begin(words, tmp_path)
+    until = time.monotonic() + 60
+    while not (out / "checkpoint.safetensors").exists() and time.monotonic() < until:
+        time.sleep(0.002)
+    processes[killed].kill()
+    codes = finish_all(processes, seconds=20)
+    assert codes[killed] == -9
+    assert codes[1 - killed] == 2
+    assert (out / "checkpoint.safetensors").exists(), "it was killed in the middle"
+    told = logs(tmp_path)[0].read_text()
+    assert ("another process ended before the work was done" in told) == (killed == 1)
+    assert "Traceback" not in "".join(log.read_text() for log in logs(tmp_path))
+    if again == 2:
+        assert finish_all(begin(words, tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    else:
+        assert finish(words, tmp_path / "again.log", seconds=30) == 0
+    assert_same(out, single)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (("--heads", "nosuch"), "there is no head 'nosuch'"),
+        (("--train", "nosuch.json"), "nosuch.json"),
+        (("--feed.source", "memory"), "--feed.source memory would keep all states in each of 2 processes"),
+        (("--epochs", "9"), "holds work with other settings (fit.epochs)"),
+    ],
+)
+def test_a_mistake_is_told_once(
+    more: tuple[str, ...], sentence: str, single: Path, tmp_path: Path, command: Command
+) -> None:
+    out = single if "--epochs" in more else tmp_path / "out"
+    assert finish_all(begin(command(out, *more), tmp_path)) == [2, 2]
+    told, silent = (log.read_text() for log in logs(tmp_path))
+    assert sentence in told
+    assert told.count("error: ") == 1
+    assert "Traceback" not in told
+    assert silent == ""
+
+
+def _only_one(folder: str) -> None:
+    from bertvision.cli import _fail
+
+    try:
+        with Parallel.start(torch.device("cpu")) as parallel:
+            parallel_module._SAME = 0.2
+            if parallel.rank == 1:
+                raise ConfigError("the second has no data")
+            parallel.sum_([torch.ones(1)])
+    except ConfigError as error:
+        _fail(str(error), error.exit_code)
+
+
+def test_a_mistake_of_one_rank_is_told_by_it(tmp_path: Path) -> None:
+    codes = finish_all(begin(functools.partial(_only_one, str(tmp_path)), tmp_path))
+    assert codes[1] == 2
+    assert codes[0] != 0, "and the other does not wait for it"
+    assert "the second has no data" in logs(tmp_path)[1].read_text()
+
+
+# ---- launchers
+
+
+def test_accelerate_launches_a_fit(single: Path, tmp_path: Path, command: Command) -> None:
+    # --multi_gpu is what makes accelerate start several processes; without GPUs they take the CPU and gloo.
+    launcher = ["-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--num_processes", "2"]
+    launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    launcher += ["--main_process_port", str(free_port()), "-m", "bertvision"]
+    done = subprocess.run(
+        [sys.executable, *launcher, *command(tmp_path / "out"), "--json"],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["heads"]) == 3, "told once"
+    assert_same(tmp_path / "out", single)

@@ -1,0 +1,241 @@
+"""An encoder shared out over two processes (FSDP on gloo) trains, is saved and goes on as a whole one does."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from together import begin, finish_all, logs
+from torch import Tensor, nn
+from toy import toy_config
+
+from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
+from bertvision.train.parallel import ALONE, Parallel
+from bertvision.train.sharded import clip_, gathered, is_sharded, shard, wants_sharding, whole
+
+WORDS, BATCH, CLIP = 50, 5, 0.5
+STEPS = 4
+CPU = torch.device("cpu")
+
+
+class Toy(nn.Module):
+    """An encoder and an output layer that reads two of its states, with what a policy would leave trainable."""
+
+    def __init__(self, architecture: str, policy: str) -> None:
+        from transformers import AutoModel
+
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            config = toy_config(
+                architecture, WORDS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+            )
+            self.encoder = AutoModel.from_config(config, add_pooling_layer=False)
+            self.head = nn.Linear(64, 2)
+        if policy == "norms":  # some parameters of every module train, the others do not
+            self.encoder.requires_grad_(False)
+            for name, parameter in self.encoder.named_parameters():
+                parameter.requires_grad_("LayerNorm" in name or "bias" in name)
+        elif policy == "frozen embeddings":
+            self.encoder.embeddings.requires_grad_(False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        states = self.encoder(input_ids=ids, output_hidden_states=True).hidden_states
+        assert len(states) == 3, "every state is there, shared out or not"
+        return self.head(torch.cat([states[1][:, 0], states[-1][:, 0]], dim=-1))
+
+
+def optimizer_of(toy: Toy) -> torch.optim.Optimizer:
+    parameters = [parameter for parameter in toy.parameters() if parameter.requires_grad]
+    # A bias of keys has no gradient but rounding, which a smaller eps would blow up to whole steps.
+    return torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.01, eps=1e-4, fused=True)
+
+
+def take_steps(toy: Toy, optimizer: torch.optim.Optimizer, steps: range, parallel: Parallel) -> list[float]:
+    """Steps `steps` of the run; the batch of the third has one window. Returns losses and norms."""
+    told: list[float] = []
+    for step in steps:
+        random = torch.Generator().manual_seed(step)
+        size = 1 if step == 2 else BATCH
+        ids = torch.randint(0, WORDS, (size, 7), generator=random)
+        labels = torch.randint(0, 2, (size,), generator=random)
+        part = parallel.part(np.arange(size))
+        logits = toy(ids[part.indices])
+        loss = nn.functional.cross_entropy(logits, labels[part.indices], reduction="sum") / size * part.weight
+        loss.backward()
+        total = loss.detach().clone()
+        parallel.sum_([total])
+        norm = clip_([p for group in optimizer.param_groups for p in group["params"]], CLIP, parallel)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        told += [float(total), float(norm)]
+    return told
+
+
+def share_out(toy: Toy, parallel: Parallel) -> Toy:
+    from bertvision.encoder.stack import layers_of
+
+    shard(toy.encoder, layers_of(toy.encoder), parallel, CPU)
+    shard(toy.head, [], parallel, CPU)
+    assert all(is_sharded(parameter) for parameter in toy.parameters())
+    assert type(toy.encoder).__name__.endswith("Model"), "config.json names the class"
+    assert not type(toy.encoder).__name__.startswith("FSDP")
+    return toy
+
+
+# ---- training
+
+
+def _train(architecture: str, policy: str, folder: str) -> None:
+    """One rank: the same steps shared out, and alone for comparison."""
+    torch.set_num_threads(1)
+    with Parallel.start(CPU) as parallel:
+        toy = share_out(Toy(architecture, policy), parallel)
+        held = sum(parameter.to_local().numel() for parameter in toy.parameters())  # pyright: ignore
+        told = take_steps(toy, optimizer_of(toy), range(STEPS), parallel)
+        tensors = gathered(toy)
+        assert bool(tensors) == parallel.main
+        reference = Toy(architecture, policy)
+        assert held < 0.6 * sum(parameter.numel() for parameter in reference.parameters())
+        expected = take_steps(reference, optimizer_of(reference), range(STEPS), ALONE)
+        np.testing.assert_allclose(told, expected, rtol=1e-4)
+        if parallel.main:
+            before = Toy(architecture, policy).state_dict()
+            assert tensors.keys() == before.keys()
+            for name, parameter in reference.named_parameters():
+                torch.testing.assert_close(tensors[name], parameter.data, rtol=1e-4, atol=1e-5, msg=name)
+                assert torch.equal(tensors[name], before[name]) != parameter.requires_grad, name
+        Path(folder, f"done-{parallel.rank}").touch()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "policy"),
+    [("bert", "full"), ("bert", "norms"), ("bert", "frozen embeddings"), ("albert", "full")],
+)
+def test_two_processes_train_what_one_trains(architecture: str, policy: str, tmp_path: Path) -> None:
+    work = functools.partial(_train, architecture, policy, str(tmp_path))
+    assert finish_all(begin(work, tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    assert len(list(tmp_path.glob("done-*"))) == 2
+
+
+# ---- checkpoints
+
+
+def _save(path: str) -> None:
+    """One rank: two steps, a checkpoint, and the rest."""
+    torch.set_num_threads(1)
+    with Parallel.start(CPU) as parallel:
+        torch.manual_seed(100 + parallel.rank)
+        toy = share_out(Toy("bert", "norms"), parallel)
+        optimizer = optimizer_of(toy)
+        take_steps(toy, optimizer, range(2), parallel)
+        where, extra = {"step": 2}, {"note": torch.tensor([7.0])}
+        save_checkpoint(
+            Path(path), {"all": toy}, {"all": optimizer}, progress=where, extra=extra, parallel=parallel
+        )
+        _write(path, parallel, torch.rand(3))
+        take_steps(toy, optimizer, range(2, STEPS), parallel)
+        _write(f"{path}.end", parallel, torch.cat([t.flatten() for t in _whole(toy).values()]))
+
+
+def _go_on(path: str) -> None:
+    """One rank: from the checkpoint to the end."""
+    torch.set_num_threads(1)
+    with Parallel.start(CPU) as parallel:
+        toy = share_out(Toy("bert", "norms"), parallel)
+        optimizer = optimizer_of(toy)
+        for parameter in toy.parameters():
+            parameter.data.zero_()  # all of it must come from the file
+        where, extra = load_checkpoint(Path(path), {"all": toy}, {"all": optimizer}, parallel=parallel)
+        assert where == {"step": 2}
+        assert extra["note"].tolist() == [7.0]
+        _write(f"{path}.again", parallel, torch.rand(3))
+        take_steps(toy, optimizer, range(2, STEPS), parallel)
+        _write(f"{path}.end.again", parallel, torch.cat([t.flatten() for t in _whole(toy).values()]))
+
+
+def _whole(toy: Toy) -> dict[str, Tensor]:
+    return {name: whole(parameter.detach()) for name, parameter in toy.named_parameters()}
+
+
+def _write(path: str, parallel: Parallel, numbers: Tensor) -> None:
+    Path(f"{path}.{parallel.rank}.json").write_text(json.dumps(numbers.tolist()))
+
+
+def _read(path: Path, more: str, rank: int) -> Any:
+    return json.loads(Path(f"{path}{more}.{rank}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of two ranks, beside what they ended with."""
+    folder = tmp_path_factory.mktemp("saved")
+    path = folder / "checkpoint.safetensors"
+    work = functools.partial(_save, str(path))
+    assert finish_all(begin(work, folder)) == [0, 0], [log.read_text() for log in logs(folder)]
+    return path
+
+
+def test_two_processes_go_on_exactly(saved: Path, tmp_path: Path) -> None:
+    work = functools.partial(_go_on, str(saved))
+    assert finish_all(begin(work, tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    for rank in range(2):
+        assert _read(saved, ".end.again", rank) == _read(saved, ".end", rank), "to the bit"
+        assert _read(saved, ".again", rank) == _read(saved, "", rank), "each rank draws from its own stream"
+    assert _read(saved, "", 0) != _read(saved, "", 1)
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_another_number_of_processes_goes_on(world: int, saved: Path, tmp_path: Path) -> None:
+    copy = tmp_path / saved.name
+    copy.write_bytes(saved.read_bytes())
+    if world > 1:
+        work = functools.partial(_go_on, str(copy))
+        codes = finish_all(begin(work, tmp_path, world=world))
+        assert codes == [0] * world, [log.read_text() for log in logs(tmp_path, world)]
+        end = _read(copy, ".end.again", world - 1)
+    else:
+        toy = Toy("bert", "norms")
+        optimizer = optimizer_of(toy)
+        load_checkpoint(copy, {"all": toy}, {"all": optimizer})
+        take_steps(toy, optimizer, range(2, STEPS), ALONE)
+        end = torch.cat([parameter.detach().flatten() for parameter in toy.parameters()]).tolist()
+    np.testing.assert_allclose(end, _read(saved, ".end", 0), rtol=1e-4, atol=1e-5)
+
+
+def test_the_file_is_that_of_one_process(saved: Path, tmp_path: Path) -> None:
+    toy = Toy("bert", "norms")
+    optimizer = optimizer_of(toy)
+    take_steps(toy, optimizer, range(2), ALONE)
+    save_checkpoint(tmp_path / "one", {"all": toy}, {"all": optimizer}, progress={})
+    ours, theirs = load_file(tmp_path / "one"), load_file(saved)
+    assert ours.keys() == {name for name in theirs if not name.endswith("/1") and name != "extra/note"}
+    for name in ours:
+        assert ours[name].shape == theirs[name].shape, name
+        if name.startswith("module/"):
+            torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+# ---- small things
+
+
+@pytest.mark.parametrize("most", [0.1, 100.0])
+def test_clipping_is_that_of_torch(most: float) -> None:
+    both = [[nn.Parameter(torch.zeros(4, 3)), nn.Parameter(torch.zeros(5))] for _ in range(2)]
+    random = torch.Generator().manual_seed(0)
+    for ours, theirs in zip(*both, strict=True):
+        ours.grad = torch.randn(ours.shape, generator=random)
+        theirs.grad = ours.grad.clone()
+    torch.testing.assert_close(clip_(both[0], most, ALONE), nn.utils.clip_grad_norm_(both[1], most))
+    for ours, theirs in zip(*both, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("true", True), ("1", True), ("false", False), ("", False)])
+def test_accelerate_asks_for_sharding(value: str, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", value)
+    assert wants_sharding() is wanted
