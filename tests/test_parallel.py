@@ -227,7 +227,7 @@ def _norms(encoder: str, data: str, folder: str) -> None:
     with Parallel.start(torch.device("cpu")) as parallel:
         source = Encoder.load(encoder)
         windows = load_split(data, source, WINDOWS).windows
-        config = FitConfig(heads=("xception_mod", "adapter:size=4,dropout=0.3"), batch_size=12)
+        config = FitConfig(heads=("cnn", "adapter:size=4,dropout=0.3"), batch_size=12)
         stage = Stage(Path(folder, "norms"), {}, parallel=parallel)
         heads = fit(LiveFeed(source, windows), zoo_members(config), config, stage)
         for one in heads.values():

@@ -113,17 +113,18 @@ def clip_(parameters: Iterable[nn.Parameter], most: float, parallel: Parallel) -
     gradients = [p.grad for p in parameters if p.grad is not None]
     own = [g for g in gradients if not is_sharded(g)]
     parts = [g.to_local() for g in gradients if is_sharded(g)]  # pyright: ignore[reportAttributeAccessIssue]
-    total = _squares(parts)
+    total = _squares(parts, gradients)
     if parts:
         parallel.sum_([total])
-    norm = (total + _squares(own).to(total.device)).sqrt()
+    norm = (total + _squares(own, gradients)).sqrt()
     factor = (most / (norm + 1e-6)).clamp(max=1.0)
     for gradient in (*own, *parts):
         gradient.mul_(factor.to(gradient.dtype))
     return norm
 
 
-def _squares(tensors: list[Tensor]) -> Tensor:
+def _squares(tensors: list[Tensor], beside: list[Tensor]) -> Tensor:
+    """The sum of all squares, where the others are."""
     if not tensors:
-        return torch.zeros(())
+        return torch.zeros((), device=beside[0].device if beside else None)
     return nn.utils.get_total_norm(tensors).float().square()
