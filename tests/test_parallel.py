@@ -16,6 +16,7 @@ from cli_runner import bertvision
 from killing import finish
 from safetensors.torch import load_file
 from together import begin, finish_all, free_port, logs
+from toy import save_encoder
 
 from bertvision.errors import ConfigError
 from bertvision.train import parallel as parallel_module
@@ -240,6 +241,33 @@ def _norms(encoder: str, data: str, folder: str) -> None:
 def test_all_ranks_keep_the_same_heads(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
     work = functools.partial(_norms, str(tiny_bert), str(toy_squad), str(tmp_path))
     assert finish_all(begin(work, tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+
+
+# ---- fine-tuning
+
+
+def test_two_processes_fine_tune_what_one_does(toy_squad: Path, tmp_path: Path) -> None:
+    # Dropout, which every rank draws for itself, would make them differ.
+    encoder = save_encoder(
+        tmp_path / "encoder", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, seed=3
+    )
+
+    def words(out: str) -> list[str]:
+        names = {"--encoder": encoder, "--train": toy_squad, "--out": tmp_path / out, "--device": "cpu"}
+        names |= {"--epochs": 2, "--snapshots": 1, "--batch-size": 7, "--lr": 1e-3, "--log-every": 1}
+        return ["finetune", *(str(word) for pair in names.items() for word in pair), *CUT]
+
+    assert finish_all(begin(words("two"), tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    assert finish(words("one"), tmp_path / "one.log", seconds=60) == 0
+    ours, theirs = (read_metrics(tmp_path / out / "metrics.jsonl") for out in ("two", "one"))
+    assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-4)
+    files = sorted((tmp_path / "one").rglob("*.safetensors"))
+    assert len(files) == 4, "encoder and head of two snapshots"
+    for file in files:
+        two = load_file(tmp_path / "two" / file.relative_to(tmp_path / "one"))
+        for name, tensor in load_file(file).items():
+            if not name.endswith("key.bias") and name != "project.bias":  # no gradient but rounding
+                torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=2e-5, msg=name)
 
 
 # ---- kills and mistakes
