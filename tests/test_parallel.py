@@ -266,7 +266,8 @@ def test_two_processes_fine_tune_what_one_does(toy_squad: Path, tmp_path: Path) 
     for file in files:
         two = load_file(tmp_path / "two" / file.relative_to(tmp_path / "one"))
         for name, tensor in load_file(file).items():
-            if not name.endswith("key.bias") and name != "project.bias":  # no gradient but rounding
+            # These have no gradient but rounding, which Adam makes large.
+            if not name.endswith(("key.bias", "layer.1.output.LayerNorm.bias")) and name != "project.bias":
                 torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=2e-5, msg=name)
 
 
