@@ -83,7 +83,7 @@ def _fit(args: FitArgs, parallel: "Parallel") -> None:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     if args.dev.startswith("store:"):
         raise ConfigError(f"--dev {args.dev} has no questions to score: name the data")
-    check_output(args.out)
+    parallel.on_main(lambda: check_output(args.out))
     folder, about = encoder_reference(args.encoder)
     if args.overwrite and args.out.resolve() in (Path(folder).resolve(), *Path(folder).resolve().parents):
         raise ConfigError(f"--overwrite would delete the encoder in {folder}: choose an --out beside it")

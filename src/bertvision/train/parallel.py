@@ -194,7 +194,9 @@ class Parallel:
         if error is None:
             self.stop()
             return
-        quiet = isinstance(error, SystemExit)
+        quiet = isinstance(error, SystemExit | KeyboardInterrupt)
+        if isinstance(error, KeyboardInterrupt):  # every rank gets it, and one tells
+            error = error if self.main else SystemExit(130)
         if isinstance(error, BertvisionError) and self._told(str(error)):
             quiet, error = True, SystemExit(error.exit_code)
         if quiet and not self.main:
