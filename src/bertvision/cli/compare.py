@@ -1,13 +1,15 @@
 """`bertvision finetune --compare`: several policies on the same data, one table.
 
 Each policy runs in a process of its own, so that its memory is its own: OUT/POLICY/ holds what `finetune --policy`
-writes, and config.yaml repeats that run alone. A policy that is done is not run again.
+writes, and config.yaml, written when it is done, repeats that run alone. A policy that is done is not run again.
 """
 
 import dataclasses
 import json
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from bertvision import console
@@ -54,16 +56,19 @@ def _run(args: FinetuneArgs, name: str) -> dict[str, Any]:
         json=True,
         finetune=dataclasses.replace(args.finetune, policy=name),
     )
-    output_folder(folder)
-    recipe = folder / "config.yaml"
-    write_text(recipe, dump_yaml(own, heading=f"bertvision finetune --config {recipe}"))
-    command = [sys.executable, "-m", "bertvision", "finetune", "--config", str(recipe)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    with tempfile.TemporaryDirectory() as place:
+        recipe = Path(place) / "policy.yaml"
+        write_text(recipe, dump_yaml(own, heading=name))
+        command = [sys.executable, "-m", "bertvision", "finetune", "--config", str(recipe)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise TrainingError(
             f"the run of --policy {name} ended with an error, told above: correct it and give the same command "
             "again, finished policies are kept"
         )
+    # Only now: a run that was refused must not replace the record of the work that stands there.
+    record, lasting = folder / "config.yaml", dataclasses.replace(own, overwrite=False, json=False)
+    write_text(record, dump_yaml(lasting, heading=f"bertvision finetune --config {record}"))
     return json.loads(done.stdout)
 
 

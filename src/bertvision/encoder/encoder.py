@@ -196,13 +196,17 @@ class Encoder:
             scale = LORA_SCALE if policy.rule == "lora" else None
             self._delta = Delta(str(policy), lasting_name(self.name), base, policy.adapter, scale, names)
 
-    def checkpoint_gradients(self) -> None:
-        """Keep only the layers' inputs for the backward pass and compute the rest again: less memory, more time."""
+    def check_checkpointing(self) -> None:
+        """Refuse an architecture that cannot compute its layers again."""
         if not getattr(self.model, "supports_gradient_checkpointing", False):
             raise EncoderError(
                 f"{self.name} ({self.model.config.model_type}) cannot compute its layers again: "
                 "leave out --checkpointing, or use a smaller batch with --accumulate"
             )
+
+    def checkpoint_gradients(self) -> None:
+        """Keep only the layers' inputs for the backward pass and compute the rest again: less memory, more time."""
+        self.check_checkpointing()
         self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         # It makes the embeddings' output ask for gradients, which would carry them below every cut.
         self.model.disable_input_require_grads()

@@ -21,7 +21,7 @@ from bertvision.encoder.stack import layers_of
 from bertvision.errors import EncoderError
 from bertvision.shapes import Float
 
-__all__ = ["PLACES", "Houlsby", "adapters_of", "insert_adapters"]
+__all__ = ["PLACES", "Houlsby", "adapters_of", "hosts_of", "insert_adapters"]
 
 _SIGMA = 1e-3
 _BERT = ("attention.output.dropout", "output.dropout")
@@ -76,7 +76,7 @@ def adapters_of(model: nn.Module) -> dict[str, Houlsby]:
 
 def insert_adapters(model: Any, size: int, *, seed: int) -> None:
     """Put two adapters of `size` into every layer; equal seeds give equal adapters, on every device."""
-    hosts = _hosts(model)
+    hosts = hosts_of(model)
     generator = torch.Generator().manual_seed(seed)
     for host in hosts:
         host.add_module("houlsby", Houlsby(model.config.hidden_size, size, generator).train(model.training))
@@ -86,8 +86,8 @@ def insert_adapters(model: Any, size: int, *, seed: int) -> None:
         adapter.to(place.device, place.dtype)
 
 
-def _hosts(model: Any) -> list[nn.Module]:
-    """The modules that get an adapter, from the bottom up, each once."""
+def hosts_of(model: Any) -> list[nn.Module]:
+    """The modules that get an adapter, from the bottom up, each once; an unknown architecture is refused."""
     kind = model.config.model_type
     if kind not in PLACES:
         raise EncoderError(

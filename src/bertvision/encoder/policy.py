@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from bertvision.encoder.houlsby import adapters_of, insert_adapters
+from bertvision.encoder.houlsby import adapters_of, hosts_of, insert_adapters
 from bertvision.encoder.lora import check_peft, inject_lora, lora_parameters
 from bertvision.encoder.stack import (
     embeddings_of,
@@ -144,6 +144,8 @@ def check_policy(model: Any, policy: Policy, *, name: str) -> None:
         raise ConfigError(
             f"--policy {policy}: {name} has adapters already; tune the encoder it was made from"
         )
+    if policy.adapter is not None:
+        hosts_of(model)
     if policy.rule == "bitfit" and not _biases(model):
         raise ConfigError(f"--policy bitfit: {name} has no biases; use top-0, houlsby-64 or lora-16")
     if policy.rule not in ("top", "cut") or policy.number == 0:

@@ -25,12 +25,12 @@ from bertvision.artifacts import atomic_folder
 from bertvision.config import to_mapping
 from bertvision.console import progress
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.policy import check_policy, parse_policy
+from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.feed import FeedConfig
 from bertvision.heads.base import check_task, head_class
 from bertvision.heads.files import save_head
-from bertvision.heads.spec import parse_head
+from bertvision.heads.spec import TrainOverrides, parse_head
 from bertvision.train.batching import Batching
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.log import MetricsLog
@@ -38,9 +38,10 @@ from bertvision.train.memory import begin_peak, peak_bytes
 from bertvision.train.optim import OptimConfig, learning_rate
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.scoring import score_snapshot
+from bertvision.train.sharded import is_sharded
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
-from bertvision.train.tuning import Tuning
+from bertvision.train.tuning import Tuning, check_tuning
 
 __all__ = ["FinetuneConfig", "finetune", "snapshot_name", "tune"]
 
@@ -86,7 +87,7 @@ class FinetuneConfig(OptimConfig):
     shard: bool = False
     """With several processes: share out the encoder's weights among them (FSDP), for encoders no device holds whole."""
     log_every: int = 10
-    """Steps between two lines of metrics.jsonl."""
+    """Steps between two lines of metrics.jsonl; a line has the mean loss of its steps."""
     checkpoint_seconds: float = 60.0
     """Time between two checkpoints."""
 
@@ -95,6 +96,8 @@ class FinetuneConfig(OptimConfig):
         policy = parse_policy(self.policy)
         spec = parse_head(self.head)
         check_task(head_class(spec.name), "span")
+        if spec.train != TrainOverrides():
+            raise ConfigError(f"--head {self.head} trains as the encoder does: set --lr and the like instead")
         if not (self.epochs >= 0 and math.isfinite(self.epochs)):
             raise ConfigError(f"--epochs of fine-tuning must be finite and not negative, not {self.epochs}")
         if self.log_every < 1:
@@ -149,7 +152,7 @@ def tune(
         "finetune": config.identity,
         "arithmetic": [encoder.device.type, encoder.precision],
     } | ({"dev": dev.fingerprint} if dev else {})
-    check_policy(encoder.model, parse_policy(config.policy), name=encoder.name)  # before anything is written
+    check_tuning(encoder, config)  # before anything is written
     stage = Stage(folder, key, overwrite=overwrite, parallel=parallel)
     return stage, finetune(
         encoder,
@@ -216,7 +219,10 @@ class _Run:
         """Step of the last checkpoint."""
         self.unread: list[tuple[int, NDArray[np.int64], Tensor]] = []
         """Steps, their windows and losses, which may still be on the device."""
-        self.loss = math.nan
+        self.last = np.zeros(0, np.int64)
+        """Windows of the last step."""
+        self.losses: list[float] = []
+        """Since the last line of the log."""
         self.scores: dict[str, dict[str, float]] = {}
         self.aside = 0.0
         """Seconds that snapshots and their scores took."""
@@ -233,7 +239,8 @@ class _Run:
             where, _ = load_checkpoint(self.stage.checkpoint, *self.tuning.state, parallel=self.parallel)
             self.tuning.refresh()
             self.step = self.kept = where["step"]
-            self.scores, self.aside, lines = where["scores"], where["aside"], where["lines"]
+            self.scores, self.aside, self.losses = where["scores"], where["aside"], where["losses"]
+            lines = where["lines"]
             self.stage.went_on(where["seconds"])
             logger.info("fine-tuning goes on at step %d", self.step)
         self.log = MetricsLog(
@@ -253,15 +260,18 @@ class _Run:
                 ]
                 self.tuning.steps.update()
                 self.step += 1
+                self.last = indices
                 self.unread.append((self.step, indices, torch.stack(losses).sum()))
                 bar.advance()
                 if self.encoder.device.type == "cpu":  # nothing has to be waited for
                     self._read_losses()
                 if self.step % self.config.log_every == 0 or self.step == self.total:
                     self._read_losses()
-                    bar.tell(loss=self.loss, lr=lr)
+                    mean = sum(self.losses) / len(self.losses)
+                    self.losses.clear()
+                    bar.tell(loss=mean, lr=lr)
                     epoch = self.plan.epochs_done(self.step)
-                    record = {"step": self.step, "epoch": epoch, "loss": self.loss, "lr": lr}
+                    record = {"step": self.step, "epoch": epoch, "loss": mean, "lr": lr}
                     self.log.write(record, step=self.step, group="finetune")
                 for fraction in [f for f, mark in self.marks.items() if mark == self.step]:
                     self._read_losses()
@@ -277,11 +287,13 @@ class _Run:
         """Batches from here to the end: their windows, and what this process reads of them, in parts with weights."""
         while self.step < self.total:
             epoch, begin = self.plan.place(self.step)
-            batches = self.plan.epoch(epoch)[begin : begin + self.total - self.step]
+            batches = self.plan.epoch(epoch)[: begin + self.total - self.step]
             cut = [np.array_split(b, min(self.config.accumulate, len(b))) for b in batches]
             shares = [[self.parallel.part(piece) for piece in pieces] for pieces in cut]
-            stream = self.tuning.source.stream([share.indices for own in shares for share in own])
-            for indices, own in zip(batches, shares, strict=True):
+            # The whole epoch with a place to start at: what is encoded together follows from all of it.
+            parts = [share.indices for own in shares for share in own]
+            stream = self.tuning.source.stream(parts, start=sum(len(own) for own in shares[:begin]))
+            for indices, own in zip(batches[begin:], shares[begin:], strict=True):
                 yield indices, [(next(stream), share.weight) for share in own]
 
     def _read_losses(self) -> None:
@@ -292,11 +304,11 @@ class _Run:
         self.parallel.sum_([losses])
         for (step, indices, _), value in zip(self.unread, losses.tolist(), strict=True):
             if not math.isfinite(value):
-                raise TrainingError(self._broken(step, indices, value))
-            self.loss = value
+                raise TrainingError(self._broken(f"the loss became {value} at", step, indices))
+            self.losses.append(value)
         self.unread.clear()
 
-    def _broken(self, step: int, indices: NDArray[np.int64], value: float) -> str:
+    def _broken(self, what: str, step: int, indices: NDArray[np.int64]) -> str:
         examples = self.train.data.examples
         numbers = dict.fromkeys(self.train.windows.example[indices].tolist())
         named = [examples[i].id if examples else f"number {i}" for i in numbers]
@@ -305,14 +317,26 @@ class _Run:
         kept = "no checkpoint was written before"
         if self.kept is not None:
             kept = f"the last good checkpoint, of step {self.kept}, is kept in {self.stage.folder}"
-        return f"the loss became {value} at step {step} of fine-tuning {where}: lower --lr of fine-tuning ({kept})"
+        return f"{what} step {step} of fine-tuning {where}: lower --lr of fine-tuning ({kept})"
+
+    def _check_weights(self, name: str) -> None:
+        """Refuse to keep what the last step broke: its loss was a number, as it came before the update."""
+        trained: list[Any] = self.tuning.steps.parameters
+        own: list[Tensor] = [p.to_local() if is_sharded(p) else p for p in trained]
+        broken = torch.stack([(~part.isfinite()).any() for part in own]).any().float()
+        self.parallel.sum_([broken])  # a rank may hold a part of the weights
+        if broken:
+            what = f"the weights of {name} are not finite after"
+            raise TrainingError(self._broken(what, self.step, self.last))
 
     def _checkpoint(self) -> None:
         self._read_losses()
+        self._check_weights("the checkpoint")
         where = {
             "step": self.step,
             "lines": self.log.lines,
             "seconds": self.stage.seconds,
+            "losses": self.losses,
             "scores": self.scores,
             "aside": self.aside,
         }
@@ -323,12 +347,11 @@ class _Run:
     def _snapshot(self, fraction: float) -> None:
         """Keep the encoder and its head, and score them where there is a dev set."""
         began = time.monotonic()
-        encoder, head = self.tuning.whole()
         folder = self.stage.folder / snapshot_name(fraction)
+        self._check_weights(folder.name)
+        encoder, head = self.tuning.whole()
 
         def keep() -> dict[str, float] | None:
-            if not all(bool(p.isfinite().all()) for m in (encoder.model, head) for p in m.parameters()):
-                raise TrainingError(f"the weights of {folder.name} are not finite: lower --lr of fine-tuning")
             encoder.changed()
             about = {
                 "task": "span",

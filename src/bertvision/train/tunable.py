@@ -96,9 +96,9 @@ class Tunable(nn.Module):
 
 
 class Source(Protocol):
-    """Batches of windows on the device."""
+    """Batches of windows on the device, from number `start` on."""
 
-    def stream(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[Inputs]: ...
+    def stream(self, batches: Sequence[NDArray[np.int64]], *, start: int = 0) -> Iterator[Inputs]: ...
 
 
 class TokenSource:
@@ -115,8 +115,8 @@ class TokenSource:
         self.labels = torch.from_numpy(windows.labels.astype(np.int64)).to(place)
         self.bounds = torch.from_numpy(windows.context.astype(np.int64)).to(place)
 
-    def stream(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[Inputs]:
-        for indices in batches:
+    def stream(self, batches: Sequence[NDArray[np.int64]], *, start: int = 0) -> Iterator[Inputs]:
+        for indices in batches[start:]:
             yield self._batch(self._send(indices), int(self.widths[indices].max()))
 
     def _send(self, indices: NDArray[np.int64]) -> Int[Tensor, " B"]:
@@ -144,7 +144,7 @@ class StateSource:
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
 
-    def stream(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[Inputs]:
-        for batch in self.feed.stream(batches):
+    def stream(self, batches: Sequence[NDArray[np.int64]], *, start: int = 0) -> Iterator[Inputs]:
+        for batch in self.feed.stream(batches, start=start):
             names = ("mask", "labels", "bounds")
             yield {"state": batch.states[0]} | {name: getattr(batch, name) for name in names}

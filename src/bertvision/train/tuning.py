@@ -15,7 +15,7 @@ from torch import nn
 from bertvision.encoder.cut import Top, check_cut, lower_encoder
 from bertvision.encoder.digest import make_digest
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.policy import Policy, count_trainable, parse_policy, trainable_text
+from bertvision.encoder.policy import Policy, check_policy, count_trainable, parse_policy, trainable_text
 from bertvision.encoder.stack import layers_of
 from bertvision.errors import ConfigError
 from bertvision.feed import FeedConfig, choose_source, open_feed
@@ -34,9 +34,23 @@ from bertvision.train.tunable import Source, StateSource, TokenSource, TopBody, 
 if TYPE_CHECKING:
     from bertvision.train.finetune import FinetuneConfig
 
-__all__ = ["Tuning"]
+__all__ = ["Tuning", "check_tuning"]
 
 logger = logging.getLogger(__name__)
+
+
+def check_tuning(encoder: Encoder, config: "FinetuneConfig") -> None:
+    """Refuse what this encoder cannot do, before anything is changed or written."""
+    policy = parse_policy(config.policy)
+    if config.epochs == 0:
+        raise ConfigError("--epochs 0 leaves nothing to do: give the length of the run")
+    check_policy(encoder.model, policy, name=encoder.name)
+    if config.checkpointing:
+        encoder.check_checkpointing()
+    if policy.cut is not None:
+        check_cut(encoder, policy.cut)
+    with torch.device("meta"):  # shapes alone: some heads do not fit every encoder
+        parse_head(config.head).build(Geometry(encoder.num_states, encoder.hidden), seed=config.seed)
 
 
 class Tuning:

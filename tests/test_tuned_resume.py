@@ -1,0 +1,69 @@
+"""Fine-tuning by policy, killed with SIGKILL and started again: the same bits at the end as without it.
+
+Every way to tune is killed twice in the middle of an operation on files and once at a random time, then left alone.
+"""
+
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from killing import finish, kill_when
+from test_resume import WINDOWS, contents
+
+from bertvision.train.log import read_metrics
+
+WAYS: dict[str, list[str]] = {
+    "houlsby": ["--policy", "houlsby-4"],
+    "lora": ["--policy", "lora-2", "--head", "learned_pooling"],
+    "cut-memory": ["--policy", "cut-1", "--head", "adapter:size=4,dropout=0.1", "--digest", "8",
+                   "--feed.source", "memory"],
+    "cut-stored": ["--policy", "cut-1", "--head", "adapter:size=4", "--feed.source", "stored"],
+    "cut-live": ["--policy", "cut-1", "--feed.source", "live", "--feed.tokens-per-call", "300", "--accumulate", "2"],
+    "everything": ["--sampling", "balanced", "--batch-tokens", "150", "--accumulate", "2", "--eps", "1e-6",
+                   "--no-bias-correction", "--policy", "top-1"],
+    "again": ["--checkpointing", "--head", "adapter:size=4,dropout=0.2"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def command(tiny_bert: Path, toy_squad: Path) -> Callable[[str, Path], list[str]]:
+    def words(way: str, out: Path) -> list[str]:
+        store = ["--feed.store", str(out.with_name(f"{out.name}-store"))] if way == "cut-stored" else []
+        return ["finetune", "--train", str(toy_squad), "--dev", str(toy_squad), "--encoder", str(tiny_bert),
+                "--out", str(out), *WINDOWS, "--epochs", "2", "--snapshots", "0.5", "1.0", "--batch-size", "4",
+                "--lr", "1e-3", "--log-every", "3", "--checkpoint-seconds", "0", *WAYS[way], *store]  # fmt: skip
+
+    return words
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_killed_and_started_again(
+    way: str, command: Callable[[str, Path], list[str]], tmp_path: Path
+) -> None:
+    log, out = tmp_path / "log", tmp_path / "out"
+    assert finish(command(way, tmp_path / "whole"), log) == 0, log.read_text()
+    operations = int(Path(f"{log}.count").read_text())
+    wanted = contents(tmp_path / "whole")
+    chance = random.Random(way)
+
+    first = chance.randint(operations // 5, operations // 2)
+    assert finish(command(way, out), log, die_at=first) == -signal.SIGKILL, log.read_text()
+    kept = (out / "checkpoint.safetensors").exists()
+
+    begun = len(read_metrics(out / "metrics.jsonl"))
+
+    def written() -> bool:
+        return len(read_metrics(out / "metrics.jsonl")) > begun + 1
+
+    kill_when(command(way, out), log, written, delay=chance.uniform(0, 0.02))
+    finish(command(way, out), log, die_at=chance.randint(2, operations // 3))
+    assert finish(command(way, out), log) == 0, log.read_text()
+    assert kept, "no kill came behind a checkpoint"
+    assert "fine-tuning goes on at step" in log.read_text()
+    assert contents(out) == wanted, f"killed at operation {first} of {operations}"
+    records = read_metrics(out / "metrics.jsonl")
+    steps = [record["step"] for record in records if "loss" in record]
+    assert steps == sorted(set(steps)), "a step stands in metrics.jsonl twice"
+    assert [r["snapshot"] for r in records if "snapshot" in r] == ["snapshot-0.5", "snapshot-1", "snapshot-2"]

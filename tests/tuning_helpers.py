@@ -1,0 +1,130 @@
+"""What the tests of fine-tuning share: short runs of `tune` on the toy data, and what they left."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fit_helpers import Killed
+from safetensors.torch import load_file
+from torch import Tensor
+from toy import save_encoder
+
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Encoder
+from bertvision.feed import FeedConfig
+from bertvision.train.finetune import FinetuneConfig, tune
+from bertvision.train.log import read_metrics
+from bertvision.train.splits import Split, load_split
+from bertvision.train.stage import Stage
+from bertvision.train.steps import Steps
+
+WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
+POLICIES = ("full", "none", "layers", "top-1", "cut-1", "houlsby-4", "houlsby-4+top-1", "lora-2", "bitfit")
+
+
+# Fixtures, imported by the files that use them.
+
+
+@pytest.fixture(scope="session", name="three_layers")
+def fixture_three_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """BERT with three layers and dropout."""
+    return save_encoder(tmp_path_factory.mktemp("encoders") / "three", num_hidden_layers=3)
+
+
+@pytest.fixture(scope="session", name="no_dropout")
+def fixture_no_dropout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same without dropout."""
+    folder = tmp_path_factory.mktemp("encoders") / "plain"
+    rates: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return save_encoder(folder, num_hidden_layers=3, **rates)
+
+
+@pytest.fixture(scope="session", name="train")
+def fixture_train(three_layers: Path, toy_squad: Path) -> Split:
+    """Windows depend on the tokenizer alone, which all toy encoders of BERT's kind share."""
+    return load_split(str(toy_squad), Encoder.load(str(three_layers)), WINDOWS)
+
+
+def config_of(**values: Any) -> FinetuneConfig:
+    settings: dict[str, Any] = {
+        "batch_size": 8,
+        "lr": 1e-3,
+        "schedule": "constant",
+        "warmup": 0.0,
+        "log_every": 1,
+    } | values
+    return FinetuneConfig(**settings)
+
+
+def tuned(
+    folder: Path,
+    train: Split,
+    source: Path,
+    *,
+    dev: Split | None = None,
+    feed: dict[str, Any] | None = None,
+    **values: Any,
+) -> Stage:
+    """Fine-tune a freshly loaded encoder in `folder`."""
+    how: dict[str, Any] = {"source": "memory"} | (feed or {})
+    encoder, config = Encoder.load(str(source)), config_of(**values)
+    return tune(encoder, train, folder=folder, config=config, dev=dev, feed=FeedConfig(**how))[0]
+
+
+@contextmanager
+def after_step(step: int, act: Callable[[Steps], None]) -> Iterator[None]:
+    """Do something to a run when its step number `step`, counted from 1, is taken."""
+    real = Steps.update
+
+    def update(self: Steps) -> None:
+        real(self)
+        if self._step + 1 == step:
+            act(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Steps, "update", update)
+        yield
+
+
+def dying_at(step: int) -> AbstractContextManager[None]:
+    """Let a run die when step number `step` is taken and the one before is in a checkpoint."""
+
+    def die(_: Steps) -> None:
+        raise Killed
+
+    return after_step(step + 1, die)
+
+
+def losses(stage: Stage) -> list[float]:
+    return [record["loss"] for record in read_metrics(stage.metrics) if "loss" in record]
+
+
+def weights(snapshot: Path) -> dict[str, Tensor]:
+    """Every tensor of a snapshot, the encoder's and the head's."""
+    parts = {"encoder": snapshot / "encoder", "head": snapshot / "head"}
+    return {
+        f"{part}.{name}": tensor
+        for part, folder in parts.items()
+        for file in sorted(folder.glob("*.safetensors"))
+        for name, tensor in load_file(file).items()
+    }
+
+
+def parameters(folder: Path | str) -> dict[str, Tensor]:
+    """Of an encoder as it is loaded."""
+    return {name: p.detach() for name, p in Encoder.load(str(folder)).model.named_parameters()}
+
+
+def assert_equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
+    assert first.keys() == second.keys()
+    assert first, "nothing to compare"
+    different = [name for name in first if not torch.equal(first[name], second[name])]
+    assert not different, different
+
+
+def largest_difference(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
+    assert first.keys() == second.keys()
+    return max(float((first[name] - second[name]).abs().max()) for name in first)
