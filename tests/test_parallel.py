@@ -246,7 +246,15 @@ def test_all_ranks_keep_the_same_heads(tiny_bert: Path, toy_squad: Path, tmp_pat
 # ---- fine-tuning
 
 
-def test_two_processes_fine_tune_what_one_does(toy_squad: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [(), ("--shard",), ("--policy", "houlsby-4", "--shard"), ("--policy", "cut-1", "--feed.source", "live"),
+     ("--policy", "lora-2", "--accumulate", "2")],
+    ids=" ".join,
+)  # fmt: skip
+def test_two_processes_fine_tune_what_one_does(
+    toy_squad: Path, tmp_path: Path, more: tuple[str, ...]
+) -> None:
     # Dropout, which every rank draws for itself, would make them differ.
     encoder = save_encoder(
         tmp_path / "encoder", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, seed=3
@@ -255,13 +263,19 @@ def test_two_processes_fine_tune_what_one_does(toy_squad: Path, tmp_path: Path) 
     def words(out: str) -> list[str]:
         names = {"--encoder": encoder, "--train": toy_squad, "--out": tmp_path / out, "--device": "cpu"}
         names |= {"--epochs": 2, "--snapshots": 1, "--batch-size": 7, "--lr": 1e-3, "--log-every": 1}
-        return ["finetune", *(str(word) for pair in names.items() for word in pair), *CUT]
+        names |= {"--dev": toy_squad}
+        return ["finetune", *(str(word) for pair in names.items() for word in pair), *CUT, *more]
 
     assert finish_all(begin(words("two"), tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
     assert finish(words("one"), tmp_path / "one.log", seconds=60) == 0
     ours, theirs = (read_metrics(tmp_path / out / "metrics.jsonl") for out in ("two", "one"))
-    assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-4)
-    files = sorted((tmp_path / "one").rglob("*.safetensors"))
+    losses = [[line["loss"] for line in run if "loss" in line] for run in (ours, theirs)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    for name in ("exact", "f1"):
+        scored = [[line[name] for line in run if name in line] for run in (ours, theirs)]
+        assert len(scored[0]) == 2
+        assert scored[0] == scored[1], "both snapshots scored by rank 0 as by one process"
+    files = [f for f in sorted((tmp_path / "one").rglob("*.safetensors")) if f.name != "logits.safetensors"]
     assert len(files) == 4, "encoder and head of two snapshots"
     for file in files:
         two = load_file(tmp_path / "two" / file.relative_to(tmp_path / "one"))

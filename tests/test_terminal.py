@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from cli_runner import bertvision, tree
 
-from bertvision.train import finetune, group
+from bertvision.train import group, steps
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_an_interrupted_stage_goes_on_to_the_same_result(
     flags = ("--train", toy_squad, "--max-seq-length", "96", "--epochs", "3", "--batch-size", "8",
              "--checkpoint-seconds", "0")  # fmt: skip
     if verb == "finetune":
-        words, place = ("finetune", "--encoder", tiny_bert, *flags), (finetune, "update")
+        words, place = ("finetune", "--encoder", tiny_bert, *flags), (steps.Steps, "update")
     else:
         words, place = ("fit", tiny_bert, "--heads", "learned_pooling", *flags), (group, "apply_gradients")
     assert bertvision(*words, "--out", tmp_path / "whole").code == 0

@@ -9,8 +9,9 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 from bertvision._version import __version__
 from bertvision.errors import BertvisionError, ConfigError
@@ -103,7 +104,17 @@ def _run(words: list[str]) -> None:
     if hasattr(module, "ACTIONS"):
         sys.stdout.write(module.help_text())
     else:
-        module.main(parse(module, rest, prog=prog))
+        module.main(_parsed(parse, module, rest, prog))
+
+
+def _parsed(parse: Callable[..., Any], module: ModuleType, rest: list[str], prog: str) -> Any:
+    """The flags; of several processes that were started with the same mistake the first one tells it."""
+    try:
+        return parse(module, rest, prog=prog)
+    except BertvisionError as error:
+        if os.environ.get("RANK", "0") == "0":
+            raise
+        raise SystemExit(error.exit_code) from error
 
 
 def find_command(words: Sequence[str]) -> tuple[ModuleType, list[str], str]:

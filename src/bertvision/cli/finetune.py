@@ -91,10 +91,16 @@ def _finetune(args: FinetuneArgs, parallel: "Parallel") -> None:
     from bertvision.feed.reading import EVERYTHING
     from bertvision.train.finetune import tune
     from bertvision.train.splits import load_split
+    from bertvision.train.tuning import shares_out
     from bertvision.train.zoo import encoder_reference
 
-    check_output(args.out)
-    encoder = Encoder.load(encoder_reference(args.encoder)[0], device=args.device, precision=args.precision)
+    parallel.on_main(lambda: check_output(args.out))
+    encoder = Encoder.load(
+        encoder_reference(args.encoder)[0],
+        device=args.device,
+        precision=args.precision,
+        parked=shares_out(args.finetune, parallel),
+    )
     train = load_split(args.train, encoder, args.windows, max_examples=args.max_train_examples)
     dev = None
     if args.dev:

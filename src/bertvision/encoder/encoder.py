@@ -56,19 +56,26 @@ def choose_device(name: str = "auto") -> torch.device:
             raise ConfigError(f"--device {name}: this machine has no such CUDA device; use --device cpu")
         if device.type == "mps" and not torch.backends.mps.is_available():
             raise ConfigError(f"--device {name}: this machine has no such device; use --device cpu")
+        if name == "cuda":
+            return _own_cuda()
         if device.type not in ("cpu", "cuda", "mps"):
             raise ConfigError(f"--device {name} is not supported: use auto, cpu, cuda or mps")
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)  # graphs are captured, and kernels launched, on the current device
         return device
     if torch.cuda.is_available():
-        local, count = os.environ.get("LOCAL_RANK", ""), torch.cuda.device_count()
-        if count > 1 and local.isdigit():
-            device = torch.device("cuda", int(local) % count)
-            torch.cuda.set_device(device)
-            return device
-        return torch.device("cuda")
+        return _own_cuda()
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def _own_cuda() -> torch.device:
+    """The CUDA device of this process, where several were started."""
+    local, count = os.environ.get("LOCAL_RANK", ""), torch.cuda.device_count()
+    if count > 1 and local.isdigit():
+        device = torch.device("cuda", int(local) % count)
+        torch.cuda.set_device(device)
+        return device
+    return torch.device("cuda")
 
 
 def choose_precision(precision: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
@@ -81,8 +88,18 @@ def choose_precision(precision: Precision, device: torch.device) -> Literal["fp3
 class Encoder:
     """A Hugging Face encoder, its tokenizer and the device it lives on."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, name: str, device: torch.device, precision: Precision):
-        self.model = model.to(device)
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str,
+        device: torch.device,
+        precision: Precision,
+        parked: bool = False,
+    ) -> None:
+        # A parked one waits where it was loaded: it may be too large for its device, and will be shared out.
+        self.model = model if parked else model.to(device)
         self.tokenizer = tokenizer
         self.name = name
         self.device = device
@@ -96,13 +113,15 @@ class Encoder:
         self.passes_types = has_types and "token_type_ids" in accepts
 
     @classmethod
-    def load(cls, name: str, *, device: str = "auto", precision: Precision = "auto") -> "Encoder":
-        """Load `embedded`, a local folder (a delta's too) or a Hub name."""
+    def load(
+        cls, name: str, *, device: str = "auto", precision: Precision = "auto", parked: bool = False
+    ) -> "Encoder":
+        """Load `embedded`, a local folder (a delta's too) or a Hub name; `parked` leaves its weights on the CPU."""
         place = choose_device(device)
         load_config(name)  # the wrong kind of model should be told as such, not by its missing tokenizer
         tokenizer = load_tokenizer(name)
         model, delta = load_weights(name, tokenizer)
-        encoder = cls(model, tokenizer, name=name, device=place, precision=precision)
+        encoder = cls(model, tokenizer, name=name, device=place, precision=precision, parked=parked)
         encoder._delta = delta
         return encoder
 

@@ -25,6 +25,7 @@ from bertvision.artifacts import atomic_folder
 from bertvision.config import to_mapping
 from bertvision.console import progress
 from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.load import bases_of, lasting_name
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.feed import FeedConfig
@@ -153,6 +154,8 @@ def tune(
         "arithmetic": [encoder.device.type, encoder.precision],
     } | ({"dev": dev.fingerprint} if dev else {})
     check_tuning(encoder, config)  # before anything is written
+    if overwrite:
+        _check_apart(encoder, folder)
     stage = Stage(folder, key, overwrite=overwrite, parallel=parallel)
     return stage, finetune(
         encoder,
@@ -164,6 +167,14 @@ def tune(
         tensorboard=tensorboard,
         parallel=parallel,
     )
+
+
+def _check_apart(encoder: Encoder, folder: Path) -> None:
+    """Refuse to empty a folder that the encoder, or one it is a delta of, lies in."""
+    for name in bases_of(encoder.name):
+        place = Path(lasting_name(name))
+        if place.is_dir() and folder.resolve() in (place, *place.parents):
+            raise ConfigError(f"--overwrite would delete the encoder in {name}: choose an --out beside it")
 
 
 def snapshot_name(fraction: float) -> str:

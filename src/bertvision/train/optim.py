@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.errors import ConfigError
+from bertvision.train.sharded import is_sharded
 
 __all__ = ["OptimConfig", "apply_gradients", "learning_rate", "make_optimizer", "set_rate", "update"]
 
@@ -78,11 +79,14 @@ def make_optimizer(
     named = [(n, p) for module in modules for n, p in module.named_parameters() if p.requires_grad]
     decayed = [p for n, p in named if p.ndim >= 2 and not n.endswith("bias")]
     kept = {id(p) for p in decayed}
+    parts = ((decayed, config.weight_decay), ([p for _, p in named if id(p) not in kept], 0.0))
+    # The fused kernels take no group of which a part is shared out; the encoder, which may be, comes before its head.
     groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": [p for _, p in named if id(p) not in kept], "weight_decay": 0.0},
+        {"params": own, "weight_decay": decay}
+        for params, decay in parts
+        for shared in (True, False)
+        if (own := [p for p in params if is_sharded(p) == shared])
     ]
-    groups = [g for g in groups if g["params"]]
     fused = all(p.device.type in ("cpu", "cuda") for _, p in named)
     if capturable:
         for group in groups:

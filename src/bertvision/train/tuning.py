@@ -53,6 +53,11 @@ def check_tuning(encoder: Encoder, config: "FinetuneConfig") -> None:
         parse_head(config.head).build(Geometry(encoder.num_states, encoder.hidden), seed=config.seed)
 
 
+def shares_out(config: "FinetuneConfig", parallel: Parallel) -> bool:
+    """Whether the encoder's weights are split over the processes."""
+    return (config.shard or wants_sharding()) and not parallel.alone
+
+
 class Tuning:
     """An encoder, its head, their optimiser and the way to batches and steps."""
 
@@ -67,7 +72,9 @@ class Tuning:
     ) -> None:
         self.encoder, self.config, self.parallel = encoder, config, parallel
         policy = parse_policy(config.policy)
-        encoder.model.to(encoder.device)  # a frozen one may be parked elsewhere
+        shared_out = shares_out(config, parallel)
+        if not shared_out:
+            encoder.model.to(encoder.device)  # a frozen one may be parked elsewhere
         encoder.tune(policy, seed=config.seed)
         if config.checkpointing:
             encoder.checkpoint_gradients()
@@ -81,7 +88,7 @@ class Tuning:
         self.head.to(encoder.device)
         self.counts = count_trainable([encoder.model, self.head])
         self.trainable_text = trainable_text([encoder.model, self.head])
-        self.twin = self._share_out()
+        self.twin = self._share_out() if shared_out else None
         self.tunable = Tunable(body, self.head)
         captured = encoder.device.type == "cuda" and parallel.alone and not config.checkpointing
         self.optimizer = make_optimizer([encoder.model, self.head], config, capturable=captured)
@@ -120,11 +127,8 @@ class Tuning:
         self.source = StateSource(states)
         return TopBody(Top(encoder.model, k), encoder.hidden)
 
-    def _share_out(self) -> Encoder | None:
-        """Split the encoder over the processes where that is asked for; rank 0 keeps a whole copy on its CPU, which
-        snapshots are made from."""
-        if not (self.config.shard or wants_sharding()) or self.parallel.alone:
-            return None
+    def _share_out(self) -> Encoder:
+        """Split the encoder over the processes; rank 0 keeps a whole copy, which snapshots are made from."""
         if parse_policy(self.config.policy).cut is not None:
             raise ConfigError(f"--shard and --policy {self.config.policy} cannot go together: use top-K")
         twin = copy.deepcopy(self.encoder) if self.parallel.main else None
