@@ -22,6 +22,7 @@ from bertvision.errors import ArtifactError, EncoderError
 
 __all__ = [
     "EMBEDDED",
+    "bases_of",
     "lasting_name",
     "load_config",
     "load_model",
@@ -67,15 +68,20 @@ def lasting_name(name: str) -> str:
     return str(folder.resolve()) if name != EMBEDDED and folder.is_dir() else name
 
 
-def _whole(name: str) -> str:
-    """The encoder below `name` that is no delta: its config and tokenizer are those of `name`."""
-    seen: set[Path] = set()
-    while name != EMBEDDED and (folder := delta_folder(name)) is not None:
+def bases_of(name: str) -> list[str]:
+    """`name` and, where it is a delta, what it is a delta of; the last one is whole."""
+    names, seen = [name], set[Path]()
+    while names[-1] != EMBEDDED and (folder := delta_folder(names[-1])) is not None:
         if folder.resolve() in seen:
             raise ArtifactError(f'{folder} is a delta of itself: correct "base" in its delta.json')
         seen.add(folder.resolve())
-        name = read_about(folder)["base"]
-    return name
+        names.append(read_about(folder)["base"])
+    return names
+
+
+def _whole(name: str) -> str:
+    """The encoder below `name` that is no delta: its config and tokenizer are those of `name`."""
+    return bases_of(name)[-1]
 
 
 def locate(name: str) -> tuple[str, bool]:

@@ -1,0 +1,273 @@
+"""`finetune` from the command line: one table of several policies, mistakes in one sentence."""
+
+import json
+import math
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runner import Outcome, bertvision, tree
+from test_resume import WINDOWS, contents
+
+from bertvision.errors import ConfigError
+from bertvision.train.compare import check_policies, efficiency
+from bertvision.train.steps import Steps
+
+QUICK = (*WINDOWS, "--epochs", "0.5", "--batch-size", "8", "--lr", "1e-3")
+
+
+def sentence(outcome: Outcome) -> str:
+    """The one sentence of a user's mistake."""
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    lines = outcome.err.splitlines()
+    assert lines[-1].startswith("error: "), outcome.err
+    assert not any("Traceback" in line for line in lines)
+    return lines[-1]
+
+
+# ---- numbers of the table
+
+
+@pytest.mark.parametrize(("f1", "trainable", "told"), [(75.2, 42_548_738, 3.30), (76.3, 108_311_810, 3.27)])
+def test_efficiency_is_the_published_one(f1: float, trainable: int, told: float) -> None:
+    assert efficiency(f1, trainable) == pytest.approx(told, abs=0.005)
+    assert efficiency(f1, trainable) == pytest.approx((f1 - 50) / (math.log(trainable) / math.log(10)))
+
+
+def test_efficiency_of_next_to_nothing_is_no_division_by_zero() -> None:
+    assert math.isnan(efficiency(80, 1))
+    assert math.isnan(efficiency(80, 0))
+
+
+def test_policies_are_checked_all_before_one_runs(tiny_bert: Path) -> None:
+    assert check_policies(("full", "TOP-1", "houlsby-4+top-0"), str(tiny_bert)) == [
+        "full",
+        "top-1",
+        "houlsby-4",
+    ]
+    with pytest.raises(ConfigError, match="houlsby-4 twice"):
+        check_policies(("houlsby-4", "full", "houlsby-4+top-0"), str(tiny_bert))
+
+
+# ---- the table
+
+
+@pytest.fixture(scope="module")
+def words(tiny_bert: Path, toy_squad: Path) -> tuple[str | Path, ...]:
+    return ("finetune", "--encoder", tiny_bert, "--train", toy_squad, "--dev", toy_squad, *QUICK)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory, words: tuple[str | Path, ...]) -> tuple[Path, Outcome]:
+    folder = tmp_path_factory.mktemp("compare") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BERTVISION_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        return folder, bertvision(*words, "--out", folder, "--compare", "full,top-1,houlsby-4")
+
+
+def test_one_table_of_all_policies(compared: tuple[Path, Outcome], tiny_bert: Path) -> None:
+    folder, outcome = compared
+    assert outcome.code == 0, outcome.err
+    lines = outcome.out.splitlines()
+    head = lines[0].split()
+    for name in ("policy", "trainable", "memory", "F1", "efficiency"):
+        assert name in head
+    assert [line.split()[0] for line in lines if re.match(r"\s*(full|top-1|houlsby-4)\b", line)] == [
+        "full", "top-1", "houlsby-4"
+    ]  # fmt: skip
+    rows = json.loads((folder / "compare.json").read_text())
+    assert [row["policy"] for row in rows] == ["full", "top-1", "houlsby-4"]
+    for row in rows:
+        own = json.loads((folder / row["policy"] / "stage.json").read_text())
+        assert row["trainable"] == own["results"]["trainable"]
+        scored = own["results"]["snapshots"]["snapshot-0.5"]
+        assert (row["f1"], row["exact"]) == (scored["f1"], scored["exact"])
+        assert row["efficiency"] == pytest.approx((row["f1"] - 50) / math.log10(row["trainable"]))
+        assert row["peak_bytes"] > 1e7, "a process with torch in it"
+        assert row["inference_seconds"] > 0
+        assert row["seconds"] > 0
+        assert row["tokens_per_second"] * row["seconds"] == pytest.approx(
+            own["results"]["tokens_per_second"] * own["results"]["train_seconds"]
+        )
+        assert (Path(row["snapshot"]) / "head" / "config.json").is_file()
+        recipe = (folder / row["policy"] / "config.yaml").read_text()
+        assert f"policy: {row['policy']}" in recipe
+        assert "overwrite: false" in recipe
+    adapters = 2 * 2 * (2 * 32 * 4 + 4 + 32)
+    norms = 5 * 2 * 32
+    assert rows[2]["trainable"] == adapters + norms + 66
+
+
+def test_finished_policies_are_not_run_again(
+    compared: tuple[Path, Outcome], words: tuple[str | Path, ...]
+) -> None:
+    """Neither by the recipe of one policy nor by another table of it."""
+    folder, _ = compared
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
+    alone = bertvision("finetune", "--config", folder / "top-1" / "config.yaml", "--json")
+    assert alone.code == 0, alone.err
+    rows = {row["policy"]: row for row in json.loads((folder / "compare.json").read_text())}
+    found = json.loads(alone.out)
+    assert found["train_seconds"] == rows["top-1"]["seconds"], "it was trained once more"
+    outcome = bertvision(*words, "--out", folder, "--compare", "top-1", "--json")
+    assert outcome.code == 0, outcome.err
+    again = json.loads(outcome.out)
+    assert [row["policy"] for row in again] == ["top-1"]
+    assert again[0]["seconds"] == rows["top-1"]["seconds"]
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_policy_of_other_settings_is_refused_and_its_record_stays(
+    compared: tuple[Path, Outcome], words: tuple[str | Path, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = compared
+    before = tree(folder / "full")
+    outcome = bertvision(*words, "--seed", "3", "--out", folder, "--compare", "full")
+    assert "the run of --policy full ended with an error, told above" in sentence(outcome)
+    assert "other settings (finetune.seed)" in capfd.readouterr().err, "the process told nothing"
+    assert tree(folder / "full") == before
+
+
+# ---- mistakes
+
+
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "layers": (["--policy", "top-9"], "has 2 layers, so K of top-K is at most 2"),
+    "cut layers": (["--policy", "cut-3"], "has 2 layers"),
+    "adapter of nothing": (["--policy", "houlsby-0"], "the adapter size must be at least 1, not 0"),
+    "rank": (["--policy", "lora-0"], "rank must be at least 1"),
+    "unknown": (["--policy", "houlsbee-4"], "did you mean houlsby-M"),
+    "compare without dev": (["--compare", "full,top-1", "--dev", ""], "--compare needs --dev"),
+    "compare unknown": (["--compare", "full,tip-1"], "--policy tip-1 is not known"),
+    "compare too deep": (["--compare", "full,top-9"], "has 2 layers"),
+    "compare twice": (["--compare", "full,top-1,full"], "--compare names full twice"),
+    "digest": (["--digest", "65"], "--digest must be from 1 to 64"),
+    "shard": (["--shard", "--policy", "cut-1"], "--shard and --policy cut-1 cannot go together"),
+    "inference": (["--inference", "--dev", ""], "--inference answers the questions of --dev"),
+    "store": (["--train", "store:abc"], "--train store:abc has states and no tokens to tune on"),
+    "dev store": (["--dev", "store:abc"], "--dev store:abc has states and no tokens"),
+    "nothing to do": (["--epochs", "0"], "--epochs 0 leaves nothing to do"),
+    "head": (["--head", "adaptor"], "there is no head 'adaptor'"),
+    "eps": (["--eps", "0"], "eps must be a finite number above 0"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_are_one_sentence_and_nothing_is_written(
+    case: str, words: tuple[str | Path, ...], tmp_path: Path
+) -> None:
+    flags, told = MISTAKES[case]
+    assert told in sentence(bertvision(*words, "--out", tmp_path / "out", *flags))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "flags", "told"),
+    [
+        ("albert", ["--policy", "cut-1"], "share their weights"),
+        ("mpnet", ["--checkpointing"], "leave out --checkpointing"),
+        ("modernbert", ["--policy", "bitfit"], "has no biases"),
+    ],
+)
+def test_what_an_architecture_cannot_do(
+    architecture: str, flags: list[str], told: str, toy_encoder: Any, toy_squad: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    outcome = bertvision(
+        "finetune", "--encoder", toy_encoder(architecture), "--train", toy_squad, "--out", out, *QUICK, *flags
+    )
+    assert told in sentence(outcome)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("flags", [["--policy", "lora-2"], ["--compare", "full,lora-2"]], ids=str)
+def test_lora_without_peft(
+    flags: list[str], words: tuple[str | Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from importlib import util
+
+    real = util.find_spec
+    monkeypatch.setattr(util, "find_spec", lambda name, *more: None if name == "peft" else real(name, *more))
+    told = sentence(bertvision(*words, "--out", tmp_path / "out", *flags))
+    assert "needs peft: run `pip install 'bertvision[lora]'`" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_another_policy(words: tuple[str | Path, ...], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert bertvision(*words, "--out", out, "--policy", "top-1").code == 0
+    before = tree(out)
+    told = sentence(bertvision(*words, "--out", out, "--policy", "bitfit"))
+    assert "holds work with other settings (finetune.policy)" in told
+    assert "--overwrite" in told
+    assert tree(out) == before
+    assert bertvision(*words, "--out", out, "--policy", "top-2+full").code == 2
+    done = bertvision(*words, "--out", out, "--policy", "bitfit", "--overwrite")
+    assert done.code == 0, done.err
+    assert "bitfit: trainable" in done.out
+    assert (out / "snapshot-0.5" / "encoder" / "delta.json").is_file()
+    assert not (out / "snapshot-0.5" / "encoder" / "model.safetensors").exists()
+
+
+def test_overwrite_does_not_delete_the_encoder_it_reads(
+    words: tuple[str | Path, ...], tmp_path: Path
+) -> None:
+    """Nor the one that its encoder is a delta of."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert bertvision(*words, "--out", first).code == 0
+    delta = (*words, "--encoder", first / "snapshot-0.5", "--policy", "houlsby-4")
+    assert "would delete the encoder" in sentence(bertvision(*delta, "--out", first, "--overwrite"))
+    assert bertvision(*delta, "--out", second, "--overwrite").code == 0
+    before = tree(tmp_path)
+    deeper = (*words, "--encoder", second / "snapshot-0.5", "--policy", "bitfit", "--overwrite")
+    for out in (first, second, second / "snapshot-0.5"):
+        assert "would delete the encoder" in sentence(bertvision(*deeper, "--out", out))
+    assert tree(tmp_path) == before
+
+
+def test_an_interrupted_run_goes_on(
+    words: tuple[str | Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the middle: a sentence, exit code 130, and the same result as without it."""
+    command = (*words, "--policy", "houlsby-4", "--snapshots", "0.2", "--checkpoint-seconds", "0")
+    assert bertvision(*command, "--out", tmp_path / "whole").code == 0
+    real = Steps.update
+
+    def pressed(self: Steps) -> None:
+        real(self)
+        if self._step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Steps, "update", pressed)
+    outcome = bertvision(*command, "--out", tmp_path / "out")
+    assert outcome.code == 130
+    assert "interrupted: run the same command again to go on" in outcome.err.splitlines()[-1]
+    monkeypatch.setattr(Steps, "update", real)
+    again = bertvision(*command, "--out", tmp_path / "out")
+    assert again.code == 0, again.err
+    assert "fine-tuning goes on at step" in again.err
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+# ---- what is printed
+
+
+def test_a_run_tells_what_trained_and_what_it_scored(words: tuple[str | Path, ...], tmp_path: Path) -> None:
+    command = (*words, "--out", tmp_path, "--policy", "lora-2", "--snapshots", "0.2", "--inference")
+    outcome = bertvision(*command)
+    assert outcome.code == 0, outcome.err
+    first, *rest = outcome.out.splitlines()
+    assert re.fullmatch(r"lora-2: trainable [\d.]+ k of [\d.]+ k \([\d.]+ %\)", first)
+    assert sum("snapshot-0." in line for line in rest) == 2
+    assert re.fullmatch(r"answering dev took [\d.]+ s", rest[-1])
+    found = json.loads(bertvision(*command, "--json").out)
+    assert found["scores"].keys() == {"snapshot-0.2", "snapshot-0.5"}
+    assert [Path(path).name for path in found["snapshots"]] == ["snapshot-0.2", "snapshot-0.5"]
+    assert found["inference_seconds"] > 0
+    for name in found["scores"]:
+        card = (tmp_path / name / "head" / "README.md").read_text()
+        assert card.startswith("---")
