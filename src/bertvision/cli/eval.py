@@ -101,13 +101,11 @@ def unique_names(systems: "Sequence[Trained]") -> list[str]:
 
 def members(folders: Sequence[Path]) -> list[Path]:
     """The folders as given; a whole fit or fine-tuning stands for all its heads or snapshots."""
+    from bertvision.train.trained import members_of
+
     found: list[Path] = []
     for folder in folders:
-        parts = sorted(
-            part
-            for part in (folder.iterdir() if (folder / "stage.json").is_file() else ())
-            if (part / "config.json").is_file() or (part / "head" / "config.json").is_file()
-        )
+        parts = members_of(folder) if (folder / "stage.json").is_file() else []
         found += parts or [folder]
     return found
 

@@ -40,6 +40,9 @@ class FitArgs:
     """Folder for the heads, one folder each."""
     dev: str = ""
     """Heads are scored on it and their thresholds tuned; with --keep best or --patience it chooses the epoch."""
+    with_encoder: bool = False
+    """Keep the encoder in --out, beside its heads: one folder that can be moved. Of a snapshot with adapters, LoRA or
+    tuned biases that is a few MB; the encoder it was tuned from is still needed."""
     max_train_examples: OptionalInt = None
     """Take only the first so many training questions."""
     max_dev_examples: OptionalInt = None
@@ -123,7 +126,10 @@ def _score(args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None
     from bertvision.tasks.span.decode import DecodeConfig
     from bertvision.train.profile import profile_text
     from bertvision.train.scoring import logits_of, score_system
+    from bertvision.train.zoo import keep_encoder
 
+    if args.with_encoder:
+        keep_encoder(encoder, args.out, stage.results["heads"])
     heads = {
         args.out / name: load_head(args.out / name)[0].to(encoder.device) for name in stage.results["heads"]
     }

@@ -26,7 +26,7 @@ from bertvision.tasks.span.logits import SpanLogits
 from bertvision.train.evaluate import logits_by_reading
 from bertvision.train.splits import Split, window_split
 
-__all__ = ["Trained", "join", "load_encoder", "logits_of_trained", "read_trained"]
+__all__ = ["Trained", "join", "load_encoder", "logits_of_trained", "members_of", "read_trained"]
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def read_trained(folder: str | Path) -> Trained:
         folder = _best_of_run(folder)
     elif not (folder / "config.json").exists() and (folder / "head" / "config.json").exists():
         folder = folder / "head"  # a snapshot
-    elif not (folder / "config.json").exists() and (heads := sorted(folder.glob("*/config.json"))):
-        names = ", ".join(file.parent.name for file in heads)
+    elif heads := members_of(folder):
+        names = ", ".join(head.name for head in heads)
         raise ArtifactError(f"{folder} holds several heads ({names}): name the folder of one of them")
     config = read_json(folder / "config.json")
     ensemble = config.get("ensemble", {}) if isinstance(config, dict) else {}
@@ -102,6 +102,18 @@ def read_trained(folder: str | Path) -> Trained:
         decode=from_mapping(DecodeConfig, metrics.get("decode", {}), source=str(folder / "metrics.json")),
         how=cast(Combination, ensemble.get("how", "max")),
     )
+
+
+def members_of(folder: Path) -> list[Path]:
+    """The heads in a folder that `fit` wrote, which may hold their encoder too, or the snapshots of `finetune`."""
+    if (folder / "config.json").exists():
+        return []
+    return [
+        part
+        for part in (sorted(folder.iterdir()) if folder.is_dir() else ())
+        if (part / "head" / "config.json").is_file()
+        or ((part / "config.json").is_file() and part.name != "encoder")
+    ]
 
 
 def _best_of_run(folder: Path) -> Path:

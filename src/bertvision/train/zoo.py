@@ -6,14 +6,14 @@ fingerprint, windows, fit, and the states it reads where that is not all of them
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from bertvision.artifacts import atomic_folder
+from bertvision.artifacts import atomic_folder, read_json, write_json
 from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
@@ -33,7 +33,7 @@ from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
 
-__all__ = ["encoder_reference", "fit_zoo", "zoo_members"]
+__all__ = ["encoder_reference", "fit_zoo", "keep_encoder", "zoo_members"]
 
 
 def zoo_members(config: FitConfig) -> list[tuple[str, HeadSpec, int]]:
@@ -70,6 +70,18 @@ def encoder_reference(name: str) -> tuple[str, dict[str, Any]]:
     if not (folder / "config.json").exists() and (folder / "encoder").is_dir():
         folder = folder / "encoder"
     return str(folder), {"name": folder.name, "path": str(folder.resolve())}
+
+
+def keep_encoder(encoder: Encoder, folder: Path, heads: Iterable[str]) -> None:
+    """Put the encoder (of a delta its few numbers) beside its heads: one folder that can be moved as a whole."""
+    if not (folder / "encoder").is_dir():
+        with atomic_folder(folder / "encoder") as temporary:
+            encoder.save(temporary)
+    for name in heads:
+        file = folder / name / "config.json"
+        config = read_json(file)
+        config["encoder"]["path"] = "../encoder"
+        write_json(file, config)
 
 
 def _findable(about: dict[str, Any]) -> dict[str, Any]:
