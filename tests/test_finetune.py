@@ -436,7 +436,33 @@ def test_looking_at_a_run_does_not_change_it(
     assert not quiet.results["snapshots"]
 
 
+def test_checkpointing_is_silent(
+    tmp_path: Path, train: Split, three_layers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers has a word to say about caches that no encoder has."""
+    from transformers.utils import generic
+
+    said: list[str] = []
+    monkeypatch.setattr(generic.logger, "warning_once", said.append)
+    for policy in ("top-1", "cut-1"):
+        tuned(tmp_path / policy, train, three_layers, policy=policy, checkpointing=True)
+    assert not said
+
+
 # ---- what cannot be
+
+
+def test_states_of_another_rounding_are_not_mixed_in(tmp_path: Path, train: Split, no_dropout: Path) -> None:
+    feed = {"source": "stored", "store": str(tmp_path / "store"), "dtype": "fp32"}
+    values: dict[str, Any] = {"policy": "cut-1", "checkpoint_seconds": 0.0}
+    with dying_at(2), pytest.raises(Killed):
+        tuned(tmp_path / "out", train, no_dropout, feed=feed, **values)
+    for other in ({"dtype": "int8"}, {"source": "memory"}):
+        with pytest.raises(BertvisionError, match=r"other settings \(states\."):
+            tuned(tmp_path / "out", train, no_dropout, feed=feed | other, **values)
+    # Whole models read tokens, wherever states might come from.
+    tuned(tmp_path / "top", train, no_dropout, feed=feed, policy="top-1")
+    assert tuned(tmp_path / "top", train, no_dropout, feed={"source": "live"}, policy="top-1").done
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,10 @@ def choose_precision(precision: Precision, device: torch.device) -> Literal["fp3
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
 
+def _without_cache(_: Any, args: tuple[Any, ...], words: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    return args, words | {"use_cache": False}
+
+
 class Encoder:
     """A Hugging Face encoder, its tokenizer and the device it lives on."""
 
@@ -229,6 +233,9 @@ class Encoder:
         self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         # It makes the embeddings' output ask for gradients, which would carry them below every cut.
         self.model.disable_input_require_grads()
+        if "use_cache" in inspect.signature(self.model.forward).parameters:
+            # An encoder has no use for it; else transformers says in every run that it goes without.
+            self.model.register_forward_pre_hook(_without_cache, with_kwargs=True)
 
     def copy(self) -> "Encoder":
         """A frozen copy that shares nothing with this encoder, which is neither moved nor touched."""

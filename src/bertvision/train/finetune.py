@@ -147,12 +147,15 @@ def tune(
 
     Snapshots are scored on `dev` where there is one; `feed` says where states at a cut come from.
     """
-    key = {
+    feed = feed or FeedConfig()
+    key: dict[str, Any] = {
         "encoder": encoder.fingerprint,
         "train": train.fingerprint,
         "finetune": config.identity,
         "arithmetic": [encoder.device.type, encoder.precision],
     } | ({"dev": dev.fingerprint} if dev else {})
+    if parse_policy(config.policy).cut is not None:  # states that were kept are rounded
+        key["states"] = {"source": feed.source, "dtype": feed.dtype}
     check_tuning(encoder, config)  # before anything is written
     if overwrite:
         _check_apart(encoder, folder)
@@ -163,7 +166,7 @@ def tune(
         config,
         stage,
         dev=dev,
-        feed=feed or FeedConfig(),
+        feed=feed,
         tensorboard=tensorboard,
         parallel=parallel,
     )
