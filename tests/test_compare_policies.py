@@ -12,6 +12,8 @@ import pytest
 from cli_runner import Outcome, bertvision, tree
 from test_resume import WINDOWS, contents
 
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.train.compare import check_policies, efficiency
 from bertvision.train.steps import Steps
@@ -51,6 +53,16 @@ def test_policies_are_checked_all_before_one_runs(tiny_bert: Path) -> None:
     ]
     with pytest.raises(ConfigError, match="houlsby-4 twice"):
         check_policies(("houlsby-4", "full", "houlsby-4+top-0"), str(tiny_bert))
+
+
+def test_adapters_that_are_there_are_known_before_one_runs(tiny_bert: Path, tmp_path: Path) -> None:
+    encoder = Encoder.load(str(tiny_bert))
+    encoder.tune(parse_policy("houlsby-4"), seed=0)
+    encoder.save(tmp_path)
+    assert check_policies(("full", "top-1", "bitfit"), str(tmp_path)) == ["full", "top-1", "bitfit"]
+    for policy in ("houlsby-2", "lora-2", "houlsby-2+full"):
+        with pytest.raises(ConfigError, match="has adapters already"):
+            check_policies(("full", policy), str(tmp_path))
 
 
 # ---- the table
@@ -140,6 +152,8 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "cut layers": (["--policy", "cut-3"], "has 2 layers"),
     "adapter of nothing": (["--policy", "houlsby-0"], "the adapter size must be at least 1, not 0"),
     "rank": (["--policy", "lora-0"], "rank must be at least 1"),
+    "rank above all": (["--policy", "lora-33"], "so R is at most 32"),
+    "adapter above all": (["--policy", "houlsby-999999999"], "M is at most 64 times the 32 numbers"),
     "unknown": (["--policy", "houlsbee-4"], "did you mean houlsby-M"),
     "compare without dev": (["--compare", "full,top-1", "--dev", ""], "--compare needs --dev"),
     "compare unknown": (["--compare", "full,tip-1"], "--policy tip-1 is not known"),
@@ -152,6 +166,8 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "dev store": (["--dev", "store:abc"], "--dev store:abc has states and no tokens"),
     "nothing to do": (["--epochs", "0"], "--epochs 0 leaves nothing to do"),
     "head": (["--head", "adaptor"], "there is no head 'adaptor'"),
+    "set of heads": (["--head", "papers"], "--head papers is a set of heads"),
+    "head of data": (["--head", "digest:cut=1,size=4,head=adapter"], "made from the data"),
     "eps": (["--eps", "0"], "eps must be a finite number above 0"),
 }
 

@@ -38,6 +38,7 @@ __all__ = [
     "Policy",
     "apply_policy",
     "check_policy",
+    "check_unadapted",
     "count_trainable",
     "counts_text",
     "parse_policy",
@@ -47,6 +48,8 @@ __all__ = [
 
 Rule = Literal["full", "none", "layers", "top", "cut", "lora", "bitfit"]
 _NUMBERED = ("top", "cut", "lora")
+_WIDEST = 64
+"""Adapters beyond so many times the hidden size are a typing error that would fill the memory."""
 _LEAST = {"top": 0, "cut": 1, "lora": 1}
 _WAYS = "full, none, layers, top-K, cut-K, houlsby-M, houlsby-M+top-K, houlsby-M+full, lora-R or bitfit"
 
@@ -138,14 +141,21 @@ def apply_policy(model: Any, policy: Policy, *, seed: int, name: str) -> None:
 
 def check_policy(model: Any, policy: Policy, *, name: str) -> None:
     """Refuse, before anything is changed, what this model (or this installation) cannot do."""
+    hidden = model.config.hidden_size
     if policy.rule == "lora":
         check_peft(policy.number)
-    if adapters_of(model) and (policy.adapter is not None or policy.rule == "lora"):
-        raise ConfigError(
-            f"--policy {policy}: {name} has adapters already; tune the encoder it was made from"
-        )
+        if policy.number > hidden:
+            raise ConfigError(
+                f"--policy {policy}: the states of {name} have {hidden} numbers, so R is at most {hidden}"
+            )
+    if adapters_of(model):
+        check_unadapted(policy, name=name)
     if policy.adapter is not None:
         hosts_of(model)
+        if policy.adapter > _WIDEST * hidden:
+            raise ConfigError(
+                f"--policy {policy}: M is at most {_WIDEST} times the {hidden} numbers of the states of {name}"
+            )
     if policy.rule == "bitfit" and not _biases(model):
         raise ConfigError(f"--policy bitfit: {name} has no biases; use top-0, houlsby-64 or lora-16")
     if policy.rule not in ("top", "cut") or policy.number == 0:
@@ -159,6 +169,14 @@ def check_policy(model: Any, policy: Policy, *, name: str) -> None:
         raise ConfigError(
             f"--policy {policy}: the layers of {name} share their weights, so they train together or not at all; "
             "use full, layers, top-0, houlsby-M, lora-R, bitfit or none"
+        )
+
+
+def check_unadapted(policy: Policy, *, name: str) -> None:
+    """Refuse what an encoder with adapters cannot have once more."""
+    if policy.adapter is not None or policy.rule == "lora":
+        raise ConfigError(
+            f"--policy {policy}: {name} has adapters already; tune the encoder it was made from"
         )
 
 

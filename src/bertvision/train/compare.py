@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from bertvision.encoder.delta import delta_folder, read_about
 from bertvision.encoder.encoder import Precision
-from bertvision.encoder.load import load_config
-from bertvision.encoder.policy import check_policy, parse_policy
+from bertvision.encoder.load import bases_of, load_config
+from bertvision.encoder.policy import check_policy, check_unadapted, parse_policy
 from bertvision.errors import ConfigError
 from bertvision.feed import LiveFeed
 from bertvision.train.evaluate import span_logits
@@ -36,8 +37,12 @@ def check_policies(texts: tuple[str, ...], encoder: str) -> list[str]:
     with torch.device("meta"):
         model: Any = AutoModel.from_config(load_config(encoder))
     policies = [parse_policy(text) for text in texts]
+    deltas = [folder for name in bases_of(encoder) if (folder := delta_folder(name)) is not None]
+    adapted = any(read_about(folder)["adapter"] for folder in deltas)
     for policy in policies:
         check_policy(model, policy, name=encoder)
+        if adapted:  # the model made from the settings alone has none
+            check_unadapted(policy, name=encoder)
     names = [str(policy) for policy in policies]
     twice = [name for name in names if names.count(name) > 1]
     if twice:

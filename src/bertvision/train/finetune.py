@@ -30,6 +30,7 @@ from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.feed import FeedConfig
 from bertvision.heads.base import check_task, head_class
+from bertvision.heads.catalogue import expand
 from bertvision.heads.files import save_head
 from bertvision.heads.spec import TrainOverrides, parse_head
 from bertvision.train.batching import Batching
@@ -95,6 +96,10 @@ class FinetuneConfig(OptimConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         policy = parse_policy(self.policy)
+        if any(of_set for _, of_set in expand([self.head])):  # refuses one that no text alone can build, too
+            raise ConfigError(
+                f"--head {self.head} is a set of heads, and one trains with an encoder: name it"
+            )
         spec = parse_head(self.head)
         check_task(head_class(spec.name), "span")
         if spec.train != TrainOverrides():
