@@ -7,7 +7,6 @@ come from and how steps are taken follows from the settings alone.
 import copy
 import logging
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -23,6 +22,7 @@ from bertvision.feed.reading import EVERYTHING
 from bertvision.heads.base import Geometry, Head
 from bertvision.heads.digest import digest_head
 from bertvision.heads.spec import parse_head
+from bertvision.train.finetune_config import FinetuneConfig
 from bertvision.train.optim import make_optimizer
 from bertvision.train.parallel import Parallel
 from bertvision.train.sharded import gathered, shard, wants_sharding
@@ -31,15 +31,12 @@ from bertvision.train.stage import Stage
 from bertvision.train.steps import GraphSteps, Steps
 from bertvision.train.tunable import Source, StateSource, TokenSource, TopBody, Tunable, Whole
 
-if TYPE_CHECKING:
-    from bertvision.train.finetune import FinetuneConfig
-
 __all__ = ["Tuning", "check_tuning"]
 
 logger = logging.getLogger(__name__)
 
 
-def check_tuning(encoder: Encoder, config: "FinetuneConfig") -> None:
+def check_tuning(encoder: Encoder, config: FinetuneConfig) -> None:
     """Refuse what this encoder cannot do, before anything is changed or written."""
     policy = parse_policy(config.policy)
     if config.epochs == 0:
@@ -53,7 +50,7 @@ def check_tuning(encoder: Encoder, config: "FinetuneConfig") -> None:
         parse_head(config.head).build(Geometry(encoder.num_states, encoder.hidden), seed=config.seed)
 
 
-def shares_out(config: "FinetuneConfig", parallel: Parallel) -> bool:
+def shares_out(config: FinetuneConfig, parallel: Parallel) -> bool:
     """Whether the encoder's weights are split over the processes."""
     return (config.shard or wants_sharding()) and not parallel.alone
 
@@ -65,7 +62,7 @@ class Tuning:
         self,
         encoder: Encoder,
         train: Split,
-        config: "FinetuneConfig",
+        config: FinetuneConfig,
         stage: Stage,
         feed: FeedConfig,
         parallel: Parallel,

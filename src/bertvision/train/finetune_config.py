@@ -1,0 +1,98 @@
+"""The settings of a fine-tuning, refused where they cannot work together."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bertvision.config import to_mapping
+from bertvision.encoder.policy import parse_policy
+from bertvision.errors import ConfigError
+from bertvision.heads.base import check_task, head_class
+from bertvision.heads.catalogue import expand
+from bertvision.heads.spec import TrainOverrides, parse_head
+from bertvision.train.optim import OptimConfig
+
+__all__ = ["FinetuneConfig"]
+
+
+@dataclass(frozen=True)
+class FinetuneConfig(OptimConfig):
+    """How the encoder is tuned before heads are fitted on it."""
+
+    policy: str = "full"
+    """What trains beside the head: full, none, layers (not the embeddings), top-K (K layers and all norms), cut-K
+    (K layers, nothing below is computed again), houlsby-M, houlsby-M+top-K, lora-R, bitfit."""
+    head: str = "last_state"
+    """The head that trains with the encoder, as `fit --heads` takes one."""
+    digest: int = 64
+    """With cut-K and a head over all layers: numbers a token that tell of the layers below the cut, 1 to 64."""
+    lr: float = 5e-5
+    """Highest learning rate."""
+    schedule: Literal["constant", "linear"] = "linear"
+    """constant, or linear decay to zero at the end."""
+    warmup: float = 0.1
+    """Part of all steps over which the rate rises from zero."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay of matrices; biases and norms are never decayed."""
+    epochs: float = 1.0
+    """Length of the run; the schedule ends here. 0 = leave the encoder as it is."""
+    snapshots: tuple[float, ...] = ()
+    """Fractions of an epoch at which the encoder is kept, such as 0.3,1.0; the end is always kept."""
+    batch_size: int = 16
+    """Windows per step."""
+    batch_tokens: int = 0
+    """Tokens per step, pads included, instead of windows: many short ones or few long ones; 0 = by windows."""
+    accumulate: int = 1
+    """Cut each batch into this many encoder calls; the step stays the same, memory shrinks."""
+    checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: less memory, a third more time."""
+    sampling: Literal["natural", "balanced"] = "natural"
+    """balanced = windows with and without an answer come equally often."""
+    shard: bool = False
+    """With several processes: share out the encoder's weights among them (FSDP), for encoders no device holds whole."""
+    log_every: int = 10
+    """Steps between two lines of metrics.jsonl; a line has the mean loss of its steps."""
+    checkpoint_seconds: float = 60.0
+    """Time between two checkpoints."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        policy = parse_policy(self.policy)
+        if any(of_set for _, of_set in expand([self.head])):  # refuses one that no text alone can build, too
+            raise ConfigError(
+                f"--head {self.head} is a set of heads, and one trains with an encoder: name it"
+            )
+        spec = parse_head(self.head)
+        check_task(head_class(spec.name), "span")
+        if spec.train != TrainOverrides():
+            raise ConfigError(f"--head {self.head} trains as the encoder does: set --lr and the like instead")
+        if not (self.epochs >= 0 and math.isfinite(self.epochs)):
+            raise ConfigError(f"--epochs of fine-tuning must be finite and not negative, not {self.epochs}")
+        if self.log_every < 1:
+            raise ConfigError(f"--log-every must be at least 1, not {self.log_every}")
+        for fraction in self.snapshots:
+            if not 0 < fraction <= self.epochs:
+                raise ConfigError(
+                    f"snapshot {fraction:g} lies outside the run of {self.epochs:g} epochs: "
+                    "raise --epochs or lower --snapshots"
+                )
+        if self.batch_size < 1 or not 1 <= self.accumulate <= self.batch_size:
+            raise ConfigError(
+                f"--batch-size {self.batch_size} of fine-tuning must be at least 1 and --accumulate "
+                f"{self.accumulate} between 1 and the batch size"
+            )
+        if self.batch_tokens < 0:
+            raise ConfigError(f"--batch-tokens must not be negative, not {self.batch_tokens}")
+        if not 1 <= self.digest <= 64:
+            raise ConfigError(f"--digest must be from 1 to 64 numbers a token, not {self.digest}")
+        if self.shard and policy.cut is not None:
+            raise ConfigError(f"--shard and --policy {policy} cannot go together: leave one of them out")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide a result."""
+        settings = to_mapping(self)
+        for name in ("checkpoint_seconds", "log_every", "shard"):
+            settings.pop(name)
+        settings["policy"] = str(parse_policy(self.policy))
+        return settings
