@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cli_runner import Outcome, bertvision, tree
 from test_resume import WINDOWS, contents
 
@@ -16,6 +17,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.train.compare import check_policies, efficiency
+from bertvision.train.memory import begin_peak, peak_bytes
 from bertvision.train.steps import Steps
 
 QUICK = (*WINDOWS, "--epochs", "0.5", "--batch-size", "8", "--lr", "1e-3")
@@ -63,6 +65,21 @@ def test_adapters_that_are_there_are_known_before_one_runs(tiny_bert: Path, tmp_
     for policy in ("houlsby-2", "lora-2", "houlsby-2+full"):
         with pytest.raises(ConfigError, match="has adapters already"):
             check_policies(("full", policy), str(tmp_path))
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="this system counts no peak anew")
+def test_the_peak_is_that_of_what_came_since() -> None:
+    cpu = torch.device("cpu")
+    big = torch.ones(60_000_000)  # 240 MB
+    before = peak_bytes(cpu)
+    del big
+    begin_peak(cpu)
+    fresh = peak_bytes(cpu)
+    assert fresh < before - 150e6
+    small = torch.ones(30_000_000)
+    assert peak_bytes(cpu) > fresh + 90e6
+    del small
+    assert peak_bytes(cpu) > fresh + 90e6, "a peak stays when it is over"
 
 
 # ---- the table
