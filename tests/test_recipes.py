@@ -8,13 +8,14 @@ import pytest
 
 from bertvision.cli.flags import parse
 from bertvision.config import from_mapping, read_yaml, recipe_path, recipes
+from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.pipeline import RunConfig
 from bertvision.train.zoo import zoo_members
 
 
 def test_there_are_recipes() -> None:
-    assert {"demo", "squad", "bertvision"} <= recipes().keys()
+    assert {"demo", "squad", "bertvision", "hulburd"} <= recipes().keys()
 
 
 @pytest.mark.parametrize("name", recipes())
@@ -23,17 +24,30 @@ def test_recipe_loads_and_its_command_parses(name: str) -> None:
     first, second, *_ = path.read_text(encoding="utf-8").splitlines()
     assert first.startswith("# bertvision ")
     assert second.startswith("# "), "the second line says what it is for"
-    config = from_mapping(RunConfig, read_yaml(path), source=str(path))
-    assert config.train
-    assert config.dev
-    assert zoo_members(config.fit)
     program, verb, *flags = shlex.split(first.removeprefix("# "))
     assert program == "bertvision"
-    args = parse(import_module(f"bertvision.cli.{verb}"), flags, prog=f"bertvision {verb}")
+    module = import_module(f"bertvision.cli.{verb}")
+    config = from_mapping(module.ARGS, read_yaml(path), source=str(path))
+    assert config.train
+    assert config.dev
+    args = parse(module, flags, prog=f"bertvision {verb}")
     # The command starts from this very recipe; it may name only the encoder and the data anew.
-    assert isinstance(args, RunConfig)
-    for part in ("out", "windows", "decode", "finetune", "fit", "feed"):
-        assert getattr(args, part) == getattr(config, part), part
+    assert isinstance(args, module.ARGS)
+    for part in ("out", "windows", "decode", "finetune", "fit", "feed", "compare"):
+        assert getattr(args, part, None) == getattr(config, part, None), part
+    if isinstance(config, RunConfig):
+        assert zoo_members(config.fit)
+    else:
+        assert [str(parse_policy(text)) for text in config.compare] == list(config.compare)
+
+
+def test_the_papers_recipe_and_a_good_one_differ_where_they_should() -> None:
+    """Constant 1e-5 and batches of 4 against a decayed rate with warm-up; BERT's own AdamW for Hulburd."""
+    paper = read_yaml(recipe_path("bertvision"))["finetune"]
+    good = read_yaml(recipe_path("squad"))["finetune"]
+    assert (paper["lr"], paper["batch_size"], paper["schedule"]) == (1e-5, 4, "constant")
+    assert (good["schedule"], good["warmup"] > 0, good["batch_size"] > 4) == ("linear", True, True)
+    assert read_yaml(recipe_path("hulburd"))["finetune"]["bias_correction"] is False
 
 
 def test_a_file_stands_before_a_shipped_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

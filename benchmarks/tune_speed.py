@@ -1,0 +1,357 @@
+"""How fast an encoder is fine-tuned, beside transformers' Trainer on the same windows.
+
+    python benchmarks/tune_speed.py [--cases base:12,base:48,large:12,large:48] [--windows 8192] [--json FILE]
+    python benchmarks/tune_speed.py --encoder FOLDER --train train.json --dev dev.json --cases real:48
+
+Non-pad tokens a second, twice: `steady`, the last three quarters of an epoch's steps, and `whole`, the epoch with
+everything before its first step: building and capturing in bertvision's `finetune`, starting processes that collate in
+`Trainer.train()`. The Trainer pads to each batch's longest window, groups by length, computes in bf16, has the fused
+AdamW and four such processes. Both take turns, bertvision first and last; ratios compare means of two runs.
+
+Encoders of BERT's shapes have random weights; their windows have SQuAD 2.0's lengths, and the answer stands between
+two marks that can be learned. Losses are means over eighths of the epoch; Trainer and bertvision order the windows
+differently, so two seeds of each show what differences mean. With --encoder both tune a real one and are scored on dev.
+"""
+
+import argparse
+import json
+import logging
+import math
+import os
+import platform
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # as the command line sets it
+
+import numpy as np
+import torch
+import transformers
+from fit_speed import LENGTHS, SHAPES
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel, Trainer, TrainerCallback, TrainingArguments
+
+from bertvision.data.examples import SpanData
+from bertvision.data.windows import WindowConfig, Windows
+from bertvision.encoder.encoder import Encoder
+from bertvision.feed import LiveFeed
+from bertvision.heads import Geometry, parse_head
+from bertvision.tasks.span.decode import DecodeConfig
+from bertvision.tasks.span.loss import span_loss
+from bertvision.train.evaluate import span_logits
+from bertvision.train.finetune import FinetuneConfig, finetune
+from bertvision.train.log import read_metrics
+from bertvision.train.scoring import score_system
+from bertvision.train.splits import Split, load_split
+from bertvision.train.stage import Stage
+
+SHAPES = SHAPES | {"base": (12, 768, 12)}
+
+
+class _Tokenizer:
+    """What saving an encoder asks of one."""
+
+    pad_token_id = 0
+    backend_tokenizer: Any = None
+
+    def save_pretrained(self, folder: Path) -> None:
+        pass
+
+
+def make_encoder(shape: str, device: str) -> Encoder:
+    layers, hidden, attention = SHAPES[shape]
+    config = BertConfig(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=attention,
+        intermediate_size=4 * hidden,
+    )
+    torch.manual_seed(0)
+    place = torch.device(device)
+    encoder = Encoder(BertModel(config), _Tokenizer(), name=shape, device=place, precision="auto")
+    encoder._fingerprint = shape  # nothing here is looked up by it
+    encoder.changed = lambda: None
+    return encoder
+
+
+def marked_windows(count: int) -> Windows:
+    """Random tokens with SQuAD's lengths; the answer begins and ends with marks."""
+    rng = np.random.default_rng(0)
+    lengths = np.interp(rng.random(count), np.linspace(0, 1, len(LENGTHS)), LENGTHS).round().astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    ids = rng.integers(1000, 30000, int(offsets[-1])).astype(np.int32)
+    start = 14 + (rng.random(count) * (lengths - 18)).astype(np.int64)
+    ids[offsets[:-1] + start], ids[offsets[:-1] + start + 2] = 500, 501
+    return Windows(
+        ids=ids,
+        types=np.zeros(len(ids), np.uint8),
+        chars=np.zeros((len(ids), 2), np.int32),
+        offsets=offsets,
+        example=np.arange(count, dtype=np.int32),
+        context=np.stack([np.full(count, 14), lengths - 1], axis=1).astype(np.int32),
+        labels=np.stack([start, start + 2], axis=1).astype(np.int32),
+        null=np.zeros(count, np.int32),
+        best=np.ones(len(ids), np.bool_),
+    )
+
+
+class Laps:
+    """The time at which a quarter of the steps, and all of them, were done on the device."""
+
+    def __init__(self, steps: int, device: torch.device) -> None:
+        self.steps, self.device, self.done = steps, device, 0
+        self.first = self.last = 0.0
+
+    def step(self) -> None:
+        self.done += 1
+        if self.done in (self.steps // 4, self.steps):
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+            self.first, self.last = self.last, time.perf_counter()
+
+    def rate(self, tokens: int) -> float:
+        """Tokens a second between the two."""
+        return tokens * (1 - (self.steps // 4) / self.steps) / (self.last - self.first)
+
+
+def eighths(losses: list[float]) -> list[float]:
+    return [round(float(np.mean(part)), 4) for part in np.array_split(losses, max(1, min(8, len(losses))))]
+
+
+def bertvision(
+    encoder: Encoder, train: Split, batch: int, lr: float, seed: int, laps: Laps
+) -> dict[str, Any]:
+    folder = Path(tempfile.mkdtemp())
+    config = FinetuneConfig(batch_size=batch, lr=lr, seed=seed)
+    began = time.perf_counter()
+    stage = Stage(folder, {})
+    finetune(encoder, train, config, stage, feed=None)  # pyright: ignore[reportArgumentType]
+    found, total = stage.results, time.perf_counter() - began
+    losses = [record["loss"] for record in read_metrics(stage.metrics)]
+    shutil.rmtree(folder)
+    return {
+        "steady": laps.rate(train.windows.num_tokens),
+        "whole": found["tokens_per_second"],
+        "seconds": found["train_seconds"],
+        "with_snapshot": total,
+        "peak_gb": found["peak_bytes"] / 1e9,
+        "losses": eighths(losses),
+    }
+
+
+class _Reader(nn.Module):
+    """An encoder with bertvision's own head and loss, as the Trainer calls a model."""
+
+    def __init__(self, encoder: Encoder, seed: int) -> None:
+        super().__init__()
+        self.model = encoder.model
+        self.types = encoder.passes_types
+        self.head = parse_head("last_state").build(Geometry(encoder.num_states, encoder.hidden), seed=seed)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, labels: Tensor
+    ) -> dict[str, Tensor]:
+        words = {"input_ids": input_ids, "attention_mask": attention_mask}
+        words |= {"token_type_ids": token_type_ids} if self.types else {}
+        logits = self.head(self.model(**words).last_hidden_state[None], attention_mask.bool())
+        return {"loss": span_loss(logits, attention_mask.bool(), labels), "logits": logits}
+
+
+class _Dataset(torch.utils.data.Dataset[dict[str, Any]]):
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+        self.lengths = windows.lengths.tolist()
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        part = slice(int(self.windows.offsets[index]), int(self.windows.offsets[index + 1]))
+        return {
+            "input_ids": self.windows.ids[part],
+            "types": self.windows.types[part],
+            "labels": self.windows.labels[index],
+            "length": self.lengths[index],
+        }
+
+
+def _collate(items: list[dict[str, Any]]) -> dict[str, Tensor]:
+    width = max(item["length"] for item in items)
+
+    def padded(name: str) -> NDArray[np.int64]:
+        rows = np.zeros((len(items), width), np.int64)
+        for row, item in zip(rows, items, strict=True):
+            row[: item["length"]] = item[name]
+        return rows
+
+    mask = np.arange(width) < np.array([item["length"] for item in items])[:, None]
+    return {
+        "input_ids": torch.from_numpy(padded("input_ids")),
+        "token_type_ids": torch.from_numpy(padded("types")),
+        "attention_mask": torch.from_numpy(mask.astype(np.int64)),
+        "labels": torch.from_numpy(np.stack([item["labels"] for item in items]).astype(np.int64)),
+    }
+
+
+def trainer(encoder: Encoder, train: Split, batch: int, lr: float, seed: int) -> dict[str, Any]:
+    on_gpu = encoder.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    model = _Reader(encoder, seed)
+    folder = tempfile.mkdtemp()
+    settings = TrainingArguments(
+        output_dir=folder, per_device_train_batch_size=batch, num_train_epochs=1, bf16=on_gpu, learning_rate=lr,
+        lr_scheduler_type="linear", warmup_steps=round(0.1 * math.ceil(len(train.windows) / batch)), weight_decay=0.01,
+        logging_steps=10, report_to=[], save_strategy="no", disable_tqdm=True, seed=seed,
+        train_sampling_strategy="group_by_length", optim="adamw_torch_fused", remove_unused_columns=False,
+        dataloader_num_workers=4 if on_gpu else 0, use_cpu=not on_gpu, label_names=["labels"],
+    )  # fmt: skip
+    losses: list[float] = []
+
+    laps = Laps(math.ceil(len(train.windows) / batch), encoder.device)
+
+    class Count(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            laps.step()
+
+    class Quiet(Trainer):
+        def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            if "loss" in logs:
+                losses.append(float(logs["loss"]))
+
+    data = _Dataset(train.windows)
+    runner = Quiet(
+        model=model, args=settings, train_dataset=data, data_collator=_collate, callbacks=[Count()]
+    )
+    began = time.perf_counter()
+    runner.train()
+    if on_gpu:
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - began
+    shutil.rmtree(folder)
+    encoder.changed()
+    result = {
+        "steady": laps.rate(train.windows.num_tokens),
+        "whole": train.windows.num_tokens / seconds,
+        "seconds": seconds,
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if on_gpu else 0.0,
+        "losses": eighths(losses),
+    }
+    return result | {"head": model.head}
+
+
+def scored(encoder: Encoder, head: nn.Module, dev: Split) -> dict[str, float]:
+    encoder.model.eval()
+    logits = span_logits(LiveFeed(encoder, dev.windows), {"head": head.to(encoder.device)})["head"]  # pyright: ignore[reportArgumentType]
+    return score_system([logits], dev, DecodeConfig()).members[0]
+
+
+def case(text: str, args: argparse.Namespace, save: Any) -> None:
+    """bertvision, Trainer (both seeds), bertvision again; before them a short run of each that does not count."""
+    shape, size = text.split(":")
+    batch = int(size)
+    rows: list[dict[str, Any]] = []
+    ways = (("bertvision", 0), ("Trainer", 0), ("Trainer", 1), ("bertvision", 1))
+    for number, (way, seed) in enumerate((*ways[:2], *ways)):
+        warm_up = number < 2
+        if args.device == "cuda":
+            torch.cuda.empty_cache()
+        if shape == "real":
+            encoder = Encoder.load(args.encoder, device=args.device)
+            most = 1024 if warm_up else args.max_train_examples
+            train = load_split(args.train, encoder, WindowConfig(), max_examples=most)
+            dev = load_split(args.dev, encoder, WindowConfig()) if args.dev and not warm_up else None
+        else:
+            encoder = make_encoder(shape, args.device)
+            windows = marked_windows(min(1024, args.windows) if warm_up else args.windows)
+            train = Split(SpanData([], [], "marks"), windows, "", WindowConfig())
+            dev = None
+        if way == "Trainer":
+            found = trainer(encoder, train, batch, args.lr, seed)
+            head = found.pop("head")
+        else:
+            found, head = tuned_here(encoder, train, batch, args.lr, seed)
+        if warm_up:
+            continue
+        if dev is not None:
+            found |= scored(encoder, head, dev)
+        rows.append({"case": text, "way": way, "seed": seed} | found)
+        print(json.dumps(rows[-1]), flush=True)
+        save(rows[-1])
+    line: dict[str, Any] = {"case": text}
+    for name in ("steady", "whole"):
+        ours, theirs = (
+            float(np.mean([row[name] for row in rows if row["way"] == way]))
+            for way in ("bertvision", "Trainer")
+        )
+        line[f"{name}_ratio"] = ours / theirs
+    print(json.dumps(line), flush=True)
+    save(line)
+
+
+def tuned_here(
+    encoder: Encoder, train: Split, batch: int, lr: float, seed: int
+) -> tuple[dict[str, Any], nn.Module]:
+    """bertvision's run, and the head it trained."""
+    from bertvision.train import finetune as module
+
+    kept: list[Any] = []
+    plain = module.Tuning
+
+    laps = Laps(math.ceil(len(train.windows) / batch), encoder.device)
+
+    class Kept(plain):
+        def __init__(self, *values: Any) -> None:
+            super().__init__(*values)
+            kept.append(self.head)
+            update = self.steps.update
+
+            def counted() -> None:
+                update()
+                laps.step()
+
+            self.steps.update = counted
+
+    module.Tuning = Kept  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        found = bertvision(encoder, train, batch, lr, seed, laps)
+    finally:
+        module.Tuning = plain  # pyright: ignore[reportAttributeAccessIssue]
+    return found, kept[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", default="base:12,base:48,large:12,large:48")
+    parser.add_argument("--windows", type=int, default=8192)
+    parser.add_argument("--lr", type=float, default=5e-5)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--encoder", default="embedded")
+    parser.add_argument("--train", default="demo:train")
+    parser.add_argument("--dev", default="")
+    parser.add_argument("--max-train-examples", type=int)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)
+    rows: list[dict[str, Any]] = []
+
+    def save(row: dict[str, Any]) -> None:
+        rows.append(row)
+        if args.json:
+            device = torch.cuda.get_device_name() if args.device == "cuda" else platform.processor()
+            versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+            settings = {"device": device, "windows": args.windows, "lr": args.lr, **versions}
+            args.json.write_text(json.dumps({"settings": settings, "rows": rows}, indent=1))
+
+    for text in args.cases.split(","):
+        case(text, args, save)
+
+
+if __name__ == "__main__":
+    main()
