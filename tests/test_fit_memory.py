@@ -87,7 +87,7 @@ def test_gradients_of_parts_add_up(text: str, feed: MemoryFeed) -> None:
         run = run_of(feed, text, activation_gb=budget)
         (group,) = groups_of(run)
         group.prepare(0, 1)
-        losses = group._backward(batch, 0)
+        losses = group._backward(batch, 0, None)
         found.append((losses, [gradient(p) for p in group.members[0].head.parameters()]))
     assert len(group.parts(batch)) == 8
     torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-5, atol=1e-6)
