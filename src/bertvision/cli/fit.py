@@ -76,6 +76,7 @@ def main(args: FitArgs) -> None:
 def _fit(args: FitArgs, parallel: "Parallel") -> None:
     from bertvision.artifacts import check_output
     from bertvision.encoder.encoder import Encoder
+    from bertvision.encoder.load import check_apart
     from bertvision.errors import ConfigError
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import encoder_reference, fit_zoo, zoo_members
@@ -88,8 +89,8 @@ def _fit(args: FitArgs, parallel: "Parallel") -> None:
         raise ConfigError(f"--dev {args.dev} has no questions to score: name the data")
     parallel.on_main(lambda: check_output(args.out))
     folder, about = encoder_reference(args.encoder)
-    if args.overwrite and args.out.resolve() in (Path(folder).resolve(), *Path(folder).resolve().parents):
-        raise ConfigError(f"--overwrite would delete the encoder in {folder}: choose an --out beside it")
+    if args.overwrite:
+        check_apart(folder, args.out)
     encoder = Encoder.load(folder, device=args.device, precision=args.precision)
     train = load_split(
         args.train, encoder, args.windows, max_examples=args.max_train_examples, stores=args.feed.store

@@ -18,11 +18,12 @@ from typing import Any
 
 from bertvision.data.hub import hub_unreachable
 from bertvision.encoder.delta import Delta, apply_delta, delta_folder, hash_tensors, read_about, read_delta
-from bertvision.errors import ArtifactError, EncoderError
+from bertvision.errors import ArtifactError, ConfigError, EncoderError
 
 __all__ = [
     "EMBEDDED",
     "bases_of",
+    "check_apart",
     "lasting_name",
     "load_config",
     "load_model",
@@ -77,6 +78,14 @@ def bases_of(name: str) -> list[str]:
         seen.add(folder.resolve())
         names.append(read_about(folder)["base"])
     return names
+
+
+def check_apart(name: str, folder: Path) -> None:
+    """Refuse to empty a folder that the encoder, or one it is a delta of, lies in."""
+    for base in bases_of(name):
+        place = Path(lasting_name(base))
+        if place.is_dir() and folder.resolve() in (place, *place.parents):
+            raise ConfigError(f"--overwrite would delete the encoder in {base}: choose an --out beside it")
 
 
 def _whole(name: str) -> str:

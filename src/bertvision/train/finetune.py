@@ -23,12 +23,12 @@ from torch import Tensor
 from bertvision.artifacts import atomic_folder
 from bertvision.config import to_mapping
 from bertvision.console import progress
-from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.load import bases_of, lasting_name
+from bertvision.encoder.encoder import Encoder, Precision
+from bertvision.encoder.load import check_apart
 from bertvision.encoder.policy import parse_policy
-from bertvision.errors import ConfigError, TrainingError
+from bertvision.errors import TrainingError
 from bertvision.feed import FeedConfig
-from bertvision.heads.files import save_head
+from bertvision.heads.files import load_head, save_head
 from bertvision.train.batching import Batching
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.finetune_config import FinetuneConfig
@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 _NAMED = 8
 """Questions of a broken batch that are named."""
+_ASKED = 8
+"""Steps after which several processes agree on whether a checkpoint is due."""
 
 
 def tune(
@@ -64,7 +66,8 @@ def tune(
 ) -> tuple[Stage, list[Path]]:
     """Fine-tune in `folder`, reusing or continuing what is there; returns the stage and the snapshots.
 
-    Snapshots are scored on `dev` where there is one; `feed` says where states at a cut come from.
+    Snapshots are scored on `dev` where there is one, also those of a run that is done; `feed` says where states at a
+    cut come from.
     """
     feed = feed or FeedConfig()
     key: dict[str, Any] = {
@@ -72,12 +75,12 @@ def tune(
         "train": train.fingerprint,
         "finetune": config.identity,
         "arithmetic": [encoder.device.type, encoder.precision],
-    } | ({"dev": dev.fingerprint} if dev else {})
+    }
     if parse_policy(config.policy).cut is not None:  # states that were kept are rounded
         key["states"] = {"source": feed.source, "dtype": feed.dtype}
     check_tuning(encoder, config)  # before anything is written
     if overwrite:
-        _check_apart(encoder, folder)
+        check_apart(encoder.name, folder)
     stage = Stage(folder, key, overwrite=overwrite, parallel=parallel)
     return stage, finetune(
         encoder,
@@ -89,14 +92,6 @@ def tune(
         tensorboard=tensorboard,
         parallel=parallel,
     )
-
-
-def _check_apart(encoder: Encoder, folder: Path) -> None:
-    """Refuse to empty a folder that the encoder, or one it is a delta of, lies in."""
-    for name in bases_of(encoder.name):
-        place = Path(lasting_name(name))
-        if place.is_dir() and folder.resolve() in (place, *place.parents):
-            raise ConfigError(f"--overwrite would delete the encoder in {name}: choose an --out beside it")
 
 
 def snapshot_name(fraction: float) -> str:
@@ -119,7 +114,11 @@ def finetune(
     if not stage.done:
         run.begin(feed, tensorboard)
         run.go()
-    return [stage.folder / snapshot_name(fraction) for fraction in run.marks]
+    elif dev is not None:
+        run.remember(stage.results["snapshots"], stage.results["dev"])
+        if run.score_kept():
+            stage.finish(stage.results | {"snapshots": run.scores, "dev": dev.fingerprint})
+    return run.folders
 
 
 class _Run:
@@ -159,6 +158,17 @@ class _Run:
         self.scores: dict[str, dict[str, float]] = {}
         self.aside = 0.0
         """Seconds that snapshots and their scores took."""
+        self.peak = 0
+        """Most bytes held while training; scores on the way are not counted."""
+
+    @property
+    def folders(self) -> list[Path]:
+        """Of the snapshots, in order."""
+        return [self.stage.folder / snapshot_name(fraction) for fraction in self.marks]
+
+    def remember(self, scores: dict[str, dict[str, float]], dev: str | None) -> None:
+        """Scores of snapshots by an earlier try, unless they are of another dev set."""
+        self.scores = scores if self.dev is not None and dev == self.dev.fingerprint else {}
 
     def begin(self, feed: FeedConfig, tensorboard: bool) -> None:
         """Make what trains, and go on from a checkpoint where there is one."""
@@ -172,8 +182,8 @@ class _Run:
             where, _ = load_checkpoint(self.stage.checkpoint, *self.tuning.state, parallel=self.parallel)
             self.tuning.refresh()
             self.step = self.kept = where["step"]
-            self.scores, self.aside, self.losses = where["scores"], where["aside"], where["losses"]
-            lines = where["lines"]
+            self.remember(where["scores"], where["dev"])
+            self.aside, self.losses, lines = where["aside"], where["losses"], where["lines"]
             self.stage.went_on(where["seconds"])
             logger.info("fine-tuning goes on at step %d", self.step)
         self.log = MetricsLog(
@@ -209,8 +219,7 @@ class _Run:
                 for fraction in [f for f, mark in self.marks.items() if mark == self.step]:
                     self._read_losses()
                     self._snapshot(fraction)
-                due = time.monotonic() - saved >= self.config.checkpoint_seconds
-                if self.step < self.total and self.parallel.share(due):
+                if self.step < self.total and self._due(saved):
                     self._checkpoint()
                     saved = time.monotonic()
         self.log.close()
@@ -228,6 +237,13 @@ class _Run:
             stream = self.tuning.source.stream(parts, start=sum(len(own) for own in shares[:begin]))
             for indices, own in zip(batches[begin:], shares[begin:], strict=True):
                 yield indices, [(next(stream), share.weight) for share in own]
+
+    def _due(self, saved: float) -> bool:
+        """Whether it is time for a checkpoint; rank 0's clock counts, and is not asked for at every step."""
+        due = time.monotonic() - saved >= self.config.checkpoint_seconds
+        if self.parallel.alone:
+            return due
+        return self.step % _ASKED == 0 and self.parallel.share(due)
 
     def _read_losses(self) -> None:
         """Look at the losses of the steps since the last time; one that is no number ends the run."""
@@ -271,6 +287,7 @@ class _Run:
             "seconds": self.stage.seconds,
             "losses": self.losses,
             "scores": self.scores,
+            "dev": self.dev.fingerprint if self.dev else None,
             "aside": self.aside,
         }
         modules, optimizers = self.tuning.state
@@ -280,6 +297,7 @@ class _Run:
     def _snapshot(self, fraction: float) -> None:
         """Keep the encoder and its head, and score them where there is a dev set."""
         began = time.monotonic()
+        self.peak = max(self.peak, peak_bytes(self.encoder.device))
         folder = self.stage.folder / snapshot_name(fraction)
         self._check_weights(folder.name)
         encoder, head = self.tuning.whole()
@@ -312,10 +330,28 @@ class _Run:
             record = {"step": self.step, "epoch": self.plan.epochs_done(self.step), "snapshot": folder.name}
             self.log.write(record | found, step=self.step, group="dev")
         self.aside += time.monotonic() - began
+        begin_peak(self.encoder.device)
+
+    def score_kept(self) -> bool:
+        """Score the snapshots that nobody scored on this dev set; whether there were any."""
+        missing = [folder for folder in self.folders if folder.name not in self.scores]
+        if self.dev is None or not missing:
+            return False
+        dev, place = self.dev, str(self.encoder.device)
+        precision: Precision = self.encoder.precision
+        for folder in missing:
+
+            def score(folder: Path = folder) -> dict[str, float]:
+                encoder = Encoder.load(str(folder / "encoder"), device=place, precision=precision)
+                head, _ = load_head(folder / "head")
+                return score_snapshot(encoder, head.to(encoder.device), dev, folder / "head")
+
+            self.scores[folder.name] = self.parallel.on_main(score)
+        return True
 
     def _end(self) -> None:
-        peak = peak_bytes(self.encoder.device)
         self.encoder.model.eval().requires_grad_(False)
+        self.score_kept()
         seconds = max(self.stage.seconds - self.aside, 1e-9)
         trainable, total = self.tuning.counts
         self.stage.finish(
@@ -326,8 +362,9 @@ class _Run:
                 "parameters": total,
                 "train_seconds": seconds,
                 "tokens_per_second": self.plan.tokens_of(self.total) / seconds,
-                "peak_bytes": peak,
+                "peak_bytes": self.peak,
                 "states": self.stage.choices.get("states at the cut"),
                 "snapshots": self.scores,
+                "dev": self.dev.fingerprint if self.dev else None,
             }
         )
