@@ -114,7 +114,7 @@ class LowerEncoder(Encoder):
             encoder.tokenizer,
             name=encoder.name,
             device=encoder.device,
-            precision="bf16" if encoder.precision == "bf16" else "fp32",
+            precision=encoder.precision,
         )
 
     def _shell(self, model: Any) -> Any:

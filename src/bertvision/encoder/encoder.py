@@ -107,7 +107,7 @@ class Encoder:
         self.tokenizer = tokenizer
         self.name = name
         self.device = device
-        self.precision = choose_precision(precision, device)
+        self.precision: Literal["fp32", "bf16"] = choose_precision(precision, device)
         self.policy: Policy | None = None  # what `tune` was called with
         self._delta: Delta | None = None  # None: the weights stand for themselves
         self._fingerprint: str | None = None
