@@ -11,7 +11,7 @@ from torch import nn
 
 from bertvision.errors import ConfigError
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
-from bertvision.train.optim import OptimConfig, learning_rate, make_optimizer, update
+from bertvision.train.optim import OptimConfig, apply_gradients, learning_rate, make_optimizer, set_rate
 
 STEPS = 12
 
@@ -54,7 +54,8 @@ def trained(module: Two, config: OptimConfig, steps: range, optimizer: Any = Non
     for step in steps:
         for parameter in module.parameters():
             parameter.grad = torch.from_numpy(gradients()[step]).float()
-        update(optimizer, config, lr=learning_rate(config, step, STEPS))
+        set_rate(optimizer, learning_rate(config, step, STEPS))
+        apply_gradients(optimizer, config.clip)
     return optimizer
 
 
@@ -94,7 +95,8 @@ def test_without_correction_the_first_step_is_three_times_as_long() -> None:
         optimizer = make_optimizer([module], config)
         for parameter in module.parameters():
             parameter.grad = torch.full((3, 4), 7.0)
-        update(optimizer, config, lr=1.0)
+        set_rate(optimizer, 1.0)
+        apply_gradients(optimizer, config.clip)
         moved[correct] = -module.weight.detach()[0, 0].item()
     assert moved[True] == pytest.approx(1.0, rel=1e-4)
     assert moved[False] == pytest.approx(0.1 / 0.001**0.5, rel=1e-4)
@@ -106,7 +108,8 @@ def test_parameters_that_never_get_a_gradient_stay() -> None:
     module = Two(np.ones((3, 4)))
     optimizer = make_optimizer([module], config)
     module.weight.grad = torch.ones(3, 4)
-    update(optimizer, config, lr=0.5)
+    set_rate(optimizer, 0.5)
+    apply_gradients(optimizer, config.clip)
     assert torch.equal(module.bias, torch.ones(3, 4))
     assert not torch.equal(module.weight, torch.ones(3, 4))
 

@@ -310,7 +310,9 @@ def test_a_mistaken_recipe_is_one_sentence(recipe: str, told: str, tmp_path: Pat
 
 
 def test_a_missing_recipe_names_the_shipped_ones(tmp_path: Path) -> None:
-    assert "bertvision, demo, squad" in sentence(bertvision("run", "--config", tmp_path / "none.yaml"))
+    assert "bertvision, demo, hulburd, squad" in sentence(
+        bertvision("run", "--config", tmp_path / "none.yaml")
+    )
 
 
 def test_debug_lets_the_exception_through() -> None:

@@ -103,20 +103,6 @@ def test_frozen_states_have_no_gradients_and_no_dropout(tiny_bert: Path, toy_squ
     assert not torch.equal(encoder.trainable_states(batch), again), "dropout is on in training"
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_frozen_embeddings_get_no_gradient_and_layers_do(
-    architecture: str, toy_encoder: Toy, toy_squad: Path
-) -> None:
-    encoder = Encoder.load(str(toy_encoder(architecture)))
-    encoder.freeze_embeddings()
-    encoder.trainable_states(batch_of(encoder, windows_of(encoder, toy_squad), [0])).pow(2).sum().backward()
-    words = encoder.model.get_input_embeddings().weight
-    assert words.grad is None
-    trained = [name for name, p in encoder.model.named_parameters() if p.grad is not None]
-    assert any("layer" in name for name in trained)
-    assert not any(name.startswith("embeddings.") for name in trained)
-
-
 # ---- limits
 
 

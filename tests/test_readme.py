@@ -98,18 +98,21 @@ def test_head_sizes_in_the_table_are_true() -> None:
             assert f"{cost(parse_head(name + ',skip'), geometry, tokens=386).parameters:,}" == with_skip
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/heads.md", "docs/architecture.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/heads.md", "docs/architecture.md", "docs/tuning.md", "docs/scale.md"]
+)
 def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), target
 
 
-def test_the_map_names_every_file_of_the_heads_and_no_other() -> None:
+@pytest.mark.parametrize("room", ["heads", "encoder", "train"])
+def test_the_map_names_every_file_of_a_room_and_no_other(room: str) -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    told = re.search(r"^## Files of `heads/`$(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    told = re.search(rf"^## Files of `{room}/`$(.*?)^## ", page, re.MULTILINE | re.DOTALL)
     assert told is not None
-    files = {path.name for path in (ROOT / "src" / "bertvision" / "heads").glob("*.py")} - {"__init__.py"}
+    files = {path.name for path in (ROOT / "src" / "bertvision" / room).glob("*.py")} - {"__init__.py"}
     assert set(re.findall(r"`(\w+\.py)`", told[1])) == files
     for name in re.findall(r"`((?:train|heads|feed|encoder|report|tasks/span)/\w+\.py)`", page):
         assert (ROOT / "src" / "bertvision" / name).is_file(), name

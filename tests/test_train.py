@@ -26,7 +26,7 @@ from bertvision.train.evaluate import span_logits
 from bertvision.train.finetune import FinetuneConfig, tune
 from bertvision.train.fit import FitConfig, FittedHead, fit
 from bertvision.train.log import read_metrics
-from bertvision.train.optim import OptimConfig, learning_rate, make_optimizer, update
+from bertvision.train.optim import OptimConfig, apply_gradients, learning_rate, make_optimizer, set_rate
 from bertvision.train.scoring import logits_of
 from bertvision.train.splits import Split, load_split
 from bertvision.train.stage import Stage
@@ -77,7 +77,8 @@ def test_matrices_decay_and_vectors_do_not() -> None:
     optimizer = make_optimizer([module, frozen], config)
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    update(optimizer, config, lr=0.1)
+    set_rate(optimizer, 0.1)
+    apply_gradients(optimizer, config.clip)
     for name, parameter in module.named_parameters():
         factor = 0.95 if parameter.ndim == 2 else 1.0
         assert torch.allclose(parameter, before[name] * factor), name
@@ -90,7 +91,8 @@ def test_the_whole_gradient_is_clipped_as_one(clip: float, norm: float) -> None:
     first, second = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(3))
     first.grad, second.grad = torch.tensor([6.0, 0.0]), torch.tensor([0.0, 8.0, 0.0])
     optimizer = torch.optim.SGD([{"params": [first]}, {"params": [second]}], lr=99.0)
-    update(optimizer, OptimConfig(clip=clip), lr=0.5)
+    set_rate(optimizer, 0.5)
+    apply_gradients(optimizer, clip)
     step = torch.cat([first, second]) / -0.5
     assert step.norm().item() == pytest.approx(norm, rel=1e-4)
     assert torch.allclose(step / step.norm(), torch.tensor([0.6, 0, 0, 0.8, 0]), atol=1e-5)

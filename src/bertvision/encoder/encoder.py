@@ -3,8 +3,8 @@
     encoder = Encoder.load("embedded")
     states = encoder.states(batch)      # (L, B, T, H): embedding output first, then every layer
 
-Frozen use (`states`) runs in evaluation mode without gradients; `trainable_states` is what fine-tuning calls, after
-`tune` said what trains. The fingerprint hashes weights and tokenizer, never the name: a fine-tuned copy is another
+Frozen use (`states`) runs in evaluation mode without gradients; `trainable_states` has them, after `tune` said what
+trains. The fingerprint hashes weights and tokenizer, never the name: a fine-tuned copy is another
 encoder. What a policy with adapters, LoRA or biases trains is saved as a delta (delta.py), anything else whole.
 """
 
@@ -35,9 +35,9 @@ from bertvision.encoder.load import (
 from bertvision.encoder.lora import LORA_SCALE, merge_lora
 from bertvision.encoder.policy import Policy, apply_policy
 from bertvision.errors import ConfigError, EncoderError, OutputError
-from bertvision.shapes import Float
+from bertvision.shapes import Bool, Float, Int
 
-__all__ = ["Encoder", "Precision", "choose_device", "choose_precision"]
+__all__ = ["Encoder", "Precision", "choose_device", "choose_precision", "read_tokens"]
 
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -87,6 +87,24 @@ def choose_precision(precision: Precision, device: torch.device) -> Literal["fp3
 
 def _without_cache(_: Any, args: tuple[Any, ...], words: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return args, words | {"use_cache": False}
+
+
+def read_tokens(
+    model: Any,
+    ids: Int[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    types: Int[Tensor, "B T"] | None,
+    *,
+    last_only: bool = False,
+) -> tuple[Float[Tensor, "B T H"], ...]:
+    """All hidden states that a Hugging Face model gives for tokens, or the last one alone."""
+    inputs = {"input_ids": ids, "attention_mask": mask.long()}
+    if types is not None:
+        inputs["token_type_ids"] = types
+    if last_only:
+        return (model(**inputs).last_hidden_state,)
+    # The last entry is the state after the final norm; it matters for pre-norm encoders.
+    return model(**inputs, output_hidden_states=True).hidden_states
 
 
 class Encoder:
@@ -266,11 +284,7 @@ class Encoder:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=cache)
 
     def _forward(self, model: Any, batch: TokenBatch) -> tuple[Float[Tensor, "B T H"], ...]:
-        inputs = {"input_ids": batch.ids, "attention_mask": batch.mask.long()}
-        if self.passes_types:
-            inputs["token_type_ids"] = batch.types
-        # The last entry is the state after the final norm; it matters for pre-norm encoders.
-        return model(**inputs, output_hidden_states=True).hidden_states
+        return read_tokens(model, batch.ids, batch.mask, batch.types if self.passes_types else None)
 
     @torch.no_grad()
     def layer_states(self, batch: TokenBatch) -> tuple[Float[Tensor, "B T H"], ...]:
@@ -297,11 +311,6 @@ class Encoder:
         self.model.to(self.device)
         with self.autocast():
             return torch.stack(self._forward(self.model, batch))
-
-    def freeze_embeddings(self) -> None:
-        """Stop training the embedding tables and their norm; gradients then end at the first layer."""
-        embeddings = getattr(self.model, "embeddings", None) or self.model.get_input_embeddings()
-        embeddings.requires_grad_(False)
 
     def save(self, folder: Path) -> None:
         """Write a delta, or weights, config and tokenizer in Hugging Face format; the caller makes it atomic."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bertvision.errors import ConfigError
 from bertvision.train.sharded import is_sharded
 
-__all__ = ["OptimConfig", "apply_gradients", "learning_rate", "make_optimizer", "set_rate", "update"]
+__all__ = ["OptimConfig", "apply_gradients", "learning_rate", "make_optimizer", "set_rate"]
 
 _MOMENTUM = 0.9
 _LATE = 1e6
@@ -126,9 +126,3 @@ def apply_gradients(optimizer: torch.optim.Optimizer, clip: float) -> None:
         nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-
-
-def update(optimizer: torch.optim.Optimizer, config: OptimConfig, *, lr: float) -> None:
-    """Clip, step at rate `lr` and clear the gradients."""
-    set_rate(optimizer, lr)
-    apply_gradients(optimizer, config.clip)

@@ -10,7 +10,7 @@ travel.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from bertvision.data.windows import Windows
 from bertvision.encoder.cut import Top
-from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.encoder import Encoder, read_tokens
 from bertvision.feed.batches import Feed, StateBatch, widths
 from bertvision.heads.base import Head, run_head
 from bertvision.heads.digest import DigestHead
@@ -44,12 +44,8 @@ class Whole(nn.Module):
         self.passes_types, self.last_only = encoder.passes_types, last_only
 
     def forward(self, inputs: Inputs) -> tuple[Float[Tensor, "B T H"], ...]:
-        words: dict[str, Any] = {"input_ids": inputs["ids"], "attention_mask": inputs["mask"].long()}
-        if self.passes_types:
-            words["token_type_ids"] = inputs["types"]
-        if self.last_only:
-            return (self.model(**words).last_hidden_state,)
-        return self.model(**words, output_hidden_states=True).hidden_states
+        types = inputs["types"] if self.passes_types else None
+        return read_tokens(self.model, inputs["ids"], inputs["mask"], types, last_only=self.last_only)
 
 
 class TopBody(nn.Module):
