@@ -4,10 +4,12 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from cli_runner import Outcome, bertvision, tree
 from test_resume import WINDOWS, contents
 
+from bertvision.cli.compare import _row, _tell
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
@@ -101,7 +104,7 @@ def words(tiny_bert: Path, toy_squad: Path) -> tuple[str | Path, ...]:
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory, words: tuple[str | Path, ...]) -> tuple[Path, Outcome]:
-    folder = tmp_path_factory.mktemp("compare") / "out"
+    folder = tmp_path_factory.mktemp("compare") / "all of them"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BERTVISION_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         return folder, bertvision(*words, "--out", folder, "--compare", "full,top-1,houlsby-4")
@@ -112,7 +115,7 @@ def test_one_table_of_all_policies(compared: tuple[Path, Outcome], tiny_bert: Pa
     assert outcome.code == 0, outcome.err
     lines = outcome.out.splitlines()
     head = lines[0].split()
-    for name in ("policy", "trainable", "memory", "F1", "efficiency"):
+    for name in ("policy", "trainable", "memory", "F1", "eff."):
         assert name in head
     assert [line.split()[0] for line in lines if re.match(r"\s*(full|top-1|houlsby-4)\b", line)] == [
         "full", "top-1", "houlsby-4"
@@ -135,6 +138,8 @@ def test_one_table_of_all_policies(compared: tuple[Path, Outcome], tiny_bert: Pa
         recipe = (folder / row["policy"] / "config.yaml").read_text()
         assert f"policy: {row['policy']}" in recipe
         assert "overwrite: false" in recipe
+        path = str(folder / row["policy"] / "config.yaml")
+        assert shlex.split(recipe.splitlines()[0]) == ["#", "bertvision", "finetune", "--config", path]
     adapters = 2 * 2 * (2 * 32 * 4 + 4 + 32)
     norms = 5 * 2 * 32
     assert rows[2]["trainable"] == adapters + norms + 66
@@ -170,6 +175,65 @@ def test_a_policy_of_other_settings_is_refused_and_its_record_stays(
     assert tree(folder / "full") == before
 
 
+def test_a_row_has_the_scores_of_the_last_snapshot_whatever_was_scored_last() -> None:
+    zero = {"exact": 0.0, "f1": 0.0, "tuned_f1": 0.0}
+    scores = {"snapshot-2": {"exact": 60.0, "f1": 70.0, "tuned_f1": 71.0}, "snapshot-1": zero}
+    counted = dict.fromkeys(("parameters", "train_seconds", "tokens_per_second", "peak_bytes"), 1)
+    found = {"snapshots": ["a/snapshot-1", "a/snapshot-2"], "scores": scores, "trainable": 100, **counted}
+    row = _row("full", found | {"inference_seconds": 1.0})
+    assert (row["snapshot"], row["exact"], row["f1"], row["tuned_f1"]) == ("a/snapshot-2", 60.0, 70.0, 71.0)
+    assert row["efficiency"] == pytest.approx(10)
+
+
+def test_the_table_keeps_within_its_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"policy": "houlsby-768+top-12", "trainable": 108_311_810, "parameters": 123_456_789, "seconds": 86_399.4,
+           "peak_bytes": 123_400_000_000, "inference_seconds": 1234.56, "exact": 100.0, "f1": 100.0,
+           "tuned_f1": 100.0, "efficiency": -12.34}  # fmt: skip
+
+    def printed(width: int) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        _tell([row])
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= width
+        return lines
+
+    def headings(lines: list[str]) -> list[str]:
+        return re.split(r"\s{2,}", lines[0].strip())
+
+    must = ["policy", "trainable", "train s", "memory", "answer s", "EM", "F1", "eff."]
+    assert headings(printed(80)) == must
+    assert "(F1 - 50) / log10(trainable parameters)" in " ".join(printed(80))
+    assert set(headings(printed(120))) == {*must, "of all", "tuned F1"}
+    assert "of all" in headings(printed(90)), "that of tuned F1 goes first"
+
+
+def test_sigterm_ends_the_process_of_a_policy_too(words: tuple[str | Path, ...], tmp_path: Path) -> None:
+    """They share stderr, which is at its end only when nobody has it any more; alone the run would take hours."""
+    out = tmp_path / "out"
+    long = ("--epochs", "1000000", "--out", out, "--compare", "full,top-1")
+    command = [sys.executable, "-m", "bertvision", *map(str, (*words, *long))]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        until = time.monotonic() + 120
+        while not (out / "full" / "metrics.jsonl").exists() and time.monotonic() < until:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.terminate()
+        printed, told = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None or sys.exc_info()[0] is not None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 143
+    assert printed == ""
+    assert told.splitlines()[-1].startswith("ended by SIGTERM: give the same command again")
+    assert "Traceback" not in told
+    assert not (out / "top-1").exists()
+
+
 # ---- mistakes
 
 
@@ -194,6 +258,14 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "head": (["--head", "adaptor"], "there is no head 'adaptor'"),
     "set of heads": (["--head", "papers"], "--head papers is a set of heads"),
     "head of data": (["--head", "digest:cut=1,size=4,head=adapter"], "made from the data"),
+    "compare and policy": (
+        ["--compare", "full,top-1", "--policy", "bitfit"],
+        "--policy bitfit names one more",
+    ),
+    "correction of sgd": (
+        ["--optimizer", "sgd", "--no-bias-correction"],
+        "--no-bias-correction belongs to Adam",
+    ),
     "eps": (["--eps", "0"], "eps must be a finite number above 0"),
 }
 
@@ -277,11 +349,13 @@ def test_an_interrupted_run_goes_on(
     """Ctrl-C in the middle: a sentence, exit code 130, and the same result as without it."""
     command = (*words, "--policy", "houlsby-4", "--snapshots", "0.2", "--checkpoint-seconds", "0")
     assert bertvision(*command, "--out", tmp_path / "whole").code == 0
-    real = Steps.update
+    real, done = Steps.update, 0
 
     def pressed(self: Steps) -> None:
+        nonlocal done
         real(self)
-        if self._step == 1:
+        done += 1
+        if done == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Steps, "update", pressed)
@@ -306,6 +380,8 @@ def test_a_run_tells_what_trained_and_what_it_scored(words: tuple[str | Path, ..
     assert re.fullmatch(r"lora-2: trainable [\d.]+ k of [\d.]+ k \([\d.]+ %\)", first)
     assert sum("snapshot-0." in line for line in rest) == 2
     assert re.fullmatch(r"answering dev took [\d.]+ s", rest[-1])
+    timed = [line.split(":")[0] for line in outcome.err.splitlines() if line.startswith("inference")]
+    assert timed == ["inference, warm-up", "inference"]
     found = json.loads(bertvision(*command, "--json").out)
     assert found["scores"].keys() == {"snapshot-0.2", "snapshot-0.5"}
     assert [Path(path).name for path in found["snapshots"]] == ["snapshot-0.2", "snapshot-0.5"]

@@ -262,7 +262,9 @@ def test_adapters_without_a_place_are_told_before_anything_is_written(
         ({"policy": "houlsby-0"}, "adapter size must be at least 1"), ({"policy": "lora"}, "lora-16"),
         ({"policy": "cut-2", "shard": True}, "cannot go together"), ({"batch_tokens": -1}, "--batch-tokens"),
         ({"head": "digest"}, "digest"), ({"head": "adapter:size=4,lr=0.1"}, "trains as the encoder does"),
-        ({"head": "label"}, "label"),
+        ({"head": "label"}, "label"), ({"optimizer": "sgd", "bias_correction": False}, "belongs to Adam"),
+        ({"snapshots": (0.1234567, 0.12345678)}, "0.1234567 and 0.12345678 .* share the folder snapshot-0.123457"),
+        ({"snapshots": (0.99999999,), "epochs": 1.0}, "0.99999999 and 1.0 .* share the folder snapshot-1"),
     ],
     ids=str,
 )  # fmt: skip
@@ -270,3 +272,10 @@ def test_impossible_settings_are_one_sentence(values: dict[str, Any], words: str
     with pytest.raises(ConfigError, match=words) as caught:
         config_of(**values)
     assert "\n" not in str(caught.value)
+
+
+def test_settings_beside_impossible_ones_are_taken() -> None:
+    """The same fraction twice is one snapshot, and sgd goes with what it does not read."""
+    assert config_of(snapshots=(0.5, 0.5, 1.0, 0.123456, 0.123457)).snapshots[:2] == (0.5, 0.5)
+    assert config_of(optimizer="sgd").bias_correction
+    assert not config_of(optimizer="adam", bias_correction=False).bias_correction

@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cli_runner import bertvision, tree
+from safetensors.numpy import load_file
 from toy import squad_json
 
 CUT = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
@@ -39,3 +41,32 @@ def test_a_dev_set_that_comes_late_gives_the_same_scores(
     before = tree(tmp_path / "after")
     assert tuned("after")["scores"] == other["scores"], "a command without dev leaves them"
     assert tree(tmp_path / "after") == before
+
+
+def test_lost_logits_of_a_finished_run_are_computed_again(
+    tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    words = ("finetune", "--encoder", tiny_bert, "--train", toy_squad, "--dev", toy_squad, "--out", tmp_path,
+             "--policy", "houlsby-4", "--snapshots", "0.5", "--lr", "1e-2", "--json", *CUT)  # fmt: skip
+    first = bertvision(*words)
+    assert first.code == 0, first.err
+    before = tree(tmp_path)
+    gone, torn = (
+        tmp_path / name / "head" / "dev" / "logits.safetensors" for name in ("snapshot-0.5", "snapshot-1")
+    )
+    logits = [load_file(gone), load_file(torn)]
+    gone.unlink()
+    torn.write_bytes(torn.read_bytes()[:-5])
+    again = bertvision(*words)
+    assert again.code == 0, again.err
+    assert json.loads(again.out)["scores"] == json.loads(first.out)["scores"]
+    for path, kept in zip((gone, torn), logits, strict=True):
+        found = load_file(path)
+        assert found.keys() == kept.keys()
+        for name in kept:
+            np.testing.assert_allclose(found[name], kept[name], atol=1e-5)
+
+    def others(files: dict[str, bytes | None]) -> dict[str, bytes | None]:
+        return {name: data for name, data in files.items() if not name.endswith("logits.safetensors")}
+
+    assert others(tree(tmp_path)) == others(before), "answers, metrics and weights are as they were"

@@ -6,9 +6,12 @@ writes, and config.yaml, written when it is done, repeats that run alone. A poli
 
 import dataclasses
 import json
+import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +63,49 @@ def _run(args: FinetuneArgs, name: str) -> dict[str, Any]:
         recipe = Path(place) / "policy.yaml"
         write_text(recipe, dump_yaml(own, heading=name))
         command = [sys.executable, "-m", "bertvision", "finetune", "--config", str(recipe)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
+        code, printed = _alone(command)
+    if code:
         raise TrainingError(
             f"the run of --policy {name} ended with an error, told above: correct it and give the same command "
             "again, finished policies are kept"
         )
     # Only now: a run that was refused must not replace the record of the work that stands there.
     record, lasting = folder / "config.yaml", dataclasses.replace(own, overwrite=False, json=False)
-    write_text(record, dump_yaml(lasting, heading=f"bertvision finetune --config {record}"))
-    return json.loads(done.stdout)
+    write_text(record, dump_yaml(lasting, heading=f"bertvision finetune --config {shlex.quote(str(record))}"))
+    return json.loads(printed)
+
+
+def _alone(command: list[str]) -> tuple[int, str]:
+    """A process run to its end: its exit code and what it printed. SIGTERM (a scheduler, `timeout`) ends both."""
+    process: subprocess.Popen[str] | None = None
+    ended = False
+
+    def end(*_: Any) -> None:
+        nonlocal ended
+        ended = True
+        if process is not None:
+            process.kill()
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            if ended:  # while it was being started
+                process.kill()
+            try:
+                printed, _ = process.communicate()
+            finally:
+                process.kill()  # nothing to a process that has ended
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+    if ended or process.returncode == -signal.SIGTERM:  # schedulers tell both, in any order
+        console.note("ended by SIGTERM: give the same command again to go on, finished policies are kept")
+        raise SystemExit(128 + signal.SIGTERM)
+    return process.returncode, printed
 
 
 def _row(name: str, found: dict[str, Any]) -> dict[str, Any]:
-    scores = list(found["scores"].values())[-1]
+    snapshot = found["snapshots"][-1]
+    scores = found["scores"][Path(snapshot).name]
     return {
         "policy": name,
         "trainable": found["trainable"],
@@ -86,7 +118,7 @@ def _row(name: str, found: dict[str, Any]) -> dict[str, Any]:
         "f1": scores["f1"],
         "tuned_f1": scores["tuned_f1"],
         "efficiency": efficiency(scores["f1"], found["trainable"]),
-        "snapshot": found["snapshots"][-1],
+        "snapshot": snapshot,
     }
 
 
@@ -102,10 +134,15 @@ def _tell(rows: list[dict[str, Any]]) -> None:
             "EM": f"{row['exact']:.1f}",
             "F1": f"{row['f1']:.1f}",
             "tuned F1": f"{row['tuned_f1']:.1f}",
-            "efficiency": f"{row['efficiency']:.2f}",
+            "eff.": f"{row['efficiency']:.2f}",
         }
         for row in rows
     ]
-    for line in columns(cells, terminal_width(), texts=("policy",), optional=("EM", "of all", "tuned F1")):
+    width = terminal_width()
+    legend = (
+        "eff.: efficiency, (F1 - 50) / log10(trainable parameters); memory: the most held while training; "
+        "answer s: seconds to answer all of dev"
+    )
+    table = columns(cells, width, texts=("policy",), optional=("tuned F1", "of all", "EM"))
+    for line in (*table, *textwrap.wrap(legend, width)):
         console.emit(line)
-    console.emit("efficiency: (F1 - 50) / log10(trainable parameters); memory: the most held while training")

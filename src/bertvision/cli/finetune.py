@@ -26,7 +26,8 @@ __all__ = ["ARGS", "FinetuneArgs", "main"]
 class FinetuneArgs:
     """Tune an encoder on questions, keeping snapshots at fractions of an epoch (--snapshots 0.3 1.0).
 
-    --policy says what of it trains; --compare runs several policies on the same data and prints one table.
+    --policy says what of it trains; --compare runs several policies on the same data and prints one table. Under
+    `accelerate launch` or torchrun several devices tune it together.
     """
 
     train: str
@@ -65,6 +66,7 @@ ARGS = FinetuneArgs
 
 def main(args: FinetuneArgs) -> None:
     from bertvision.encoder.encoder import choose_device
+    from bertvision.encoder.policy import parse_policy
     from bertvision.errors import ConfigError
     from bertvision.train.parallel import Parallel
 
@@ -74,6 +76,11 @@ def main(args: FinetuneArgs) -> None:
         if source.startswith("store:"):
             raise ConfigError(f"--{name} {source} has states and no tokens to tune on: name the data")
     if args.compare:
+        if str(parse_policy(args.finetune.policy)) != "full":
+            raise ConfigError(
+                f"--compare runs the policies it names, and --policy {args.finetune.policy} names one more: leave one "
+                "of them out; over a recipe that names it, give --policy full or an empty --compare"
+            )
         from bertvision.cli.compare import compare_policies
 
         compare_policies(args)
@@ -129,16 +136,17 @@ def _tell(
     from bertvision.report.card import card
     from bertvision.report.results import card_inputs, write_head_results
     from bertvision.tasks.span.decode import DecodeConfig
-    from bertvision.tasks.span.logits import SpanLogits
     from bertvision.train.compare import inference_seconds
-    from bertvision.train.scoring import score_system
+    from bertvision.train.scoring import kept_logits, score_system
 
     results = dict(stage.results)
     for folder in snapshots:
         head = folder / "head"
         if dev is not None:
-            logits = SpanLogits.load(head / "dev" / "logits.safetensors", dev.fingerprint)
-            scores = score_system([logits], dev, DecodeConfig())
+            logits = kept_logits(folder, dev, device=str(encoder.device), precision=encoder.precision)
+            # The run looked for the best threshold already.
+            best = results["snapshots"][folder.name]["threshold"]
+            scores = score_system([logits], dev, DecodeConfig(), thresholds=[best])
             write_head_results(head, {"dev": (scores, 0)}, dev=dev.data.name, decode=DecodeConfig())
         write_text(head / "README.md", card(*card_inputs(head)))
     if args.inference and dev is not None:
@@ -161,7 +169,7 @@ def _tell(
         for row in rows:
             console.emit(row["snapshot"])
     else:
-        for line in columns(rows, terminal_width(), texts=("snapshot",), optional=("EM",)):
+        for line in columns(rows, terminal_width(), texts=("snapshot",), optional=("tuned F1", "EM")):
             console.emit(line)
     if "inference_seconds" in results:
         console.emit(f"answering dev took {results['inference_seconds']:.2f} s")

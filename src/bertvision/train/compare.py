@@ -59,7 +59,7 @@ def inference_seconds(
     feed = LiveFeed(encoder, dev.windows)
     heads = {"head": trained.heads[0].to(encoder.device)}
     seconds = 0.0
-    for label in ("warm up", "time"):
+    for label in ("inference, warm-up", "inference"):
         began = time.perf_counter()
         span_logits(feed, heads, label=label)  # gives numbers on the CPU, so the device is done
         seconds = time.perf_counter() - began

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bertvision.config import to_mapping
+from bertvision.encoder.digest import check_size
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.heads.base import check_task, head_class
@@ -21,7 +22,7 @@ class FinetuneConfig(OptimConfig):
 
     policy: str = "full"
     """What trains beside the head: full, none, layers (not the embeddings), top-K (K layers and all norms), cut-K
-    (K layers, nothing below is computed again), houlsby-M, houlsby-M+top-K, lora-R, bitfit."""
+    (K layers, nothing below is computed again), houlsby-M, houlsby-M+top-K, houlsby-M+full, lora-R, bitfit."""
     head: str = "last_state"
     """The head that trains with the encoder, as `fit --heads` takes one."""
     digest: int = 64
@@ -34,8 +35,11 @@ class FinetuneConfig(OptimConfig):
     """Part of all steps over which the rate rises from zero."""
     weight_decay: float = 0.01
     """Decoupled weight decay of matrices; biases and norms are never decayed."""
+    bias_correction: bool = True
+    """--no-bias-correction leaves Adam's moments small in the first steps, as BERT's own AdamW did; else they are
+    divided by what they lack."""
     epochs: float = 1.0
-    """Length of the run; the schedule ends here. 0 = leave the encoder as it is."""
+    """Length of the run; the schedule ends here. 0 = leave the encoder as it is (`run` only)."""
     snapshots: tuple[float, ...] = ()
     """Fractions of an epoch at which the encoder is kept, such as 0.3,1.0; the end is always kept."""
     batch_size: int = 16
@@ -66,6 +70,11 @@ class FinetuneConfig(OptimConfig):
         check_task(head_class(spec.name), "span")
         if spec.train != TrainOverrides():
             raise ConfigError(f"--head {self.head} trains as the encoder does: set --lr and the like instead")
+        if self.optimizer == "sgd" and not self.bias_correction:
+            raise ConfigError(
+                "--no-bias-correction belongs to Adam, and --optimizer sgd has nothing to correct: "
+                "leave one of them out"
+            )
         if not (self.epochs >= 0 and math.isfinite(self.epochs)):
             raise ConfigError(f"--epochs of fine-tuning must be finite and not negative, not {self.epochs}")
         if self.log_every < 1:
@@ -76,6 +85,7 @@ class FinetuneConfig(OptimConfig):
                     f"snapshot {fraction:g} lies outside the run of {self.epochs:g} epochs: "
                     "raise --epochs or lower --snapshots"
                 )
+        self._check_folders()
         if self.batch_size < 1 or not 1 <= self.accumulate <= self.batch_size:
             raise ConfigError(
                 f"--batch-size {self.batch_size} of fine-tuning must be at least 1 and --accumulate "
@@ -83,10 +93,20 @@ class FinetuneConfig(OptimConfig):
             )
         if self.batch_tokens < 0:
             raise ConfigError(f"--batch-tokens must not be negative, not {self.batch_tokens}")
-        if not 1 <= self.digest <= 64:
-            raise ConfigError(f"--digest must be from 1 to 64 numbers a token, not {self.digest}")
+        check_size(self.digest)
         if self.shard and policy.cut is not None:
             raise ConfigError(f"--shard and --policy {policy} cannot go together: leave one of them out")
+
+    def _check_folders(self) -> None:
+        """A folder's name has six digits of the fraction; two snapshots of one name would be one."""
+        named: dict[str, float] = {}
+        for fraction in sorted({*self.snapshots, self.epochs}):
+            other = named.setdefault(f"{fraction:g}", fraction)
+            if other != fraction:
+                raise ConfigError(
+                    f"the snapshots at {other!r} and {fraction!r} of an epoch would share the folder "
+                    f"snapshot-{fraction:g}: change --snapshots or --epochs"
+                )
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import ArtifactError
 from bertvision.feed import Feed, LiveFeed
 from bertvision.heads.base import Head
+from bertvision.heads.files import load_head
 from bertvision.tasks.span.answers import SpanAnswers
 from bertvision.tasks.span.compare import mcnemar, paired_bootstrap
 from bertvision.tasks.span.decode import DecodeConfig, decode
@@ -30,6 +31,7 @@ __all__ = [
     "SystemScores",
     "at_threshold",
     "compare",
+    "kept_logits",
     "logits_of",
     "score_answers",
     "score_snapshot",
@@ -61,6 +63,19 @@ def score_snapshot(encoder: Encoder, head: Head, dev: Split, folder: Path) -> di
     (logits,) = logits_of({folder: head}, dev, "dev", lambda: LiveFeed(encoder, dev.windows)).values()
     scores = score_system([logits], dev, DecodeConfig())
     return scores.members[0] | {"threshold": scores.thresholds[0]}
+
+
+def kept_logits(snapshot: Path, dev: Split, *, device: str, precision: Precision) -> SpanLogits:
+    """Logits on dev of a saved snapshot; it computes them again where they are missing or damaged."""
+    head, _ = load_head(snapshot / "head")
+
+    def feed() -> Feed:
+        encoder = Encoder.load(str(snapshot / "encoder"), device=device, precision=precision)
+        head.to(encoder.device)
+        return LiveFeed(encoder, dev.windows)
+
+    (logits,) = logits_of({snapshot / "head": head}, dev, "dev", feed).values()
+    return logits
 
 
 @dataclass(frozen=True)
