@@ -14,7 +14,7 @@ from toy import save_encoder
 
 from bertvision.data.squad import read_squad
 from bertvision.data.windows import WindowConfig, Windows, make_windows
-from bertvision.encoder import cut as cut_module
+from bertvision.encoder import encoder as encoder_module
 from bertvision.encoder.batch import TokenBatch, collate
 from bertvision.encoder.cut import LowerEncoder, Top, check_cut, lower_encoder
 from bertvision.encoder.encoder import Encoder
@@ -280,7 +280,7 @@ def test_on_a_gpu_the_lower_half_is_cast_once_and_the_encoder_stays(
     wanted = encoder.states(batch)[2][batch.mask]
     lower = lower_encoder(encoder, 2)
     monkeypatch.setattr(LowerEncoder, "state_dtype", torch.bfloat16)
-    monkeypatch.setattr(cut_module, "CapturedForward", lambda forward: forward)
+    monkeypatch.setattr(encoder_module, "CapturedForward", lambda forward: forward)
     before = {name: (p.data_ptr(), p.dtype) for name, p in encoder.model.named_parameters()}
     (found,) = lower.layer_states(batch)
     assert found.dtype == torch.bfloat16

@@ -16,7 +16,7 @@ from bertvision.data.squad import read_squad
 from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.encoder import load as loading
 from bertvision.encoder.batch import TokenBatch, collate
-from bertvision.encoder.encoder import Encoder, choose_device, choose_precision
+from bertvision.encoder.encoder import Encoder, choose_device, choose_precision, in_bf16
 from bertvision.errors import ConfigError, EncoderError
 
 Toy = Callable[[str], Path]
@@ -101,6 +101,18 @@ def test_frozen_states_have_no_gradients_and_no_dropout(tiny_bert: Path, toy_squ
     encoder.model.train()
     assert encoder.trainable_states(batch).requires_grad
     assert not torch.equal(encoder.trainable_states(batch), again), "dropout is on in training"
+
+
+def test_casting_keeps_what_is_computed_in_float32(toy_encoder: Toy) -> None:
+    """ModernBERT's rotary frequencies: rounded to 8 bits they would turn far tokens by a wrong angle."""
+    model = Encoder.load(str(toy_encoder("modernbert"))).model
+    before = {name: buffer.clone() for name, buffer in model.named_buffers() if "inv_freq" in name}
+    assert before
+    cast = in_bf16(model)
+    assert {p.dtype for p in cast.parameters()} == {torch.bfloat16}
+    for name, buffer in cast.named_buffers():
+        if name in before:
+            assert torch.equal(buffer, before[name]), name
 
 
 # ---- limits

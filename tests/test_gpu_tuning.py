@@ -82,17 +82,57 @@ def plainly(monkeypatch: pytest.MonkeyPatch) -> Any:
     return switch
 
 
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[GraphSteps]:
+    """The steps of every run of a test."""
+    made: list[GraphSteps] = []
+
+    class Kept(GraphSteps):
+        def __init__(self, *values: Any) -> None:
+            super().__init__(*values)
+            made.append(self)
+
+    monkeypatch.setattr(tuning_module, "GraphSteps", Kept)
+    return made
+
+
 @pytest.mark.parametrize("policy", ["full", "top-1", "cut-2", "houlsby-8", "bitfit"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_replayed_steps_are_plain_steps(
-    home: Path, tmp_path: Path, plainly: Any, policy: str, precision: Any
+    home: Path, tmp_path: Path, plainly: Any, replayed: list[GraphSteps], policy: str, precision: Any
 ) -> None:
     captured, _, _ = tuned(home, tmp_path / "a", policy=policy, precision=precision)
+    (steps,) = replayed
+    assert steps._possible
+    assert steps._parts, "no gradients were captured"
+    assert steps._update is not None, "no update was captured"
     plainly()
     plain, _, _ = tuned(home, tmp_path / "b", policy=policy, precision=precision)
     tolerance = 1e-3 if precision == "fp32" else 0.05
     assert losses(captured) == pytest.approx(losses(plain), rel=tolerance)
     assert losses(captured)[-1] < 0.99 * losses(captured)[0]
+
+
+def test_a_capture_that_fails_leaves_no_gradients_behind(
+    home: Path, tmp_path: Path, replayed: list[GraphSteps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of the backward pass, as when memory is wanting: the run goes on as if nothing had been tried."""
+    plain, _, _ = tuned(home, tmp_path / "a", precision="bf16", epochs=2.0)
+    real = GraphSteps._gradients
+
+    def failing(self: GraphSteps, *values: Any) -> Any:
+        loss = real(self, *values)
+        if torch.cuda.is_current_stream_capturing():
+            for _, copied in self._pairs:
+                copied.grad = torch.full_like(copied, 7.0)
+            raise RuntimeError("no memory for this shape")
+        return loss
+
+    monkeypatch.setattr(GraphSteps, "_gradients", failing)
+    again, _, _ = tuned(home, tmp_path / "b", precision="bf16", epochs=2.0)
+    assert not replayed[-1]._possible
+    assert not replayed[-1]._parts
+    assert losses(again) == pytest.approx(losses(plain), rel=0.05)
 
 
 def test_parts_of_a_batch_are_captured_too(home: Path, tmp_path: Path) -> None:
@@ -160,7 +200,7 @@ def test_a_run_goes_on_from_its_checkpoint(
     assert losses(again) == pytest.approx(losses(whole), rel=0.02)
 
 
-def test_shapes_are_captured_and_steps_without_a_graph_still_count(home: Path, tmp_path: Path) -> None:
+def test_steps_that_cannot_be_captured_are_taken_plainly(home: Path, tmp_path: Path) -> None:
     """Gradient checkpointing reads random states on the way and cannot be captured; it runs all the same."""
     plain, _, _ = tuned(home, tmp_path / "a", precision="bf16")
     again, _, _ = tuned(home, tmp_path / "b", precision="bf16", checkpointing=True)

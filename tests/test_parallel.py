@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +19,17 @@ from safetensors.torch import load_file
 from together import begin, finish_all, free_port, logs
 from toy import save_encoder
 
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
+from bertvision.heads.base import running_statistics
+from bertvision.heads.layers import Dropout
 from bertvision.train import parallel as parallel_module
+from bertvision.train.finetune import FinetuneConfig, tune
 from bertvision.train.log import read_metrics
 from bertvision.train.parallel import ALONE, Parallel
+from bertvision.train.splits import load_split
+from bertvision.train.steps import Steps
 
 HEADS = ("last_state", "adapter:size=4,dropout=0", "head2toe")
 """The last has a penalty beside its loss."""
@@ -249,7 +257,8 @@ def test_all_ranks_keep_the_same_heads(tiny_bert: Path, toy_squad: Path, tmp_pat
 @pytest.mark.parametrize(
     "more",
     [(), ("--shard",), ("--policy", "houlsby-4", "--shard"), ("--policy", "cut-1", "--feed.source", "live"),
-     ("--policy", "lora-2", "--accumulate", "2")],
+     ("--policy", "lora-2", "--accumulate", "2"),
+     ("--policy", "cut-1", "--head", "adapter:size=4", "--feed.source", "stored", "--feed.dtype", "fp32")],
     ids=" ".join,
 )  # fmt: skip
 def test_two_processes_fine_tune_what_one_does(
@@ -275,14 +284,53 @@ def test_two_processes_fine_tune_what_one_does(
         scored = [[line[name] for line in run if name in line] for run in (ours, theirs)]
         assert len(scored[0]) == 2
         assert scored[0] == scored[1], "both snapshots scored by rank 0 as by one process"
-    files = [f for f in sorted((tmp_path / "one").rglob("*.safetensors")) if f.name != "logits.safetensors"]
+    files = sorted((tmp_path / "one").glob("snapshot-*/*/*.safetensors"))
     assert len(files) == 4, "encoder and head of two snapshots"
     for file in files:
         two = load_file(tmp_path / "two" / file.relative_to(tmp_path / "one"))
         for name, tensor in load_file(file).items():
             # These have no gradient but rounding, which Adam makes large.
-            if not name.endswith(("key.bias", "layer.1.output.LayerNorm.bias")) and name != "project.bias":
+            if not name.endswith(("key.bias", "layer.1.output.LayerNorm.bias", "project.bias")):
                 torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=2e-5, msg=name)
+
+
+def _head_of_each(folder: str, encoder: str, data: str, head: str) -> None:
+    """One rank: a few steps of a head; its dropout keys and running statistics are written down."""
+    torch.set_num_threads(1)
+    with Parallel.start(torch.device("cpu")) as parallel:
+        source = Encoder.load(encoder, device="cpu")
+        train = load_split(data, source, WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24))
+        config = FinetuneConfig(policy="none", head=head, batch_size=8, lr=1e-3)
+        seen: list[list[int]] = []
+        real = Steps.update
+
+        def update(self: Steps) -> None:
+            seen.append([int(m.key) for m in self.tunable.head.modules() if isinstance(m, Dropout)])
+            real(self)
+            found = [t.tolist() for t in running_statistics(self.tunable.head)]
+            Path(f"{folder}/rank{parallel.rank}.json").write_text(json.dumps([seen, found]))
+
+        Steps.update = update
+        tune(source, train, folder=Path(folder) / "out", config=config, parallel=parallel)
+
+
+@pytest.mark.parametrize("head", ["adapter:size=4,dropout=0.5", "cnn:dropout=0"])
+def test_ranks_draw_their_own_noise_and_share_statistics(
+    head: str, tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    work = functools.partial(_head_of_each, str(tmp_path), str(tiny_bert), str(toy_squad), head)
+    assert finish_all(begin(work, tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    (keys, ours), (other, theirs) = (
+        json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)
+    )
+    assert ours == theirs
+    if "0.5" in head:
+        assert all(
+            a != b for one, two in zip(keys, other, strict=True) for a, b in zip(one, two, strict=True)
+        )
+        assert len({key for one in (*keys, *other) for key in one}) == 2 * len(keys) * len(keys[0])
+    else:
+        assert ours, "this head gathers statistics"
 
 
 # ---- kills and mistakes
@@ -357,15 +405,48 @@ def test_a_mistake_of_one_rank_is_told_by_it(tmp_path: Path) -> None:
 # ---- launchers
 
 
-def test_accelerate_launches_a_fit(single: Path, tmp_path: Path, command: Command) -> None:
+def accelerate(words: list[str], *flags: str) -> dict[str, Any]:
+    """What `accelerate launch -m bertvision WORDS --json` prints, in two processes."""
     # --multi_gpu is what makes accelerate start several processes; without GPUs they take the CPU and gloo.
-    launcher = ["-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--num_processes", "2"]
+    launcher = ["-m", "accelerate.commands.accelerate_cli", "launch", *flags, "--num_processes", "2"]
     launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     launcher += ["--main_process_port", str(free_port()), "-m", "bertvision"]
     done = subprocess.run(
-        [sys.executable, *launcher, *command(tmp_path / "out"), "--json"],
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        [sys.executable, *launcher, *words, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)["heads"]) == 3, "told once"
+    return json.loads(done.stdout)  # told once, or it would not be JSON
+
+
+def test_accelerate_launches_a_fit(single: Path, tmp_path: Path, command: Command) -> None:
+    assert len(accelerate(command(tmp_path / "out"), "--multi_gpu")["heads"]) == 3
     assert_same(tmp_path / "out", single)
+
+
+@pytest.mark.parametrize("flag", ["--multi_gpu", "--use_fsdp"])
+def test_accelerate_launches_a_fine_tuning(flag: str, toy_squad: Path, tmp_path: Path) -> None:
+    encoder = save_encoder(
+        tmp_path / "encoder", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, seed=3
+    )
+    words = ["finetune", "--encoder", str(encoder), "--train", str(toy_squad), "--log-every", "1", *CUT]
+    told = accelerate([*words, "--out", str(tmp_path / "two")], flag)
+    assert told["snapshots"] == [str(tmp_path / "two" / "snapshot-1")]
+    assert finish([*words, "--out", str(tmp_path / "one")], tmp_path / "one.log", seconds=60) == 0
+    ours, theirs = (read_metrics(tmp_path / out / "metrics.jsonl") for out in ("two", "one"))
+    assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-4)
+
+
+def test_a_cut_cannot_be_shared_out_and_leaves_nothing(
+    tiny_bert: Path, toy_squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    words = ["finetune", "--encoder", str(tiny_bert), "--train", str(toy_squad), "--policy", "cut-1", *CUT]
+    codes = finish_all(begin([*words, "--out", str(tmp_path / "out"), "--device", "cpu"], tmp_path))
+    assert codes == [2, 2]
+    told = "".join(log.read_text() for log in logs(tmp_path))
+    assert told.count("--policy cut-1 cannot share out its encoder: leave out --shard (or --use_fsdp)") == 1
+    assert not (tmp_path / "out").exists()

@@ -12,7 +12,7 @@ from toy import ARCHITECTURES, toy_config
 
 from bertvision.encoder.batch import TokenBatch
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.policy import Policy, apply_policy, count_trainable, parse_policy, trainable_text
+from bertvision.encoder.policy import Policy, apply_policy, count_trainable, counts_text, parse_policy
 from bertvision.errors import BertvisionError, ConfigError, EncoderError
 
 Toy = Callable[[str], Path]
@@ -75,10 +75,19 @@ def test_counts_on_bert_base_cased_are_the_published_ones(text: str) -> None:
 def test_the_share_that_trains_is_told_in_one_line() -> None:
     with torch.device("meta"):
         head = nn.Linear(768, 2)
-    assert trainable_text([tuned(on_meta(), "houlsby-64"), head]) == "trainable 2.42 M of 110.7 M (2.2 %)"
-    assert trainable_text([tuned(on_meta(), "top-0"), head]) == "trainable 39.9 k of 108.3 M (0.037 %)"
-    assert trainable_text([tuned(on_meta(), "full"), head]) == "trainable 108.3 M of 108.3 M (100 %)"
-    assert trainable_text([nn.Linear(3, 2).requires_grad_(False)]) == "trainable 0 of 8 (0 %)"
+    assert (
+        counts_text(*count_trainable([tuned(on_meta(), "houlsby-64"), head]))
+        == "trainable 2.42 M of 110.7 M (2.2 %)"
+    )
+    assert (
+        counts_text(*count_trainable([tuned(on_meta(), "top-0"), head]))
+        == "trainable 39.9 k of 108.3 M (0.037 %)"
+    )
+    assert (
+        counts_text(*count_trainable([tuned(on_meta(), "full"), head]))
+        == "trainable 108.3 M of 108.3 M (100 %)"
+    )
+    assert counts_text(*count_trainable([nn.Linear(3, 2).requires_grad_(False)])) == "trainable 0 of 8 (0 %)"
     shared = nn.Linear(9, 1)
     assert count_trainable([shared, nn.Sequential(shared)]) == (10, 10), "counted once"
 

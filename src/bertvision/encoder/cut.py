@@ -14,7 +14,6 @@ it as buffers. `check_cut` proves on a few tokens that the halves give what the 
 separated (ALBERT's shared ones, DeBERTa's convolution beside the first) are refused there.
 """
 
-import copy
 import hashlib
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.encoder.batch import TokenBatch
-from bertvision.encoder.captured import CapturedForward
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.shell import (
     Reached,
@@ -94,8 +92,11 @@ class Top(nn.Module):
 class LowerEncoder(Encoder):
     """The layers below the cut as an encoder of one state, with a digest's numbers behind each token's H.
 
-    It shares the weights of the encoder it was made from. `every` hands out all states up to the cut instead.
+    It shares the weights of the encoder it was made from, which is being trained: they stay where they are, and only
+    modules below the cut change their mode. `every` hands out all states up to the cut instead.
     """
+
+    _parks = False
 
     def __init__(
         self, encoder: Encoder, k: int, digest: "Digest | None" = None, *, every: bool = False
@@ -166,21 +167,6 @@ class LowerEncoder(Encoder):
             return states[-1:]
         numbers = self.digest.project(states[:-1]).to(states[-1].dtype)  # (B, T, p)
         return (torch.cat([states[-1], numbers], dim=-1),)
-
-    @torch.no_grad()
-    def layer_states(self, batch: TokenBatch) -> tuple[Float[Tensor, "B T hidden"], ...]:
-        """The state at the cut, frozen: evaluation mode below the cut, whatever mode the layers above it are in.
-
-        On a GPU the next call may overwrite it; `states` gives a copy.
-        """
-        if self.state_dtype == torch.float32:
-            with self.autocast():
-                return self._forward(self.model.eval(), batch)
-        if self._frozen is None:
-            # Cast once. The weights themselves stay where they are: the encoder is being trained.
-            model = copy.deepcopy(self.model).to(self.device, torch.bfloat16).eval().requires_grad_(False)
-            self._frozen = CapturedForward(lambda tokens: self._forward(model, tokens))
-        return self._frozen(batch)
 
     def parts(
         self, states: Float[Tensor, "1 B T hidden"]

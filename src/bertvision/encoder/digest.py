@@ -1,6 +1,6 @@
 """What lies below a cut, in a few numbers a token: all lower states projected to their principal components.
 
-    digest = make_digest(encoder, windows, k, size, seed)       # c = L - 1 - k states lie below the cut
+    digest = make_digest(encoder, windows, k, size)             # c = L - 1 - k states lie below the cut
     numbers = digest.project(states[:c])                        # (B, T, p)
 
 For a token with the lower states x_0 .. x_(c-1):
@@ -143,7 +143,7 @@ def _sample(lower: LowerEncoder, windows: Windows) -> Float[Tensor, "n c H"]:
     return sample
 
 
-def make_digest(encoder: Encoder, windows: Windows, k: int, size: int, seed: int) -> Digest:
+def make_digest(encoder: Encoder, windows: Windows, k: int, size: int, *, seed: int = 0) -> Digest:
     """Find the components on tokens drawn evenly from the windows; only the layers below the cut run."""
     check_size(size)
     if k == encoder.num_states - 1:

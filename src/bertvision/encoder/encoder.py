@@ -37,7 +37,7 @@ from bertvision.encoder.policy import Policy, apply_policy
 from bertvision.errors import ConfigError, EncoderError, OutputError
 from bertvision.shapes import Bool, Float, Int
 
-__all__ = ["Encoder", "Precision", "choose_device", "choose_precision", "read_tokens"]
+__all__ = ["Encoder", "Precision", "choose_device", "choose_precision", "in_bf16", "read_tokens"]
 
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -89,6 +89,19 @@ def _without_cache(_: Any, args: tuple[Any, ...], words: dict[str, Any]) -> tupl
     return args, words | {"use_cache": False}
 
 
+def in_bf16(model: Any) -> Any:
+    """Cast a model's weights in place; what its code computes anew, such as rotary frequencies, keeps its precision."""
+    kept = [
+        (module, name, module._buffers[name])
+        for module in model.modules()
+        for name in module._non_persistent_buffers_set
+    ]
+    model.to(torch.bfloat16)
+    for module, name, buffer in kept:
+        module._buffers[name] = buffer
+    return model
+
+
 def read_tokens(
     model: Any,
     ids: Int[Tensor, "B T"],
@@ -109,6 +122,9 @@ def read_tokens(
 
 class Encoder:
     """A Hugging Face encoder, its tokenizer and the device it lives on."""
+
+    _parks = True
+    """Whether its own weights leave a GPU while a frozen copy in bf16 is used there."""
 
     def __init__(
         self,
@@ -297,9 +313,10 @@ class Encoder:
                 return self._forward(self.model.eval(), batch)
         if self._frozen is None:
             # Weights that do not change are cast once instead of in every call.
-            model = self._merged_copy().to(self.device, torch.bfloat16).eval().requires_grad_(False)
+            model = in_bf16(self._merged_copy()).to(self.device).eval().requires_grad_(False)
             self._frozen = CapturedForward(lambda tokens: self._forward(model, tokens))
-            self.model.to("cpu")  # until somebody trains it
+            if self._parks:
+                self.model.to("cpu")  # until somebody trains it
         return self._frozen(batch)
 
     def states(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -138,6 +139,8 @@ def _loading(name: str, local: bool) -> Iterator[None]:
     from safetensors import SafetensorError
     from transformers.utils import logging as transformers_logging
 
+    # Under `accelerate launch --use_fsdp` transformers would leave the weights empty on all ranks but the first.
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

@@ -43,7 +43,6 @@ __all__ = [
     "counts_text",
     "parse_policy",
     "short_count",
-    "trainable_text",
 ]
 
 Rule = Literal["full", "none", "layers", "top", "cut", "lora", "bitfit"]
@@ -218,13 +217,8 @@ def count_trainable(modules: Iterable[nn.Module]) -> tuple[int, int]:
     return sum(p.numel() for p in found if p.requires_grad), sum(p.numel() for p in found)
 
 
-def trainable_text(modules: Iterable[nn.Module]) -> str:
-    """`trainable 2.42 M of 110.7 M (2.2 %)`."""
-    return counts_text(*count_trainable(modules))
-
-
 def counts_text(trainable: int, total: int) -> str:
-    """The same of counts."""
+    """`trainable 2.42 M of 110.7 M (2.2 %)`."""
     share = 100 * trainable / max(total, 1)
     percent = f"{share:.0f}" if share >= 9.95 else f"{share:.2g}"
     return f"trainable {short_count(trainable)} of {short_count(total)} ({percent} %)"

@@ -32,6 +32,7 @@ __all__ = [
     "nearest",
     "register",
     "run_head",
+    "running_statistics",
 ]
 
 Task = Literal["span", "label", "score"]
@@ -68,6 +69,9 @@ class Head(nn.Module, ABC):
 
     last_only: ClassVar[bool] = False
     """Reads states[-1] and no other, so that an encoder in training need not hand out the rest."""
+
+    needs_data: ClassVar[bool] = False
+    """A part of it is found on data, so that a text alone cannot make one."""
 
     checkpoint: bool = False
     """Set while fitting where not even one window's activations fit into memory: a head that can should recompute
@@ -109,12 +113,16 @@ class Head(nn.Module, ABC):
     @property
     def num_total(self) -> int:
         """All parameters and the running means and variances, as Keras counts a model."""
-        running = [b for name, b in self.named_buffers() if name.endswith(("running_mean", "running_var"))]
-        return sum(p.numel() for p in [*self.parameters(), *running])
+        return sum(p.numel() for p in [*self.parameters(), *running_statistics(self)])
 
     def layer_weights(self) -> list[float] | None:
         """How much each hidden state counts, where the head has such weights."""
         return None
+
+
+def running_statistics(head: nn.Module) -> list[Tensor]:
+    """Means and variances that a head gathers while it is fitted."""
+    return [b for name, b in head.named_buffers() if name.endswith(("running_mean", "running_var"))]
 
 
 _REGISTRY: dict[str, type[Head]] = {}

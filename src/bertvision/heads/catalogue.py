@@ -142,7 +142,7 @@ def head_names() -> list[str]:
 
 
 def _needs_data(name: str) -> bool:
-    return getattr(head_class(name), "needs_data", False)
+    return head_class(name).needs_data
 
 
 def expand(texts: Sequence[str]) -> Iterator[tuple[str, bool]]:

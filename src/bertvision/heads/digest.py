@@ -13,7 +13,7 @@ Such a head cannot be made from a text alone: its projection comes from the data
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,8 +57,7 @@ class DigestHead(Head):
 
     tasks = ("span", "label", "score")
     extras = ("context", "pooled")
-    needs_data: ClassVar[bool] = True
-    """Its projection is found on data: a head that a text alone builds has none."""
+    needs_data = True
 
     mean: Tensor
     components: Tensor

@@ -1,7 +1,7 @@
 """Everything a killed run needs to go on exactly where it was, without a pickle.
 
-One safetensors file holds weights, optimiser moments and random states; its metadata holds the rest as JSON.
-Being one file that is renamed into place, it is whole or it is not there.
+One safetensors file holds the weights that train, optimiser moments and random states; its metadata holds the rest
+as JSON. Being one file that is renamed into place, it is whole or it is not there.
 
     module/NAME/KEY    optimizer/NAME/NUMBER/MOMENT    random/cpu  random/device    extra/KEY
 
@@ -38,7 +38,7 @@ def save_checkpoint(
     """Write modules, optimisers, random states and `progress` (plain JSON) into one file; every rank calls it."""
     tensors: dict[str, Tensor] = {f"extra/{name}": value for name, value in (extra or {}).items()}
     for name, module in modules.items():
-        tensors |= {f"module/{name}/{key}": value for key, value in module.state_dict().items()}
+        tensors |= {f"module/{name}/{key}": value for key, value in _trained(module).items()}
     for name, optimizer in optimizers.items():
         for index, moments in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{name}/{index}/{key}": value for key, value in moments.items()}
@@ -84,12 +84,19 @@ def load_checkpoint(
 
 
 def _load_module(module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    there = module.state_dict()
+    there = _trained(module)
+    assert there.keys() == tensors.keys(), "a checkpoint of other modules"
     if any(is_sharded(tensor) for tensor in there.values()):
         tensors = {
             key: split_like(value, there[key]) if key in there else value for key, value in tensors.items()
         }
-    module.load_state_dict(tensors)
+    module.load_state_dict(tensors, strict=False)
+
+
+def _trained(module: nn.Module) -> dict[str, Tensor]:
+    """The state of a module without what does not train: that is where it was loaded from."""
+    frozen = {name for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    return {name: value for name, value in module.state_dict().items() if name not in frozen}
 
 
 def _generators(modules: Mapping[str, nn.Module]) -> dict[str, torch.Generator]:

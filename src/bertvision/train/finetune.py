@@ -23,12 +23,12 @@ from torch import Tensor
 from bertvision.artifacts import atomic_folder
 from bertvision.config import to_mapping
 from bertvision.console import progress
-from bertvision.encoder.encoder import Encoder, Precision
+from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import check_apart
-from bertvision.encoder.policy import parse_policy
+from bertvision.encoder.policy import counts_text, parse_policy
 from bertvision.errors import TrainingError
 from bertvision.feed import FeedConfig
-from bertvision.heads.files import load_head, save_head
+from bertvision.heads.files import save_head
 from bertvision.train.batching import Batching
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.finetune_config import FinetuneConfig
@@ -36,7 +36,7 @@ from bertvision.train.log import MetricsLog
 from bertvision.train.memory import begin_peak, peak_bytes
 from bertvision.train.optim import learning_rate
 from bertvision.train.parallel import ALONE, Parallel
-from bertvision.train.scoring import score_snapshot
+from bertvision.train.scoring import kept_logits, score_logits, score_snapshot
 from bertvision.train.sharded import is_sharded
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
@@ -78,7 +78,7 @@ def tune(
     }
     if parse_policy(config.policy).cut is not None:  # states that were kept are rounded
         key["states"] = {"source": feed.source, "dtype": feed.dtype}
-    check_tuning(encoder, config)  # before anything is written
+    check_tuning(encoder, config, feed, parallel)  # before anything is written
     if overwrite:
         check_apart(encoder.name, folder)
     stage = Stage(folder, key, overwrite=overwrite, parallel=parallel)
@@ -176,11 +176,11 @@ class _Run:
         torch.manual_seed(self.config.seed + self.parallel.rank)
         self.tuning = Tuning(self.encoder, self.train, self.config, self.stage, feed, self.parallel)
         if self.parallel.main:
-            logger.info("%s: %s", self.config.policy, self.tuning.trainable_text)
+            logger.info("%s: %s", self.config.identity["policy"], counts_text(*self.tuning.counts))
         lines = 0
         if self.stage.resumes:
             where, _ = load_checkpoint(self.stage.checkpoint, *self.tuning.state, parallel=self.parallel)
-            self.tuning.refresh()
+            self.tuning.steps.refresh()
             self.step = self.kept = where["step"]
             self.remember(where["scores"], where["dev"])
             self.aside, self.losses, lines = where["aside"], where["losses"], where["lines"]
@@ -337,16 +337,15 @@ class _Run:
         missing = [folder for folder in self.folders if folder.name not in self.scores]
         if self.dev is None or not missing:
             return False
-        dev, place = self.dev, str(self.encoder.device)
-        precision: Precision = self.encoder.precision
+        began, dev = time.monotonic(), self.dev
         for folder in missing:
 
             def score(folder: Path = folder) -> dict[str, float]:
-                encoder = Encoder.load(str(folder / "encoder"), device=place, precision=precision)
-                head, _ = load_head(folder / "head")
-                return score_snapshot(encoder, head.to(encoder.device), dev, folder / "head")
+                device, precision = str(self.encoder.device), self.encoder.precision
+                return score_logits(kept_logits(folder, dev, device=device, precision=precision), dev)
 
             self.scores[folder.name] = self.parallel.on_main(score)
+        self.aside += time.monotonic() - began
         return True
 
     def _end(self) -> None:
@@ -364,7 +363,7 @@ class _Run:
                 "tokens_per_second": self.plan.tokens_of(self.total) / seconds,
                 "peak_bytes": self.peak,
                 "states": self.stage.choices.get("states at the cut"),
-                "snapshots": self.scores,
+                "snapshots": {f.name: self.scores[f.name] for f in self.folders if f.name in self.scores},
                 "dev": self.dev.fingerprint if self.dev else None,
             }
         )

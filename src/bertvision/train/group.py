@@ -29,21 +29,18 @@ from torch.func import functional_call, vmap
 from bertvision.encoder.encoder import Encoder
 from bertvision.feed.batches import StateBatch
 from bertvision.heads import fused
-from bertvision.heads.base import Geometry, Head, run_head
+from bertvision.heads.base import Geometry, Head, run_head, running_statistics
 from bertvision.heads.cost import activation_bytes
 from bertvision.heads.layers import Dropout, set_noise
 from bertvision.heads.spec import HeadSpec
 from bertvision.shapes import Float
 from bertvision.train.optim import OptimConfig, apply_gradients, learning_rate, set_rate
 from bertvision.train.parallel import Parallel
-from bertvision.train.randomness import seeded
+from bertvision.train.randomness import noise_numbers, seeded
 
 __all__ = ["FittedHead", "Group", "Loss", "Share", "make_groups", "rows_at_once"]
 
 logger = logging.getLogger(__name__)
-
-_PARTS = 1 << 20
-"""More parts than a batch is ever cut into."""
 
 Loss = Callable[[Tensor, StateBatch], Tensor]
 """(logits, batch) -> one loss a window (B,)."""
@@ -125,7 +122,7 @@ class Group:
         for member in self.members:
             member.head.train()
             member.head.at(step / total)
-            set_noise(member.head, member.seed, step, *((rank * _PARTS,) if rank else ()))
+            set_noise(member.head, *noise_numbers(member.seed, step, rank=rank))
             set_rate(member.optimizer, learning_rate(member.config, step, total))
 
     def run(self, batch: StateBatch, step: int, share: Share | None = None) -> Float[Tensor, " k"]:
@@ -141,15 +138,8 @@ class Group:
         """Make gradients, losses and running statistics the same on every rank."""
         heads = [member.head for member in self.members]
         gradients = [p.grad for head in heads for p in head.parameters() if p.grad is not None]
-        statistics = [
-            value
-            for head in heads
-            for value in head.state_dict(keep_vars=True).values()
-            if not isinstance(value, nn.Parameter) and value.is_floating_point()
-        ]
-        for value in statistics:
-            value.div_(parallel.world)
-        parallel.sum_([losses, *gradients, *statistics])
+        parallel.sum_([losses, *gradients])
+        parallel.mean_([value for head in heads for value in running_statistics(head)])
 
     # ---- one head
 
@@ -169,12 +159,11 @@ class Group:
         windows = share.windows if share else len(batch.windows)
         rank = share.parallel.rank if share else 0
         for i, part in enumerate(self.parts(batch)):
-            # Every part of every rank draws noise of its own.
-            number = i + rank * _PARTS
+            numbers = noise_numbers(member.seed, step, i, rank)
             if i:
-                set_noise(member.head, member.seed, step, number)
+                set_noise(member.head, *numbers)
             # Dropout of a user's own head draws from a stream that belongs to it alone.
-            with _noise(member, batch, step, number), self.encoder.autocast(cache=False):
+            with _noise(member, batch, numbers), self.encoder.autocast(cache=False):
                 logits = run_head(member.head, part)
             loss = self.loss(logits, part).sum() / windows
             if share is not None:
@@ -230,11 +219,11 @@ class Group:
 
 
 def _noise(
-    member: FittedHead, batch: StateBatch, step: int, part: int
+    member: FittedHead, batch: StateBatch, numbers: tuple[int, ...]
 ) -> contextlib.AbstractContextManager[None]:
     if member.head.stackable:
         return contextlib.nullcontext()
-    return seeded(batch.mask.device, member.seed, step, part)
+    return seeded(batch.mask.device, *numbers)
 
 
 def make_groups(

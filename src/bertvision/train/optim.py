@@ -36,7 +36,7 @@ class OptimConfig:
     weight_decay: float = 0.0
     """Decoupled weight decay of matrices; biases and norms are never decayed."""
     bias_correction: bool = True
-    """Divide Adam's moments by what they lack in the first steps; BERT's own AdamW did not."""
+    """Whether Adam's moments are divided by what they lack in the first steps; in BERT's own AdamW they are not."""
     eps: float = 1e-8
     """Added to Adam's divisor; BERT's own AdamW had 1e-6."""
     clip: float = 1.0

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -128,6 +128,13 @@ class Parallel:
                 for tensor, piece in zip(bucket, pieces, strict=True):
                     tensor.copy_(piece.view(tensor.shape))
 
+    def mean_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its mean over ranks."""
+        if self.alone or not tensors:
+            return
+        self.sum_(tensors)
+        torch._foreach_div_(list(tensors), self.world)  # pyright: ignore[reportPrivateImportUsage]
+
     def share(self, value: T) -> T:
         """Rank 0's JSON value; what other ranks pass is not looked at."""
         if self.alone:
@@ -239,6 +246,8 @@ class Parallel:
         """A collective: where another process is gone rank 0 says so, and all end."""
         try:
             yield
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             if not self.main:
                 raise SystemExit(TrainingError.exit_code) from error

@@ -10,7 +10,10 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["generator_of", "seeded"]
+__all__ = ["generator_of", "noise_numbers", "seeded"]
+
+_PARTS = 1 << 20
+"""More parts than a batch is ever cut into."""
 
 
 def generator_of(device: torch.device) -> torch.Generator:
@@ -22,6 +25,12 @@ def generator_of(device: torch.device) -> torch.Generator:
     if device.type == "mps":
         return torch.mps._get_default_mps_generator()
     return torch.default_generator
+
+
+def noise_numbers(seed: int, step: int, part: int = 0, rank: int = 0) -> tuple[int, ...]:
+    """What the dropout of a head draws from: every part of a batch, and every process, has noise of its own."""
+    number = part + rank * _PARTS
+    return (seed, step, number) if number else (seed, step)
 
 
 @contextmanager

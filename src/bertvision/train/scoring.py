@@ -34,6 +34,7 @@ __all__ = [
     "kept_logits",
     "logits_of",
     "score_answers",
+    "score_logits",
     "score_snapshot",
     "score_system",
 ]
@@ -61,6 +62,11 @@ def logits_of(
 def score_snapshot(encoder: Encoder, head: Head, dev: Split, folder: Path) -> dict[str, float]:
     """Exact and F1 on dev, at threshold 0 and at the best; the logits are kept in the head's folder."""
     (logits,) = logits_of({folder: head}, dev, "dev", lambda: LiveFeed(encoder, dev.windows)).values()
+    return score_logits(logits, dev)
+
+
+def score_logits(logits: SpanLogits, dev: Split) -> dict[str, float]:
+    """The same of logits that are there."""
     scores = score_system([logits], dev, DecodeConfig())
     return scores.members[0] | {"threshold": scores.thresholds[0]}
 

@@ -9,16 +9,20 @@ and several processes, take their steps one kernel at a time.
 
 import copy
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.encoder import Encoder, in_bf16
+from bertvision.heads.base import running_statistics
 from bertvision.heads.layers import set_noise
 from bertvision.shapes import Float
 from bertvision.train.optim import OptimConfig, set_rate
 from bertvision.train.parallel import Parallel
+from bertvision.train.randomness import noise_numbers
 from bertvision.train.sharded import clip_, is_sharded
 from bertvision.train.tunable import Inputs, Tunable
 
@@ -29,7 +33,7 @@ logger = logging.getLogger(__name__)
 _WARM_UP = 3
 """Steps taken plainly before anything is captured: optimisers and libraries make their buffers in them."""
 _MOST = 128
-"""Shapes that are captured; rarer ones run as they are."""
+"""Shapes that are captured, each when it comes the second time; others run as they are."""
 
 
 class Steps:
@@ -60,8 +64,11 @@ class Steps:
 
         The head's own penalty is counted with the first part of a batch.
         """
-        set_noise(self.tunable.head, self.config.seed, self._step, *([part] if part else []))
-        return self._gradients(inputs, torch.full((), weight, device=self.encoder.device), part == 0)
+        set_noise(self.tunable.head, *noise_numbers(self.config.seed, self._step, part, self.parallel.rank))
+        return self._part(inputs, weight, part == 0)
+
+    def _part(self, inputs: Inputs, weight: float, first: bool) -> Float[Tensor, ""]:
+        return self._gradients(inputs, torch.full((), weight, device=self.encoder.device), first)
 
     def _gradients(self, inputs: Inputs, weight: Float[Tensor, ""], first: bool) -> Float[Tensor, ""]:
         with self.encoder.autocast(cache=not self._captures):
@@ -77,10 +84,14 @@ class Steps:
     def _states(self, inputs: Inputs) -> tuple[Tensor, ...]:
         return self.tunable.body(inputs)
 
+    def refresh(self) -> None:
+        """Follow weights that were loaded."""
+
     def update(self) -> None:
         """Gradients of all ranks together, clipped; one step; no gradients left."""
         given = [p for p in self.parameters if p.grad is not None]
         self.parallel.sum_([p.grad for p in given if p.grad is not None and not is_sharded(p)])
+        self.parallel.mean_(running_statistics(self.tunable.head))
         self._apply(given)
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -98,26 +109,19 @@ class GraphSteps(Steps):
 
     _captures = True
 
-    def __init__(
-        self,
-        tunable: Tunable,
-        optimizer: torch.optim.Optimizer,
-        config: OptimConfig,
-        encoder: Encoder,
-        parallel: Parallel,
-    ) -> None:
-        super().__init__(tunable, optimizer, config, encoder, parallel)
+    def __init__(self, tunable: Tunable, *others: Any) -> None:
+        super().__init__(tunable, *others)
         self.body = tunable.body
         self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
         """Weights that train, in float32 and in bf16."""
-        if encoder.precision == "bf16":
-            # From values alone: gradients of an earlier step do not belong to the copy.
-            self.body = copy.deepcopy(tunable.body).to(torch.bfloat16)
+        if self.encoder.precision == "bf16":
+            self.body = in_bf16(copy.deepcopy(tunable.body))
             theirs = dict(self.body.named_parameters())
             self._pairs = [(p, theirs[n]) for n, p in tunable.body.named_parameters() if p.requires_grad]
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
         self._done = 0
+        self._seen: Counter[tuple[int, ...]] = Counter()
         self._parts: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Inputs, Tensor, Tensor]] = {}
         self._update: torch.cuda.CUDAGraph | None = None
         self._possible = True
@@ -132,16 +136,14 @@ class GraphSteps(Steps):
         with torch.autocast(self.encoder.device.type, enabled=False):
             return self.body(inputs)
 
-    def backward(self, inputs: Inputs, weight: float, *, part: int = 0) -> Float[Tensor, ""]:
-        set_noise(self.tunable.head, self.config.seed, self._step, *([part] if part else []))
-        first = part == 0
-        if not (self._possible and self._done >= _WARM_UP):
-            return self._beside(inputs, weight, first)
+    def _part(self, inputs: Inputs, weight: float, first: bool) -> Float[Tensor, ""]:
         key = (*inputs["mask"].shape, int(first))
-        if key not in self._parts and (
-            len(self._parts) == _MOST or not self._capture(key, inputs, weight, first)
-        ):
-            return self._beside(inputs, weight, first)
+        self._seen[key] += 1
+        if key not in self._parts:
+            # A shape that comes once would cost more to capture than it takes.
+            wanted = self._possible and self._done >= _WARM_UP and self._seen[key] > 1
+            if not wanted or len(self._parts) == _MOST or not self._capture(key, inputs, weight, first):
+                return self._beside(inputs, weight, first)
         graph, static, factor, loss = self._parts[key]
         factor.fill_(weight)
         for name, tensor in inputs.items():
@@ -184,6 +186,9 @@ class GraphSteps(Steps):
             # Some architectures and heads look at values on their way; they run as they are.
             logger.info("steps cannot be captured (%s)", str(error).splitlines()[0])
             self._possible = False
+            self._parts.clear()  # where memory was wanting, plain steps need theirs
+            for _, copied in self._pairs:
+                copied.grad = None  # of an operation that was written down and never done
             return False
         self._parts[key] = graph, static, factor, loss
         return True
@@ -212,7 +217,7 @@ class GraphSteps(Steps):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Give the copy the weights' values; call it when a checkpoint was loaded."""
+        """Give the copy the weights' values."""
         if self._pairs:
             ours, theirs = zip(*self._pairs, strict=True)
             torch._foreach_copy_(list(_values(theirs)), list(_values(ours)))  # pyright: ignore[reportPrivateImportUsage]

@@ -11,13 +11,13 @@ import math
 import torch
 from torch import nn
 
-from bertvision.encoder.cut import Top, check_cut, lower_encoder
-from bertvision.encoder.digest import make_digest
+from bertvision.encoder.cut import LowerEncoder, Top, check_cut
+from bertvision.encoder.digest import Digest, make_digest
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.policy import Policy, check_policy, count_trainable, parse_policy, trainable_text
+from bertvision.encoder.policy import Policy, check_policy, count_trainable, parse_policy
 from bertvision.encoder.stack import layers_of
 from bertvision.errors import ConfigError
-from bertvision.feed import FeedConfig, choose_source, open_feed
+from bertvision.feed import FeedConfig
 from bertvision.feed.reading import EVERYTHING
 from bertvision.heads.base import Geometry, Head
 from bertvision.heads.digest import digest_head
@@ -28,15 +28,16 @@ from bertvision.train.parallel import Parallel
 from bertvision.train.sharded import gathered, shard, wants_sharding
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
+from bertvision.train.states import check_source, training_states
 from bertvision.train.steps import GraphSteps, Steps
 from bertvision.train.tunable import Source, StateSource, TokenSource, TopBody, Tunable, Whole
 
-__all__ = ["Tuning", "check_tuning"]
+__all__ = ["Tuning", "check_tuning", "shares_out"]
 
 logger = logging.getLogger(__name__)
 
 
-def check_tuning(encoder: Encoder, config: FinetuneConfig) -> None:
+def check_tuning(encoder: Encoder, config: FinetuneConfig, feed: FeedConfig, parallel: Parallel) -> None:
     """Refuse what this encoder cannot do, before anything is changed or written."""
     policy = parse_policy(config.policy)
     if config.epochs == 0:
@@ -44,7 +45,14 @@ def check_tuning(encoder: Encoder, config: FinetuneConfig) -> None:
     check_policy(encoder.model, policy, name=encoder.name)
     if config.checkpointing:
         encoder.check_checkpointing()
+    if shares_out(config, parallel):
+        layers_of(encoder.model)  # they are shared out one by one
+        if policy.cut is not None:
+            raise ConfigError(
+                f"--policy {policy} cannot share out its encoder: leave out --shard (or --use_fsdp), or use top-K"
+            )
     if policy.cut is not None:
+        check_source(feed, parallel)
         check_cut(encoder, policy.cut)
     with torch.device("meta"):  # shapes alone: some heads do not fit every encoder
         parse_head(config.head).build(Geometry(encoder.num_states, encoder.hidden), seed=config.seed)
@@ -84,7 +92,6 @@ class Tuning:
         )
         self.head.to(encoder.device)
         self.counts = count_trainable([encoder.model, self.head])
-        self.trainable_text = trainable_text([encoder.model, self.head])
         self.twin = self._share_out() if shared_out else None
         self.tunable = Tunable(body, self.head)
         captured = encoder.device.type == "cuda" and parallel.alone and not config.checkpointing
@@ -102,32 +109,43 @@ class Tuning:
     def _top_body(self, policy: Policy, k: int, train: Split, stage: Stage, feed: FeedConfig) -> TopBody:
         """The layers above the cut, fed with the state below them."""
         encoder, config = self.encoder, self.config
-        check_cut(encoder, k)
         geometry = Geometry(encoder.num_states, encoder.hidden)
         spec = parse_head(config.head)
         digest = None
         self.head = spec.build(geometry, seed=config.seed)
         if not self.head.last_only and k < encoder.num_states - 1:
-            digest = make_digest(encoder, train.windows, k, config.digest, config.seed)
+            digest = self._digest(k, train, stage)
             self.head = digest_head(digest, config.head, geometry, seed=config.seed)
-        lower = lower_encoder(encoder, k, digest)
-        reading = FeedConfig.of(feed, EVERYTHING)
-        opening = {"label": "states at the cut", "passes": math.ceil(config.epochs), "origin": train.origin}
-        chosen = stage.choose(
-            "states at the cut", lambda: choose_source(lower, train.windows, reading, **opening)
+        states, chosen = training_states(
+            LowerEncoder(encoder, k, digest),
+            train,
+            FeedConfig.of(feed, EVERYTHING),
+            stage,
+            choice="states at the cut",
+            label="states at the cut",
+            passes=math.ceil(config.epochs),
         )
-        states = open_feed(lower, train.windows, reading, **opening, source=chosen)
+        where = {"live": "computed in every pass", "memory": "in memory", "stored": "in a store"}
         logger.info(
             "%s: a step costs the top %d of %d layers; the state below them is %s",
-            policy, k, encoder.num_states - 1, {"live": "computed in every pass"}.get(chosen, f"in {chosen}"),
+            policy, k, encoder.num_states - 1, where[chosen],
         )  # fmt: skip
         self.source = StateSource(states)
         return TopBody(Top(encoder.model, k), encoder.hidden)
 
+    def _digest(self, k: int, train: Split, stage: Stage) -> Digest:
+        """Made once, by rank 0: another number of threads would round it differently, and heads and stores know it."""
+        file = stage.folder / "digest.safetensors"
+
+        def make() -> None:
+            if not file.exists():
+                make_digest(self.encoder, train.windows, k, self.config.digest).save(file)
+
+        self.parallel.on_main(make)
+        return Digest.load(file)
+
     def _share_out(self) -> Encoder:
         """Split the encoder over the processes; rank 0 keeps a whole copy, which snapshots are made from."""
-        if parse_policy(self.config.policy).cut is not None:
-            raise ConfigError(f"--shard and --policy {self.config.policy} cannot go together: use top-K")
         twin = copy.deepcopy(self.encoder) if self.parallel.main else None
         dtype = torch.bfloat16 if self.encoder.precision == "bf16" else None
         model: nn.Module = self.encoder.model
@@ -138,11 +156,6 @@ class Tuning:
     def state(self) -> tuple[dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
         """What a checkpoint holds."""
         return {"encoder": self.encoder.model, "head": self.head}, {"all": self.optimizer}
-
-    def refresh(self) -> None:
-        """Follow weights that were loaded."""
-        if isinstance(self.steps, GraphSteps):
-            self.steps.refresh()
 
     def whole(self) -> tuple[Encoder, Head]:
         """The encoder and its head as they are now; every process calls it, rank 0's are whole."""

@@ -20,7 +20,6 @@ from bertvision.errors import ConfigError
 from bertvision.feed import Feed, FeedConfig, choose_source, open_feed
 from bertvision.feed.choose import Source
 from bertvision.feed.reading import EVERYTHING
-from bertvision.feed.stored import StoredFeed
 from bertvision.heads.base import Geometry, check_task, head_class
 from bertvision.heads.catalogue import expand
 from bertvision.heads.files import save_head
@@ -32,6 +31,7 @@ from bertvision.train.fit import Evaluate, FitConfig, FittedHead, fit
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
+from bertvision.train.states import check_source, training_states
 
 __all__ = ["encoder_reference", "fit_zoo", "keep_encoder", "zoo_members"]
 
@@ -152,10 +152,7 @@ def fit_zoo(
         "decode": to_mapping(decoding or DecodeConfig()) if config.scores_epochs else None,
     } | ({"reading": cut} if cut else {})
     members = zoo_members(config)
-    if feed.source == "memory" and not parallel.alone:
-        raise ConfigError(
-            f"--feed.source memory would keep all states in each of {parallel.world} processes: use live or stored"
-        )
+    check_source(feed, parallel)
     if config.scores_epochs and dev is None:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     geometry = Geometry(len(reading.numbers(encoder.num_states)), encoder.hidden)
@@ -167,20 +164,17 @@ def fit_zoo(
     stage = Stage(folder, key, overwrite=overwrite, parallel=parallel)
     if stage.done:
         return stage
-    opening: dict[str, Any] = {"label": "states of train", "passes": config.epochs, "origin": train.origin}
-    opening |= {"store": train.store}
-    # A run that goes on must read states of the same rounding, whatever would be measured now.
-    # Several processes would each keep a copy of all states in memory, so auto does not choose that.
-    possible = feed if parallel.alone else dataclasses.replace(feed, memory_gb=0.0)
-    chosen_train = stage.choose("states", lambda: choose_source(encoder, train.windows, possible, **opening))
-    source = open_feed(encoder, train.windows, feed, **opening, source=chosen_train)
-    if isinstance(source, StoredFeed) and not parallel.alone:
-        # Each its own shards: in the first epoch all ranks would come to the same one and wait for it.
-        source.extractor.make_all(rank=parallel.rank, world=parallel.world, label="states of train")
+    source, chosen_train = training_states(
+        encoder, train, feed, stage, choice="states", label="states of train", passes=config.epochs
+    )
     evaluate = None
     if dev is not None and config.scores_epochs:
         # Once an epoch, and once more for the final scores.
-        opening = {"label": "states of dev", "passes": config.epochs + 1, "origin": dev.origin}
+        opening: dict[str, Any] = {
+            "label": "states of dev",
+            "passes": config.epochs + 1,
+            "origin": dev.origin,
+        }
         chosen = stage.choose("dev states", lambda: choose_source(encoder, dev.windows, feed, **opening))
 
         def dev_states() -> Feed:
