@@ -29,6 +29,7 @@ from bertvision.feed import open as open_module
 from bertvision.feed.choose import Case, Measured, choose
 from bertvision.feed.measure import measure
 from bertvision.feed.reading import Reading
+from bertvision.train import states as states_module
 from bertvision.train import zoo as zoo_module
 from bertvision.train.splits import Split
 
@@ -287,11 +288,11 @@ def test_a_fit_keeps_to_its_choice_when_it_goes_on(
     def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(zoo_module, "choose_source", lambda *_, **__: "stored")
+    monkeypatch.setattr(states_module, "choose_source", lambda *_, **__: "stored")
     monkeypatch.setattr(zoo_module, "fit", killed)
     assert bertvision(*words).code == 130
     assert json.loads((tmp_path / "zoo" / "stage.json").read_text())["choices"] == {"states": "stored"}
-    monkeypatch.setattr(zoo_module, "choose_source", lambda *_, **__: "live")
+    monkeypatch.setattr(states_module, "choose_source", lambda *_, **__: "live")
     monkeypatch.setattr(zoo_module, "fit", real)
     done = bertvision(*words, "--json")
     assert done.code == 0, done.err
