@@ -49,7 +49,7 @@ class FinetuneConfig(OptimConfig):
     accumulate: int = 1
     """Cut each batch into this many encoder calls; the step stays the same, memory shrinks."""
     checkpointing: bool = False
-    """Compute activations again in the backward pass instead of keeping them: less memory, a third more time."""
+    """Compute activations again in the backward pass instead of keeping them: less memory, more time."""
     sampling: Literal["natural", "balanced"] = "natural"
     """balanced = windows with and without an answer come equally often."""
     shard: bool = False
@@ -86,7 +86,9 @@ class FinetuneConfig(OptimConfig):
                     "raise --epochs or lower --snapshots"
                 )
         self._check_folders()
-        if self.batch_size < 1 or not 1 <= self.accumulate <= self.batch_size:
+        # A batch by tokens has as many windows as fit.
+        most = self.accumulate if self.batch_tokens else self.batch_size
+        if self.batch_size < 1 or not 1 <= self.accumulate <= most:
             raise ConfigError(
                 f"--batch-size {self.batch_size} of fine-tuning must be at least 1 and --accumulate "
                 f"{self.accumulate} between 1 and the batch size"
