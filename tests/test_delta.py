@@ -17,7 +17,7 @@ from toy import ARCHITECTURES, save_encoder
 
 from bertvision.artifacts import read_json, read_tensors, write_json, write_tensors
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.load import load_config, load_model, load_tokenizer, locate, tokenizer_fingerprint
+from bertvision.encoder.load import load_config, load_tokenizer, locate, tokenizer_fingerprint
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import BertvisionError, ConfigError
 
@@ -102,7 +102,7 @@ def test_other_policies_save_the_whole_encoder(policy: str, tiny_bert: Path, tmp
 def test_lora_merges_to_the_closed_formula(tiny_bert: Path, tmp_path: Path) -> None:
     folder = saved(tiny_bert, "lora-2", tmp_path / "d")
     tensors, _ = read_tensors(folder / "delta.safetensors")
-    base, merged = load_model(str(tiny_bert)).state_dict(), load_model(str(folder)).state_dict()
+    base, merged = (Encoder.load(str(place)).model.state_dict() for place in (tiny_bert, folder))
     touched = {name.rpartition(".")[0] for name in tensors}
     assert len(tensors) == 2 * len(touched) == 2 * 2 * 6
     for name, weight in base.items():
@@ -368,7 +368,7 @@ def test_a_delta_is_json_and_safetensors_alone(tiny_bert: Path, tmp_path: Path) 
     about = json.loads((folder / "delta.json").read_text())
     assert about["bertvision"]
     tensors = load_file(folder / "delta.safetensors")
-    model = load_model(str(folder))
+    model = Encoder.load(str(folder)).model
     named: dict[str, nn.Parameter] = dict(model.named_parameters())
     assert tensors
     assert all(torch.equal(named[name], tensor) for name, tensor in tensors.items())

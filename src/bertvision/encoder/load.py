@@ -27,7 +27,6 @@ __all__ = [
     "check_apart",
     "lasting_name",
     "load_config",
-    "load_model",
     "load_tokenizer",
     "load_weights",
     "locate",
@@ -212,11 +211,6 @@ def load_config(name: str) -> Any:
             f"{name} is a decoder-only model ({kind}): --encoder takes an encoder such as BERT"
         )
     return config
-
-
-def load_model(name: str) -> Any:
-    """The encoder in float32 and evaluation mode."""
-    return load_weights(name, load_tokenizer(name))[0]
 
 
 def load_weights(name: str, tokenizer: Any) -> tuple[Any, Delta | None]:

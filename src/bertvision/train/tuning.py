@@ -11,7 +11,7 @@ import math
 import torch
 from torch import nn
 
-from bertvision.encoder.cut import LowerEncoder, Top, check_cut
+from bertvision.encoder.cut import Top, check_cut, lower_encoder
 from bertvision.encoder.digest import Digest, make_digest
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import Policy, check_policy, count_trainable, parse_policy
@@ -117,7 +117,7 @@ class Tuning:
             digest = self._digest(k, train, stage)
             self.head = digest_head(digest, config.head, geometry, seed=config.seed)
         states, chosen = training_states(
-            LowerEncoder(encoder, k, digest),
+            lower_encoder(encoder, k, digest),
             train,
             FeedConfig.of(feed, EVERYTHING),
             stage,
