@@ -96,6 +96,7 @@ def _finetune(args: FinetuneArgs, parallel: "Parallel") -> None:
     from bertvision.encoder.encoder import Encoder
     from bertvision.feed import FeedConfig
     from bertvision.feed.reading import EVERYTHING
+    from bertvision.train.compare import inference_seconds
     from bertvision.train.finetune import tune
     from bertvision.train.splits import load_split
     from bertvision.train.tuning import shares_out
@@ -123,6 +124,12 @@ def _finetune(args: FinetuneArgs, parallel: "Parallel") -> None:
         tensorboard=args.tensorboard,
         parallel=parallel,
     )
+    # Timed once: the same command again only tells it again.
+    if args.inference and dev is not None and stage.results.get("inference_of") != dev.fingerprint:
+        seconds = parallel.on_main(
+            lambda: inference_seconds(snapshots[-1], dev, device=args.device, precision=args.precision)
+        )
+        stage.finish(stage.results | {"inference_seconds": seconds, "inference_of": dev.fingerprint})
     parallel.on_main(lambda: _tell(args, encoder, dev, stage, snapshots))
 
 
@@ -136,7 +143,6 @@ def _tell(
     from bertvision.report.card import card
     from bertvision.report.results import card_inputs, write_head_results
     from bertvision.tasks.span.decode import DecodeConfig
-    from bertvision.train.compare import inference_seconds
     from bertvision.train.scoring import kept_logits, score_system
 
     results = dict(stage.results)
@@ -149,10 +155,8 @@ def _tell(
             scores = score_system([logits], dev, DecodeConfig(), thresholds=[best])
             write_head_results(head, {"dev": (scores, 0)}, dev=dev.data.name, decode=DecodeConfig())
         write_text(head / "README.md", card(*card_inputs(head)))
-    if args.inference and dev is not None:
-        results["inference_seconds"] = inference_seconds(
-            snapshots[-1], dev, device=args.device, precision=args.precision
-        )
+    if not args.inference:
+        results.pop("inference_seconds", None)
     if args.json:
         found = {"snapshots": [str(path) for path in snapshots], "seconds": stage.seconds}
         console.emit_json(results | found | {"scores": results["snapshots"]})
