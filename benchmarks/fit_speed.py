@@ -47,7 +47,7 @@ LENGTHS = [36, 68, 84, 98, 107, 113, 117, 121, 124, 127, 130, 133, 135, 138, 141
            386]  # fmt: skip
 """Quantiles 0, 1/40, ... 1 of the windows of SQuAD 2.0's training set at 386 tokens."""
 
-SHAPES = {"large": (24, 1024, 16), "small": (6, 384, 12), "tiny": (2, 32, 2)}
+SHAPES = {"large": (24, 1024, 16), "base": (12, 768, 12), "small": (6, 384, 12), "tiny": (2, 32, 2)}
 """Layers, hidden size, attention heads."""
 
 FAMILY = ("learned_pooling", "average_pooling", "adapter:size=64", "adapter:size=64,skip", "adapter:size=64,unshared",

@@ -30,10 +30,11 @@ os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # as th
 import numpy as np
 import torch
 import transformers
-from fit_speed import LENGTHS, SHAPES
+from fit_speed import LENGTHS
+from fit_speed import make_encoder as random_encoder
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from bertvision.data.examples import SpanData
 from bertvision.data.windows import WindowConfig, Windows
@@ -49,8 +50,6 @@ from bertvision.train.scoring import score_system
 from bertvision.train.splits import Split, load_split
 from bertvision.train.stage import Stage
 
-SHAPES = SHAPES | {"base": (12, 768, 12)}
-
 
 class _Tokenizer:
     """What saving an encoder asks of one."""
@@ -63,17 +62,10 @@ class _Tokenizer:
 
 
 def make_encoder(shape: str, device: str) -> Encoder:
-    layers, hidden, attention = SHAPES[shape]
-    config = BertConfig(
-        num_hidden_layers=layers,
-        hidden_size=hidden,
-        num_attention_heads=attention,
-        intermediate_size=4 * hidden,
-    )
-    torch.manual_seed(0)
-    place = torch.device(device)
-    encoder = Encoder(BertModel(config), _Tokenizer(), name=shape, device=place, precision="auto")
-    encoder._fingerprint = shape  # nothing here is looked up by it
+    """One with random weights that can be saved and is not looked up by what it is."""
+    encoder = random_encoder(shape, device)
+    encoder.tokenizer = _Tokenizer()
+    encoder._fingerprint = shape
     encoder.changed = lambda: None
     return encoder
 

@@ -82,16 +82,7 @@ def tune(
     if overwrite:
         check_apart(encoder.name, folder)
     stage = Stage(folder, key, overwrite=overwrite, parallel=parallel)
-    return stage, finetune(
-        encoder,
-        train,
-        config,
-        stage,
-        dev=dev,
-        feed=feed,
-        tensorboard=tensorboard,
-        parallel=parallel,
-    )
+    return stage, finetune(encoder, train, config, stage, dev=dev, feed=feed, tensorboard=tensorboard)
 
 
 def snapshot_name(fraction: float) -> str:
@@ -107,10 +98,9 @@ def finetune(
     dev: Split | None = None,
     feed: FeedConfig,
     tensorboard: bool = False,
-    parallel: Parallel = ALONE,
 ) -> list[Path]:
     """Train `encoder` in place; returns the snapshot folders in order. Goes on where a killed run stopped."""
-    run = _Run(encoder, train, config, stage, dev, parallel)
+    run = _Run(encoder, train, config, stage, dev)
     if not stage.done:
         run.begin(feed, tensorboard)
         run.go()
@@ -125,16 +115,10 @@ class _Run:
     """One run: where it stands, its losses that nobody read yet, and what its snapshots scored."""
 
     def __init__(
-        self,
-        encoder: Encoder,
-        train: Split,
-        config: FinetuneConfig,
-        stage: Stage,
-        dev: Split | None,
-        parallel: Parallel,
+        self, encoder: Encoder, train: Split, config: FinetuneConfig, stage: Stage, dev: Split | None
     ) -> None:
         self.encoder, self.train, self.config = encoder, train, config
-        self.stage, self.dev, self.parallel = stage, dev, parallel
+        self.stage, self.dev, self.parallel = stage, dev, stage.parallel
         self.plan = Batching(
             train.windows,
             batch_size=config.batch_size,
@@ -174,7 +158,7 @@ class _Run:
         """Make what trains, and go on from a checkpoint where there is one."""
         begin_peak(self.encoder.device)
         torch.manual_seed(self.config.seed + self.parallel.rank)
-        self.tuning = Tuning(self.encoder, self.train, self.config, self.stage, feed, self.parallel)
+        self.tuning = Tuning(self.encoder, self.train, self.config, self.stage, feed)
         if self.parallel.main:
             logger.info("%s: %s", self.config.identity["policy"], counts_text(*self.tuning.counts))
         lines = 0

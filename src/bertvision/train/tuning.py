@@ -67,14 +67,9 @@ class Tuning:
     """An encoder, its head, their optimiser and the way to batches and steps."""
 
     def __init__(
-        self,
-        encoder: Encoder,
-        train: Split,
-        config: FinetuneConfig,
-        stage: Stage,
-        feed: FeedConfig,
-        parallel: Parallel,
+        self, encoder: Encoder, train: Split, config: FinetuneConfig, stage: Stage, feed: FeedConfig
     ) -> None:
+        parallel = stage.parallel
         self.encoder, self.config, self.parallel = encoder, config, parallel
         policy = parse_policy(config.policy)
         shared_out = shares_out(config, parallel)
