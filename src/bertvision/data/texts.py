@@ -1,0 +1,80 @@
+"""Texts with a label or a score: what the user wrote, before any tokenizer has seen it.
+
+An example is one text or a pair of them. Its label is the number of a class (`kind` "label"), a number ("score"), or
+None where it is to be predicted. Answer / no answer is a label task over the questions of a `SpanData`, which is kept
+(`spans`): there each window has a label of its own, because a window of an answerable question may miss the answer.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from bertvision.data.examples import SpanData
+
+__all__ = ["Metric", "TextData", "TextExample", "TextKind"]
+
+TextKind = Literal["label", "score"]
+Metric = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]
+"""What a task is judged and chosen by; all are better when higher."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextExample:
+    id: str
+    first: str
+    second: str | None = None
+    """The other text of a pair."""
+    label: int | float | None = None
+    """Number of the class, or the score; None where it is not known."""
+
+
+@dataclass(frozen=True)
+class TextData:
+    """A set of texts or pairs, in the order of its source; all of one arity."""
+
+    examples: list[TextExample]
+    kind: TextKind
+    classes: tuple[str, ...] = ()
+    """Names of the classes, in the order of their numbers; none for scores."""
+    name: str = "data"
+    """Where it came from, for messages and reports; never part of the fingerprint."""
+    metric: Metric = "accuracy"
+    """What this data set is judged by."""
+    positive: int = 1
+    """Of two classes, the one whose F1 is told."""
+    spans: SpanData | None = None
+    """Answer / no answer: the questions, in the order of the examples."""
+    _cache: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether an example has two texts."""
+        return bool(self.examples) and self.examples[0].second is not None
+
+    @property
+    def labelled(self) -> bool:
+        """Whether every example has its label."""
+        return all(example.label is not None for example in self.examples)
+
+    def take(self, indices: Sequence[int]) -> "TextData":
+        """The examples at `indices`, in that order."""
+        spans = None if self.spans is None else self.spans.take(indices)
+        return replace(self, examples=[self.examples[i] for i in indices], spans=spans, _cache={})
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the content: texts, ids, labels, classes."""
+        if "fingerprint" not in self._cache:
+            digest = hashlib.blake2b(digest_size=16)
+            digest.update(json.dumps([self.kind, self.classes]).encode())
+            for e in self.examples:
+                digest.update(json.dumps([e.id, e.first, e.second, e.label]).encode())
+            if self.spans is not None:
+                digest.update(self.spans.fingerprint.encode())
+            self._cache["fingerprint"] = digest.hexdigest()
+        return self._cache["fingerprint"]

@@ -1,0 +1,1 @@
+"""Labels and scores of texts: loss, merging of windows, metrics and comparisons."""
