@@ -17,9 +17,11 @@ from bertvision.heads import label_xception as label_xception
 from bertvision.heads import ladder as ladder
 from bertvision.heads import layer_attention as layer_attention
 from bertvision.heads import linear as linear
+from bertvision.heads import mean_pooler as mean_pooler
 from bertvision.heads import minbert as minbert
 from bertvision.heads import pooling as pooling
 from bertvision.heads import recurrent as recurrent
+from bertvision.heads import triplet as triplet
 from bertvision.heads import xception as xception
 from bertvision.heads.base import Geometry, Head, register
 from bertvision.heads.catalogue import head_names

@@ -35,7 +35,8 @@ __all__ = [
     "running_statistics",
 ]
 
-Task = Literal["span", "label", "score"]
+Task = Literal["span", "label", "score", "triplet"]
+"""triplet: distances between texts, for pre-training an encoder; nothing is predicted."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Geometry:
     hidden: int
     """H."""
     outputs: int = 2
-    """C: numbers a token (span) or a window (label, score) gets; 2 for a span's start and end."""
+    """C: numbers a token (span) or an example (label, score, triplet) gets; 2 for a span's start and end."""
     task: Task = "span"
     pooled: bool = False
     """Whether the encoder has a pooler, whose output label heads read as one more channel."""
@@ -67,8 +68,12 @@ class Head(nn.Module, ABC):
     """Heads of equal shape may run as one batched computation (torch.func.vmap): no buffer is written in
     `forward` and no value decides what is computed."""
 
-    last_only: ClassVar[bool] = False
-    """Reads states[-1] and no other, so that an encoder in training need not hand out the rest."""
+    last_only: bool = False
+    """Reads states[-1] (and pooled) and no other, so that an encoder in training need not hand out the rest. A head
+    whose options decide it sets it when it is made."""
+
+    cls_only: ClassVar[bool] = False
+    """Reads states[:, :, 0] and pooled alone: the [CLS] states of a whole data set fit into memory."""
 
     needs_data: ClassVar[bool] = False
     """A part of it is found on data, so that a text alone cannot make one."""
@@ -91,7 +96,7 @@ class Head(nn.Module, ABC):
 
     @property
     def windows(self) -> int:
-        """How many windows one example is read through: 2 for a pair of texts encoded apart."""
+        """How many windows one example is read through: 2 for a pair of texts encoded apart, 7 for a triplet."""
         return 1
 
     def at(self, progress: float) -> None:

@@ -10,7 +10,8 @@ A row says what to type, where it comes from, and how sure that is:
 their order, 3.1 its layers, 4 its classification models, 6.1 Hulburd's context-aware CNN, 7 minBERT, 8 the
 BERTVision repository. Only sizes are compared with the papers here; docs/heads.md says what is not known.
 
-`SETS` are names for several span heads at once: `bertvision fit --heads papers last_state`.
+`SETS` are names for several span heads at once: `bertvision fit --heads papers last_state`. `LABEL_SETS` are those of
+label and score tasks, under the same names where there are such heads; all of them read one window an example.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,10 +20,20 @@ from typing import Literal
 
 from bertvision.errors import ConfigError
 from bertvision.heads import base
-from bertvision.heads.base import head_class, nearest
+from bertvision.heads.base import Task, head_class, nearest
 from bertvision.heads.spec import HeadSpec, parse_head
 
-__all__ = ["CATALOGUE", "SETS", "CatalogueRow", "Origin", "expand", "find_row", "head_names"]
+__all__ = [
+    "CATALOGUE",
+    "LABEL_SETS",
+    "SETS",
+    "CatalogueRow",
+    "Origin",
+    "expand",
+    "find_row",
+    "head_names",
+    "sets_of",
+]
 
 Origin = Literal["exact", "reconstructed", "ours"]
 
@@ -116,6 +127,8 @@ _LABEL = (
     CatalogueRow("minbert:vectors=2", "label", "7 two vectors", "dense layers on two CLS", "reconstructed"),
     CatalogueRow("attention_pooler", "label"),
     CatalogueRow("attention_pooler:over=layers+tokens", "label"),
+    CatalogueRow("mean_pooler", "label"),
+    CatalogueRow("mean_pooler:last", "label"),
 )
 
 _SPAN = _PAPERS + _FURTHER + _CONTROLS + _BEYOND
@@ -132,40 +145,80 @@ SETS: dict[str, tuple[str, ...]] = {
     ),
     "controls": tuple(row.head for row in _CONTROLS),
     "beyond": tuple(row.head for row in _BEYOND),
+    "default": ("last_state", "learned_pooling", "adapter:size=64", "adapter", "adapter:skip"),
 }
 """Span heads that go by one name, for `fit --heads`."""
 
+_APART = "minbert:vectors=2"
+"""Reads two windows an example, so that it cannot stand beside the others in one fit."""
+
+LABEL_SETS: dict[str, tuple[str, ...]] = {
+    "all": tuple(row.head for row in _LABEL if row.head != _APART),
+    "papers": tuple(row.head for row in _LABEL if row.seed and row.head != _APART),
+    "controls": ("cls_linear", "cls_mlp", "mean_pooler:last"),
+    "default": ("cls_linear", "tenney_small", "adapter_pooler", "attention_pooler", "mean_pooler", "ap_glue"),
+}
+"""Heads for labels and scores that go by one name."""
+
+
+def sets_of(task: Task) -> dict[str, tuple[str, ...]]:
+    """The sets of heads a task has."""
+    return {"span": SETS, "label": LABEL_SETS, "score": LABEL_SETS}.get(task, {})
+
 
 def head_names() -> list[str]:
-    """Every registered head that a text alone can build: not one whose weights are partly found on data."""
-    return [name for name in base.head_names() if not _needs_data(name)]
+    """Every registered head that a text alone can build and a fit can train: not one whose weights are partly found
+    on data, nor one that has none."""
+    return [name for name in base.head_names() if not (_needs_data(name) or _only_distances(name))]
 
 
 def _needs_data(name: str) -> bool:
     return head_class(name).needs_data
 
 
-def expand(texts: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """(head, whether a set named it) of everything in `texts`, sets put in full."""
+def _only_distances(name: str) -> bool:
+    return head_class(name).tasks == ("triplet",)
+
+
+def expand(texts: Sequence[str], task: Task = "span") -> Iterator[tuple[str, bool]]:
+    """(head, whether a set named it) of everything in `texts`, the sets of `task` put in full.
+
+    Whether a head that was named by itself suits the task is for the caller to ask (`check_task`).
+    """
+    sets = sets_of(task)
     for text in texts:
-        if text.strip() in SETS:
-            yield from ((head, True) for head in SETS[text.strip()])
+        if text.strip() in sets:
+            yield from ((head, True) for head in sets[text.strip()])
             continue
-        name = text.partition(":")[0].strip()
-        known = [*head_names(), *(head.rsplit(".v", 1)[0] for head in head_names())]
+        _check_name(text, task)
+        yield text, False
+
+
+def _check_name(text: str, task: Task) -> None:
+    """Refuse what is no head that can be named for this task."""
+    name, sets = text.partition(":")[0].strip(), sets_of(task)
+    if name in sets:
+        raise ConfigError(
+            f"{name} is a set of heads and takes no options, not {text!r}: name its heads one by one"
+        )
+    registered = next((h for h in base.head_names() if name in (h, h.rsplit(".v", 1)[0])), None)
+    if registered is None:
         if name in SETS:
             raise ConfigError(
-                f"{name} is a set of heads and takes no options, not {text!r}: name its heads one by one"
+                f"{name} is a set of span heads: for a {task} task use {', '.join(sets) or 'the name of a head'}"
             )
-        if name not in known:
-            if any(name in (head, head.rsplit(".v", 1)[0]) for head in base.head_names()):
-                raise ConfigError(
-                    f"{name} is a head that is made from the data: train it with `bertvision finetune --policy cut-K "
-                    "--digest N`, not by its name"
-                )
-            bare = sorted({*known} - {*head_names()})
-            raise ConfigError(f"there is no head {name!r}: {nearest(name, [*SETS, *bare])}")
-        yield text, False
+        bare = sorted(head.rsplit(".v", 1)[0] for head in head_names())
+        raise ConfigError(f"there is no head {name!r}: {nearest(name, [*sets, *bare])}")
+    if _needs_data(registered):
+        raise ConfigError(
+            f"{name} is a head that is made from the data: train it with `bertvision finetune --policy cut-K "
+            "--digest N`, not by its name"
+        )
+    if _only_distances(registered) and task != "triplet":
+        raise ConfigError(
+            f"{name} gives distances between texts and has nothing to fit: it is for triplet pre-training, "
+            f"not for a {task} task"
+        )
 
 
 def find_row(spec: HeadSpec) -> CatalogueRow | None:

@@ -37,6 +37,7 @@ class TenneySmall(Head):
     tasks = ("label", "score")
     extras = ("pooled",)
     stackable = True
+    cls_only = True
 
     def __init__(self, config: TenneySmallConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
@@ -80,6 +81,7 @@ class AdapterPooler(Head):
     tasks = ("label", "score")
     extras = ("pooled",)
     stackable = True
+    cls_only = True
 
     def __init__(self, config: AdapterPoolerConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
@@ -115,6 +117,8 @@ class ClsLinear(Head):
     tasks = ("label", "score")
     extras = ("pooled",)
     stackable = True
+    last_only = True
+    cls_only = True
 
     def __init__(self, config: ClsLinearConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
@@ -150,6 +154,8 @@ class ClsMLP(Head):
 
     tasks = ("label", "score")
     stackable = True
+    last_only = True
+    cls_only = True
 
     def __init__(self, config: ClsMLPConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)

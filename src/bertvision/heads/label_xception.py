@@ -31,6 +31,7 @@ class _XceptionHead(ConvHead):
 
     tasks = ("label", "score")
     extras = ("pooled",)
+    cls_only = True
     blocks: nn.Sequential
 
     def features(self, picture: Float[Tensor, "S B H"]) -> Float[Tensor, "B D"]:

@@ -47,6 +47,8 @@ class MinBert(Head):
     tasks = ("label", "score")
     extras = ("pooled",)
     stackable = True
+    last_only = True
+    cls_only = True
 
     def __init__(self, config: MinBertConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)

@@ -1,0 +1,51 @@
+"""Mean pooling of a text: every token counts alike, the layers as much as is learned.
+
+    m_l    = mean over the window's real tokens of states_l        (B, H) a layer
+    logits = Linear(gamma * sum_l softmax(w)_l m_l)                `last`: Linear(m_{L-1}), no layer weights
+
+Why: encoders that were tuned for sentences put the meaning of a text into the mean of its tokens, not into [CLS]
+(Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks", 2019). `last` is the control:
+what the mix gains beyond it comes from the other layers.
+
+Taking the mean over tokens first and mixing then is the same sum, and no mixed copy of the states is written.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.pooling import LearnedMix
+from bertvision.shapes import Bool, Float
+
+__all__ = ["MeanPooler", "MeanPoolerConfig"]
+
+
+@dataclass(frozen=True)
+class MeanPoolerConfig:
+    last: bool = False
+    """Read the last state alone instead of a learned mix of all."""
+
+
+@register("mean_pooler.v1", MeanPoolerConfig)
+class MeanPooler(Head):
+    """mean over tokens of gamma * softmax(w) over layers, or of the last state -> Linear(H, C)."""
+
+    tasks = ("label", "score")
+    stackable = True
+
+    def __init__(self, config: MeanPoolerConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        self.last_only = config.last
+        self.mix = None if config.last else LearnedMix(geometry.states)
+        self.project = glorot_linear(geometry.hidden, geometry.outputs)
+
+    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B C"]:
+        if self.mix is None:
+            states = states[-1:]
+        share = mask / mask.sum(-1, keepdim=True).clamp(min=1)  # (B, T), float32
+        means = (share.to(states.dtype)[:, None] @ states).squeeze(-2)  # (L, B, H)
+        return self.project(means[0] if self.mix is None else self.mix(means))
+
+    def layer_weights(self) -> list[float] | None:
+        return None if self.mix is None else self.mix.shares()
