@@ -33,7 +33,7 @@ class Counter:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
-        monkeypatch.setattr(window_store, "make_windows", self)
+        monkeypatch.setattr(window_store, "make_windows_of", self)
 
     def __call__(self, *args: Any) -> Windows:
         self.calls += 1

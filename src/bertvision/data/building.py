@@ -9,7 +9,7 @@ from typing import Any
 
 from bertvision.data.examples import Answer, Example, SpanData
 
-__all__ = ["Flaw", "SpanBuilder", "parse_answers", "shorten"]
+__all__ = ["Flaw", "SpanBuilder", "check_text", "parse_answers", "shorten"]
 
 
 class Flaw(ValueError):
@@ -34,7 +34,7 @@ class SpanBuilder:
 
     def paragraph(self, context: Any) -> int:
         """Add a paragraph and return its index."""
-        _check_text(context, "context", "remove the paragraph or give it its text")
+        check_text(context, "context", "remove the paragraph or give it its text")
         self.paragraphs.append(context)
         return len(self.paragraphs) - 1
 
@@ -51,7 +51,7 @@ class SpanBuilder:
         """Add one question about paragraph number `paragraph`."""
         if not isinstance(id, str) or not id:
             raise Flaw(f"the id must be a non-empty string, not {shorten(id)}")
-        _check_text(question, "question", "remove the row or write the question")
+        check_text(question, "question", "remove the row or write the question")
         if id in self._ids:
             raise Flaw("the id was already used; give every question its own id")
         context = self.paragraphs[paragraph]
@@ -116,7 +116,8 @@ def _answer(text: Any, start: Any, context: str) -> Answer:
     return Answer(text, start)
 
 
-def _check_text(text: Any, what: str, way_out: str) -> None:
+def check_text(text: Any, what: str, way_out: str) -> None:
+    """A `Flaw` unless `text` is a string that says something and can be tokenised."""
     if not isinstance(text, str):
         raise Flaw(f"the {what} must be a string, not {shorten(text)}; {way_out}")
     if not text or text.isspace():

@@ -5,7 +5,7 @@
     context   that token and the tokens of the paragraph: no question, no separators
 
 `keep_tokens` gives the same W windows with fewer tokens: token `t` of window `w` stands again at `offsets[w] + t`,
-and context bounds, labels and the null position are counted among the kept ones.
+and context bounds, labels of spans and the null position are counted among the kept ones.
 """
 
 from typing import Literal
@@ -43,9 +43,12 @@ def keep_tokens(windows: Windows, kept: NDArray[np.bool_]) -> Windows:
     before = np.zeros(windows.num_tokens + 1, np.int64)
     np.cumsum(kept, out=before[1:])
     offsets = before[windows.offsets]
-    at_label = begins[:, None] + windows.labels
     null = before[begins + windows.null] - offsets[:-1]
-    labels = before[at_label] - offsets[:-1, None]
+    labels = windows.labels
+    if labels.shape[1] == 2:  # positions; classes and scores stay what they are
+        at_label = begins[:, None] + labels
+        moved = before[at_label] - offsets[:-1, None]
+        labels = np.where(kept[at_label].all(axis=1, keepdims=True), moved, null[:, None]).astype(np.int32)
     return Windows(
         ids=windows.ids[kept],
         types=windows.types[kept],
@@ -53,7 +56,7 @@ def keep_tokens(windows: Windows, kept: NDArray[np.bool_]) -> Windows:
         offsets=offsets,
         example=windows.example,
         context=(before[begins[:, None] + windows.context] - offsets[:-1, None]).astype(np.int32),
-        labels=np.where(kept[at_label].all(axis=1, keepdims=True), labels, null[:, None]).astype(np.int32),
+        labels=labels,
         null=null.astype(np.int32),
         best=windows.best[kept],
     )

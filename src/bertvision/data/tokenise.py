@@ -11,7 +11,7 @@ The template is read off one real pair, so no special token, segment id or order
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,14 @@ from bertvision.errors import EncoderError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["PairTemplate", "Ragged", "probe_template", "tokenise_paragraphs", "tokenise_questions"]
+__all__ = [
+    "PairTemplate",
+    "Ragged",
+    "probe_single",
+    "probe_template",
+    "tokenise_paragraphs",
+    "tokenise_questions",
+]
 
 # Texts a call: enough to keep every core busy, few enough that the tokenizer's own objects, some 50 times
 # larger than the arrays made of them, never pile up.
@@ -53,6 +60,12 @@ class PairTemplate:
     @property
     def fingerprint(self) -> str:
         return json.dumps(asdict(self))
+
+    def without_types(self) -> "PairTemplate":
+        """The same template with all segment ids 0."""
+        prefix, _, middle, _, suffix = self.types
+        types = ((0,) * len(prefix), 0, (0,) * len(middle), 0, (0,) * len(suffix))
+        return replace(self, types=types)
 
 
 @dataclass(frozen=True)
@@ -126,6 +139,31 @@ def probe_template(tokenizer: "PreTrainedTokenizerBase") -> PairTemplate:
         prefix=tuple(ids[:q]), middle=tuple(ids[q_end:c]), suffix=tuple(ids[c_end:]),
         types=(tuple(segments[0]), types[q], tuple(segments[1]), types[c], tuple(segments[2])),
         null=null,
+    )  # fmt: skip
+
+
+def probe_single(tokenizer: "PreTrainedTokenizerBase") -> PairTemplate:
+    """The template of a single text: that of a pair whose first text and what follows it are empty."""
+    text = "She was there, and so was he."
+    with _backend(tokenizer) as backend:
+        whole = backend.encode(text)
+        bare = backend.encode(text, add_special_tokens=False).ids
+    ids, name = whole.ids, tokenizer.name_or_path
+    begin = next((i for i, side in enumerate(whole.sequence_ids) if side is not None), 0)
+    end = begin + len(bare)
+    if not bare or ids[begin:end] != bare:
+        raise EncoderError(
+            f"the tokenizer of {name} changes a text between its marks; choose another encoder"
+        )
+    types = whole.type_ids if "token_type_ids" in tokenizer.model_input_names else [0] * len(ids)
+    marks = [*range(begin), *range(end, len(ids))]
+    if not marks:
+        raise EncoderError(f"the tokenizer of {name} puts no mark around a text; choose another encoder")
+    null = next((i for i in marks if ids[i] == tokenizer.cls_token_id), marks[0])
+    return PairTemplate(
+        prefix=tuple(ids[:begin]), middle=(), suffix=tuple(ids[end:]),
+        types=(tuple(types[:begin]), 0, (), types[begin], tuple(types[end:])),
+        null=null if null < begin else null - len(ids),
     )  # fmt: skip
 
 

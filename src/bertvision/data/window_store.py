@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import zlib
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,10 @@ import numpy as np
 
 from bertvision.artifacts import atomic_file
 from bertvision.data.examples import SpanData
-from bertvision.data.tokenise import probe_template
-from bertvision.data.windows import WindowConfig, Windows, make_windows
+from bertvision.data.text_windows import make_windows_of
+from bertvision.data.texts import TextData
+from bertvision.data.tokenise import probe_single, probe_template
+from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import OutputError
 
 if TYPE_CHECKING:
@@ -36,8 +38,10 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# Raise it whenever `make_windows` gives other arrays for the same input.
+# Raise it whenever `make_windows_of` gives other arrays for the same input.
 SCHEMA = 1
+# The same for windows of texts with a label or a score.
+TEXT_SCHEMA = 1
 
 
 def default_cache_dir() -> Path:
@@ -47,18 +51,24 @@ def default_cache_dir() -> Path:
 
 
 def windows_fingerprint(
-    data: SpanData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig, *, tokenizer_fingerprint: str
+    data: SpanData | TextData,
+    tokenizer: "PreTrainedTokenizerBase",
+    config: WindowConfig,
+    *,
+    tokenizer_fingerprint: str,
 ) -> str:
     """Hash of everything that decides the windows."""
     # The template is hashed too: which token means "no answer" and whether there are segment ids stand in
     # the tokenizer's config, which a hash of its vocabulary alone does not see.
     template = probe_template(tokenizer).fingerprint
-    parts = [SCHEMA, data.fingerprint, tokenizer_fingerprint, template, asdict(config)]
+    parts: list[object] = [SCHEMA, data.fingerprint, tokenizer_fingerprint, template, config.settings]
+    if isinstance(data, TextData):
+        parts += [TEXT_SCHEMA, probe_single(tokenizer).fingerprint]
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
 
 def windows_for(
-    data: SpanData,
+    data: SpanData | TextData,
     tokenizer: "PreTrainedTokenizerBase",
     config: WindowConfig,
     *,
@@ -72,12 +82,12 @@ def windows_for(
         cache_dir: Usually `default_cache_dir()`; None keeps nothing.
     """
     if cache_dir is None:
-        return make_windows(data, tokenizer, config)
+        return make_windows_of(data, tokenizer, config)
     key = windows_fingerprint(data, tokenizer, config, tokenizer_fingerprint=tokenizer_fingerprint)
     path = cache_dir / "windows" / f"{key}.safetensors"
     windows = _read(path)
     if windows is None:
-        windows = make_windows(data, tokenizer, config)
+        windows = make_windows_of(data, tokenizer, config)
         try:
             _write(path, windows)
         except (OutputError, OSError) as error:

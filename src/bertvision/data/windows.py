@@ -14,12 +14,13 @@ Face processor). `overlap`: neighbours share that many tokens (fast tokenizers' 
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertvision.data.cutting import Cut, cut_evenly, max_context, ragged_offsets, spread
 from bertvision.data.examples import SpanData
 from bertvision.data.tokenise import (
     PairTemplate,
@@ -50,6 +51,10 @@ class WindowConfig:
     """Tokens between neighbouring windows, in the meaning of --stride."""
     stride: Literal["step", "overlap"] = "step"
     """step: windows begin doc_stride tokens apart; overlap: neighbours share doc_stride tokens."""
+    segments: bool = True
+    """Tell the two texts apart by their segment ids, where the encoder has them; without: all are 0."""
+    apart: bool = False
+    """Read the two texts of a pair in a window each, cut at --max-seq-length, instead of together in one."""
 
     def __post_init__(self) -> None:
         if self.max_seq_length < 1:
@@ -64,25 +69,38 @@ class WindowConfig:
                 f"--doc-stride must be at least {least} with --stride {self.stride}, not {self.doc_stride}"
             )
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings by name, for fingerprints.
+
+        Those that came later stand there only where they are not as usual: what was made before they came is
+        still found.
+        """
+        later = {"segments": True, "apart": False}
+        return {name: value for name, value in asdict(self).items() if later.get(name) != value}
+
 
 @dataclass(frozen=True)
 class Windows:
-    """Ragged windows over the examples of one `SpanData`."""
+    """Ragged windows over the examples of one `SpanData` or `TextData`."""
 
     ids: NDArray[np.int32]
     """(N,) token ids, special tokens included."""
     types: NDArray[np.uint8]
     """(N,) segment ids; all 0 where the encoder has none."""
     chars: NDArray[np.int32]
-    """(N, 2) first character in the paragraph and one past the last; (-1, -1) outside the context."""
+    """(N, 2) first character in the paragraph and one past the last; (-1, -1) outside the context, and everywhere
+    in windows of texts with a label or a score, of which no answer is cut out."""
     offsets: NDArray[np.int64]
     """(W + 1,) where each window begins, and where the last ends."""
     example: NDArray[np.int32]
-    """(W,) index into `SpanData.examples`; windows of one example are neighbours, in document order."""
+    """(W,) index into the data's `examples`; windows of one example are neighbours, in document order."""
     context: NDArray[np.int32]
-    """(W, 2) first context token and one past the last, as positions inside the window."""
-    labels: NDArray[np.int32]
-    """(W, 2) start and end token, inclusive; (null, null) where the answer is not fully inside the window."""
+    """(W, 2) first context token and one past the last, as positions inside the window; of a pair with a label, the
+    tokens of the text that is cut into windows."""
+    labels: NDArray[Any]
+    """Spans: (W, 2) int32, start and end token, inclusive; (null, null) where the answer is not fully inside.
+    Classes: (W, 1) int32 number of the class, -1 where it is not known. Scores: (W, 1) float32, NaN where not known."""
     null: NDArray[np.int32]
     """(W,) the position that means "no answer": the [CLS] token, usually 0."""
     best: NDArray[np.bool_]
@@ -112,7 +130,7 @@ class Windows:
         tokens = spread(self.offsets[:-1][chosen], lengths)
         flat = {name: getattr(self, name)[tokens] for name in ("ids", "types", "chars", "best")}
         by_window = {name: getattr(self, name)[chosen] for name in ("example", "context", "labels", "null")}
-        return Windows(offsets=_offsets(lengths), **flat, **by_window)
+        return Windows(offsets=ragged_offsets(lengths), **flat, **by_window)
 
     def equals(self, other: "Windows") -> bool:
         """Same content in every array; `==` of dataclasses cannot compare arrays."""
@@ -127,7 +145,13 @@ def make_windows(data: SpanData, tokenizer: "PreTrainedTokenizerBase", config: W
         tokenizer: A fast Hugging Face tokenizer.
         config: Lengths and stride. Whether the encoder has that many positions is the encoder's question.
     """
+    if config.apart:
+        raise ConfigError(
+            "--apart is for pairs with a label or a score: a question is read together with its paragraph"
+        )
     template = probe_template(tokenizer)
+    if not config.segments:
+        template = template.without_types()
     questions = tokenise_questions([e.question for e in data.examples], tokenizer)
     of_example = np.fromiter((e.paragraph for e in data.examples), np.int64, len(data))
     # A subset of the examples keeps all paragraphs: only those asked about are tokenised.
@@ -138,22 +162,6 @@ def make_windows(data: SpanData, tokenizer: "PreTrainedTokenizerBase", config: W
     return _assemble(cut, questions, paragraphs, of_example=of_example, answers=answers, template=template)
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """Where the windows of each example begin; arrays of (examples,) first, of (W,) below."""
-
-    question: NDArray[np.int64]  # tokens of the question that are kept
-    document: NDArray[np.int64]  # tokens of the paragraph
-    room: NDArray[np.int64]  # most context tokens in a window
-    step: NDArray[np.int64]  # tokens between the beginnings of windows
-    count: NDArray[np.int64]  # windows
-
-    example: NDArray[np.int64]  # which example
-    number: NDArray[np.int64]  # which window of its example
-    begin: NDArray[np.int64]  # first context token, counted in the paragraph
-    length: NDArray[np.int64]  # context tokens
-
-
 def _cut(
     data: SpanData,
     question: NDArray[np.int64],
@@ -161,7 +169,7 @@ def _cut(
     *,
     template: PairTemplate,
     config: WindowConfig,
-) -> _Cut:
+) -> Cut:
     too_long = int((question > config.max_query_length).sum())
     if too_long:
         logger.warning(
@@ -184,13 +192,7 @@ def _cut(
             f"raise --max-seq-length or {smaller}"
         )
     step = room - shared if config.stride == "overlap" else np.minimum(room, config.doc_stride)
-    # Every example has a window, even one whose context the tokenizer turns into nothing.
-    count = 1 + np.maximum(0, -((room - document) // step))
-    example = np.repeat(np.arange(len(question)), count)
-    number = spread(np.zeros(len(count), np.int64), count)
-    begin = number * step[example]
-    length = np.minimum(document[example] - begin, room[example])
-    return _Cut(question, document, room, step, count, example, number, begin, length)
+    return cut_evenly(question, document, room=room, step=step)
 
 
 def _answer_tokens(data: SpanData, paragraphs: Ragged, of_example: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -223,7 +225,7 @@ def _answer_tokens(data: SpanData, paragraphs: Ragged, of_example: NDArray[np.in
 
 
 def _assemble(
-    cut: _Cut,
+    cut: Cut,
     questions: Ragged,
     paragraphs: Ragged,
     *,
@@ -256,7 +258,7 @@ def _assemble(
     pieces[:, 4] = num_prefix + num_middle, num_suffix
     source = spread(pieces[:, :, 0].ravel(), pieces[:, :, 1].ravel())
 
-    offsets = _offsets(pieces[:, :, 1].sum(axis=1))
+    offsets = ragged_offsets(pieces[:, :, 1].sum(axis=1))
     lengths = np.diff(offsets)
     context_begin = num_prefix + cut.question[example] + num_middle
     null = np.full(len(example), template.null) if template.null >= 0 else lengths + template.null
@@ -271,50 +273,5 @@ def _assemble(
         context=np.stack([context_begin, context_begin + cut.length], axis=1).astype(np.int32),
         labels=np.where(inside[:, None], in_window, null[:, None]).astype(np.int32),
         null=null.astype(np.int32),
-        best=_max_context(cut, offsets[:-1] + context_begin, in_context=source >= first_paragraph),
+        best=max_context(cut, offsets[:-1] + context_begin, in_context=source >= first_paragraph),
     )
-
-
-def _max_context(
-    cut: _Cut, context_at: NDArray[np.int64], *, in_context: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """(N,) whether a context token has its maximal context in its window.
-
-    Google's rule: the window with the largest min(tokens to the left, tokens to the right) + 0.01 * window
-    length, the first of equals. All windows of an example but the last are full and evenly spaced, so the
-    best of those is the one whose centre is nearest; it remains to compare it with the last.
-    """
-    best = in_context  # right already where an example has one window
-    several = cut.count[cut.example] > 1
-    example = np.repeat(
-        cut.example[several], cut.length[several]
-    )  # (tokens of examples with several windows,)
-    number = np.repeat(cut.number[several], cut.length[several])
-    token = spread(cut.begin[several], cut.length[several])  # counted in the paragraph
-    document, room, step, last = (
-        cut.document[example],
-        cut.room[example],
-        cut.step[example],
-        cut.count[example] - 1,
-    )
-    nearest = -((room - 1 + step - 2 * token) // (2 * step))  # rounded up, so that halves go to the first
-    nearest = np.clip(nearest, 0, last - 1)
-    from_left = token - nearest * step
-    score = np.minimum(from_left, room - 1 - from_left) + 0.01 * room
-    score[from_left >= room] = -1.0
-    from_left = token - last * step
-    last_score = np.minimum(from_left, document - 1 - token) + 0.01 * (document - last * step)
-    owner = np.where((from_left >= 0) & (last_score > score), last, nearest)
-    best[spread(context_at[several], cut.length[several])] = owner == number
-    return best
-
-
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-
-
-def spread(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Ranges one after the other: begins [7, 0], lengths [2, 3] -> [7, 8, 0, 1, 2]."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(begins - (ends - lengths), lengths) + np.arange(total)
