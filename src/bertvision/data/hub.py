@@ -1,7 +1,7 @@
 """Data sets of the Hugging Face Hub, and folders written by `datasets`' save_to_disk.
 
 Needs the extra `data`. Columns as in SQuAD: question, context, answers ({"text": [...], "answer_start":
-[...]}), and id and title when there are any.
+[...]}), and id and title when there are any; or texts with labels or scores, as in `text_tables`.
 """
 
 import os
@@ -15,20 +15,37 @@ from urllib.parse import urlparse
 from bertvision.data.building import Flaw, SpanBuilder
 from bertvision.data.examples import SpanData
 from bertvision.data.tabular import add_row
+from bertvision.data.text_tables import Columns, texts_of_rows
+from bertvision.data.texts import TextData, TextKind
 from bertvision.errors import ConfigError, DataError
 
-__all__ = ["hub_unreachable", "read_hub", "read_saved"]
+__all__ = [
+    "hub_table",
+    "hub_unreachable",
+    "iterate",
+    "read_hub",
+    "read_saved",
+    "saved_table",
+    "spans_of_table",
+    "texts_of_table",
+]
 
 
 def read_hub(name: str, *, split: str = "train", answers_required: bool = True) -> SpanData:
-    """Load one split of a data set by its name on the Hub; `datasets` keeps a copy for the next time."""
+    """Load one split of a data set of questions by its name on the Hub."""
+    table = hub_table(name, split=split)
+    return spans_of_table(table, f"hub:{name}:{split}", answers_required=answers_required)
+
+
+def hub_table(name: str, *, split: str = "train", subset: str | None = None) -> Any:
+    """One split as a table; `datasets` keeps a copy for the next time."""
     datasets = _datasets()
     source = f"hub:{name}:{split}"
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
         with _no_retries_offline():
-            table = datasets.load_dataset(name, split=split)
+            table = datasets.load_dataset(name, subset, split=split)
     except ConnectionError:
         raise DataError(
             f"{source}: the Hub cannot be reached and there is no copy on this machine; "
@@ -38,12 +55,16 @@ def read_hub(name: str, *, split: str = "train", answers_required: bool = True) 
         raise DataError(
             f"{source} cannot be loaded ({_first_line(error)}); check its name and its split, hub:NAME:SPLIT"
         ) from None
-    return _from_table(table, source, answers_required=answers_required)
+    return table
 
 
 def read_saved(folder: str | Path, *, answers_required: bool = True) -> SpanData:
-    """Load a folder written by `Dataset.save_to_disk`."""
-    folder = Path(folder)
+    """Load a folder of questions written by `Dataset.save_to_disk`."""
+    return spans_of_table(saved_table(Path(folder)), str(folder), answers_required=answers_required)
+
+
+def saved_table(folder: Path) -> Any:
+    """The table in a folder written by `Dataset.save_to_disk`."""
     if (folder / "dataset_dict.json").exists():
         splits = ", ".join(sorted(str(f.parent) for f in folder.glob("*/dataset_info.json"))) or "none found"
         raise DataError(f"{folder} holds several splits; name the folder of one of them ({splits})")
@@ -56,10 +77,10 @@ def read_saved(folder: str | Path, *, answers_required: bool = True) -> SpanData
         table = datasets.load_from_disk(str(folder))
     except (OSError, ValueError) as error:
         raise DataError(f"{folder} cannot be read ({_first_line(error)}); save the data set again") from None
-    return _from_table(table, str(folder), answers_required=answers_required)
+    return table
 
 
-def _from_table(table: Any, source: str, *, answers_required: bool) -> SpanData:
+def spans_of_table(table: Any, source: str, *, answers_required: bool) -> SpanData:
     missing = [c for c in ("question", "context", "answers") if c not in table.column_names]
     if missing and (missing != ["answers"] or answers_required):
         raise DataError(
@@ -68,24 +89,58 @@ def _from_table(table: Any, source: str, *, answers_required: bool) -> SpanData:
         )
     builder = SpanBuilder(source)
     kept = [c for c in ("id", "title", "question", "context", "answers") if c in table.column_names]
-    number = 0
-    # A thousand rows at a time: row by row is thirty times slower, all at once doubles the memory.
-    for batch in table.select_columns(kept).iter(batch_size=1000):
-        for values in zip(*(batch[c] for c in kept), strict=True):
-            number += 1
-            try:
-                add_row(
-                    builder,
-                    dict(zip(kept, values, strict=True)),
-                    number=number,
-                    answers_required=answers_required,
-                )
-            except Flaw as flaw:
-                raise DataError(f"{source}: row {number}: {flaw}") from None
+    for number, row in iterate(table, kept):
+        try:
+            add_row(builder, row, number=number, answers_required=answers_required)
+        except Flaw as flaw:
+            raise DataError(f"{source}: row {number}: {flaw}") from None
     try:
         return builder.build()
     except Flaw as flaw:
         raise DataError(f"{source}: {flaw}") from None
+
+
+def texts_of_table(
+    table: Any,
+    source: str,
+    *,
+    kind: TextKind,
+    columns: Columns,
+    classes: tuple[str, ...] | None = None,
+    labels_required: bool = True,
+) -> TextData:
+    """Texts with labels or scores; the classes are those the table declares, where it does."""
+    found = columns.find(table.column_names, source, kind=kind, labels_required=labels_required)
+    declared = getattr(table.features.get(found.label), "names", None)
+    names = None
+    if kind == "label" and isinstance(declared, list):
+        names = {str(i): str(name) for i, name in enumerate(declared)} | {"-1": ""}
+        classes = classes if classes is not None else tuple(map(str, declared))
+    wanted = [name for name in (found.text, found.pair, found.label, found.id) if name]
+    rows = ((f"{source}: row {number}", number, row) for number, row in iterate(table, wanted))
+    if names is not None:
+        # Numbers become the names they stand for; -1 is how a missing label is written.
+        rows = (
+            (place, number, row | {found.label: _declared(row[found.label], names)})
+            for place, number, row in rows
+        )
+    return texts_of_rows(
+        rows, source, kind=kind, columns=found, classes=classes, labels_required=labels_required
+    )
+
+
+def _declared(label: Any, names: dict[str, str]) -> Any:
+    return names.get(str(label), label)
+
+
+def iterate(table: Any, names: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The columns `names` row by row, numbered from 1."""
+    number = 0
+    # A thousand rows at a time: row by row is thirty times slower, all at once doubles the memory.
+    for batch in table.select_columns(names).iter(batch_size=1000):
+        for values in zip(*(batch[name] for name in names), strict=True):
+            number += 1
+            yield number, dict(zip(names, values, strict=True))
 
 
 def _datasets() -> Any:

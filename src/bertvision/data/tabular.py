@@ -1,4 +1,4 @@
-"""JSONL and CSV: one question a row.
+"""JSONL and CSV: rows with the line each stands on, and questions made of them.
 
 Columns `question`, `context` and `answers`; `id` and `title` when there are any. Answers take any form of
 `parse_answers`; in CSV a cell holds plain text or the same JSON, and an `answer_start` column may stand
@@ -8,7 +8,7 @@ beside plain text. Equal contexts become one paragraph. What is wrong is told as
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +17,82 @@ from bertvision.data.examples import SpanData
 from bertvision.data.squad import read_text
 from bertvision.errors import DataError
 
-__all__ = ["add_row", "read_csv", "read_jsonl"]
+__all__ = [
+    "add_row",
+    "csv_cells",
+    "csv_rows",
+    "json_rows",
+    "named_rows",
+    "plain_cells",
+    "read_csv",
+    "read_jsonl",
+]
 
 
 def read_jsonl(path: str | Path, *, answers_required: bool = True) -> SpanData:
     """Read one JSON object a line."""
     path = Path(path)
-    # Not splitlines: JSON may hold a bare U+2028 inside a string, which would count as a line end there.
-    lines = enumerate(read_text(path).split("\n"), start=1)
-    rows = ((number, _parse_line(path, number, line)) for number, line in lines if line.strip())
-    return _read_rows(path, rows, answers_required=answers_required)
+    return _read_rows(path, json_rows(path), answers_required=answers_required)
 
 
 def read_csv(path: str | Path, *, answers_required: bool = True) -> SpanData:
     """Read a comma-separated file with a header line."""
     path = Path(path)
+    rows = ((line, _csv_row(row, f"{path}:{line}")) for line, row in csv_rows(path))
+    return _read_rows(path, rows, answers_required=answers_required)
+
+
+def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSONL file, each with its line."""
+    # Not splitlines: JSON may hold a bare U+2028 inside a string, which would count as a line end there.
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if line.strip():
+            yield number, _parse_line(path, number, line)
+
+
+def csv_rows(path: Path, *, delimiter: str = ",") -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a table with a header line and quoted cells, each with the line it begins on."""
+    cells = csv_cells(path, delimiter=delimiter)
+    header: list[str] = next(cells, (0, []))[1]
+    yield from named_rows(path, [name.strip() for name in header], cells)
+
+
+def plain_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The cells of a tab-separated file in which quotes are characters like any other, as GLUE's are."""
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if line:
+            yield number, line.split("\t")
+
+
+def csv_cells(path: Path, *, delimiter: str = ",", strict: bool = True) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row with the line it begins on; cells with line ends make a row span several."""
     text = read_text(path)
     # A paragraph may be longer than the 131,072 characters the csv module allows by default.
     limit = csv.field_size_limit(max(len(text), 1))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=strict)
+    line = 1
     try:
-        return _read_rows(path, _csv_rows(path, text), answers_required=answers_required)
+        for cells in reader:
+            if cells:
+                yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path}:{line} is not valid CSV ({error}); check its quotes") from None
     finally:
         csv.field_size_limit(limit)
+
+
+def named_rows(
+    path: Path, header: list[str], cells: Iterable[tuple[int, list[str]]]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Cells by the names of their columns; a row with more or fewer than the header has is refused."""
+    for line, row in cells:
+        if len(row) != len(header):
+            raise DataError(
+                f"{path}:{line} has {len(row)} cells where the header has {len(header)}; "
+                "put cells that hold separators in double quotes, or correct the row"
+            )
+        yield line, dict(zip(header, row, strict=True))
 
 
 def add_row(builder: SpanBuilder, row: dict[str, Any], *, number: int, answers_required: bool) -> None:
@@ -79,30 +133,8 @@ def _parse_line(path: Path, number: int, line: str) -> dict[str, Any]:
             f"{path}:{number} is not valid JSON at column {error.colno} ({error.msg}); correct the line"
         ) from None
     if not isinstance(row, dict):
-        raise DataError(
-            f"{path}:{number} must be a JSON object, not {shorten(row)}; write one question a line"
-        )
+        raise DataError(f"{path}:{number} must be a JSON object, not {shorten(row)}; write one object a line")
     return row
-
-
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows with the line each begins on; cells with line ends make a row span several."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    line = 1
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        line = reader.line_num + 1
-        for cells in reader:
-            if cells:
-                if len(cells) != len(header):
-                    raise DataError(
-                        f"{path}:{line} has {len(cells)} cells where the header has {len(header)}; "
-                        "put cells that hold commas in double quotes"
-                    )
-                yield line, _csv_row(dict(zip(header, cells, strict=True)), f"{path}:{line}")
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise DataError(f"{path}:{line} is not valid CSV ({error}); check its quotes") from None
 
 
 def _csv_row(row: dict[str, Any], place: str) -> dict[str, Any]:

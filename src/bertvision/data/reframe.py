@@ -1,0 +1,93 @@
+"""Texts asked about: a prompt in front, and a sentence that holds the texts (Q&ABERT).
+
+    prompt "Does the first question paraphrase the second question?"
+    context "First sentence: {first} Second sentence: {second}"
+
+The prompt becomes the first text of a pair and the filled context the second; without a prompt the filled context is a
+single text. The answer is what is to be told: it may stand in neither, so a context knows {first} and {second} alone.
+"""
+
+from dataclasses import dataclass, replace
+from string import Formatter
+
+from bertvision.data.texts import TextData, TextExample
+from bertvision.errors import ConfigError
+
+__all__ = ["PAIR_CONTEXT", "PROMPTS", "Reframe", "reframe"]
+
+PROMPTS = {
+    "sst": "Is this review positive or negative?",
+    "quora": "Does the first question paraphrase the second question?",
+    "sts": "Is the first sentence semantically equivalent to the second sentence?",
+}
+"""The questions of the Q&ABERT paper."""
+PAIR_CONTEXT = "First sentence: {first} Second sentence: {second}"
+"""How that paper writes a pair behind its question."""
+
+
+@dataclass(frozen=True)
+class Reframe:
+    """How texts are rewritten before a tokenizer sees them."""
+
+    prompt: str = ""
+    """A question put in front of every example as its first text; none: no question."""
+    context: str = ""
+    """The texts as one, with {first} and {second} in their places; none: the texts as they are, and behind a prompt
+    "First sentence: {first} Second sentence: {second}" where there are two."""
+
+    def __post_init__(self) -> None:
+        if "{" in self.prompt or "}" in self.prompt:
+            raise ConfigError(
+                "--reframe.prompt is the same for every example and takes no {...}: "
+                "put the texts into --reframe.context"
+            )
+        if self.context:
+            self.parts()
+
+    def __bool__(self) -> bool:
+        return bool(self.prompt or self.context)
+
+    def parts(self, template: str = "") -> list[tuple[str, str]]:
+        """The template as pieces of plain text, each with the field behind it ("" at the end)."""
+        template = template or self.context
+        usage = "write {first} and {second} where the texts belong"
+        try:
+            found = list(Formatter().parse(template))
+        except ValueError as error:
+            raise ConfigError(
+                f"--reframe.context {template!r} has a stray brace ({error}): {usage}"
+            ) from None
+        for _, field, form, conversion in found:
+            if field is not None and (field not in ("first", "second") or form or conversion):
+                raise ConfigError(
+                    f"--reframe.context may not hold {{{field}}}: {usage}; the label is what is to be told"
+                )
+        if not any(field for _, field, _, _ in found):
+            raise ConfigError(f"--reframe.context {template!r} holds none of the texts: {usage}")
+        return [(plain, field or "") for plain, field, _, _ in found]
+
+
+def reframe(data: TextData, how: Reframe) -> TextData:
+    """The same examples, asked about as `how` says; labels, ids and order stay."""
+    if not how:
+        return data
+    if data.spans is not None:
+        raise ConfigError(
+            f"{data.name} is made of questions already: leave out --reframe.prompt and --reframe.context"
+        )
+    template = how.context or (PAIR_CONTEXT if data.pairs else "{first}")
+    parts = how.parts(template)
+    if not data.pairs and any(field == "second" for _, field in parts):
+        raise ConfigError(
+            f"{data.name} has one text an example: leave {{second}} out of --reframe.context {template!r}"
+        )
+    examples = [_ask(example, how.prompt, parts) for example in data.examples]
+    return replace(data, examples=examples, _cache={})
+
+
+def _ask(example: TextExample, prompt: str, parts: list[tuple[str, str]]) -> TextExample:
+    texts = {"first": example.first, "second": example.second or "", "": ""}
+    # Not str.format: a text with braces of its own is no template.
+    context = "".join(plain + texts[field] for plain, field in parts)
+    first, second = (prompt, context) if prompt else (context, None)
+    return replace(example, first=first, second=second)

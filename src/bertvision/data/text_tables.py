@@ -1,0 +1,155 @@
+"""A user's own table of texts: CSV, TSV, JSONL, the Hub, with named columns.
+
+The columns of the texts, the label and the id are found by the names they usually have, or named by flags. In .tsv
+files quotes are characters like any other, as in GLUE's; .csv cells may stand in double quotes. A row without an id
+is called by its line.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from bertvision.data.building import shorten
+from bertvision.data.tabular import csv_rows, json_rows, named_rows, plain_cells
+from bertvision.data.text_building import TextBuilder, TextRow, collect
+from bertvision.data.texts import TextData, TextKind
+from bertvision.errors import DataError
+
+__all__ = ["Columns", "holds_questions", "read_text_table", "table_rows", "texts_of_rows"]
+
+_PAIRS = (
+    ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("first", "second"),
+    ("text1", "text2"), ("text_a", "text_b"), ("text", "pair"), ("text", "text_pair"), ("question", "sentence"),
+)  # fmt: skip
+_TEXTS = (
+    "text",
+    "sentence",
+    "first",
+    "sentence1",
+    "question1",
+    "premise",
+    "text1",
+    "text_a",
+    "review",
+    "content",
+)
+_LABELS = ("label", "gold_label", "class", "category", "sentiment", "is_duplicate")
+_SCORES = ("score", "similarity", "rating")
+_IDS = ("id", "index", "idx", "guid")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns in a table of texts; where none is given, the usual names are looked for."""
+
+    text: str = ""
+    """Column of the text, or of the first text of a pair."""
+    pair: str = ""
+    """Column of the second text of a pair."""
+    label: str = ""
+    """Column of the class or score."""
+    id: str = ""
+    """Column of the id; without one a row is called by its number."""
+
+    def find(self, names: Sequence[str], source: str, *, kind: TextKind, labels_required: bool) -> "Columns":
+        """The columns to read among `names`, those of a table; "" where there is none."""
+        for flag in ("text", "pair", "label", "id"):
+            asked = getattr(self, flag)
+            if asked and asked not in names and (flag != "label" or labels_required):
+                raise DataError(
+                    f"{source} has no column {shorten(asked)} (it has {_list(names)}); correct --columns.{flag}"
+                )
+        text, pair = self.text, self.pair
+        if not text and not pair:
+            text, pair = next((both for both in _PAIRS if both[0] in names and both[1] in names), ("", ""))
+        text = text or next((name for name in _TEXTS if name in names and name != pair), "")
+        if not text:
+            raise DataError(
+                f"{source} has no column of texts (it has {_list(names)}); "
+                "name it with --columns.text, and the other of a pair with --columns.pair"
+            )
+        usual = (*_SCORES, *_LABELS) if kind == "score" else (*_LABELS, *_SCORES)
+        label = self.label or next((name for name in usual if name in names), "")
+        if not label and labels_required:
+            raise DataError(
+                f"{source} has no column of labels (it has {_list(names)}); name it with --columns.label"
+            )
+        id = self.id or next((name for name in _IDS if name in names), "")
+        return Columns(text, pair, label if label in names else "", id)
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(shorten(name) for name in names) or "none"
+
+
+def holds_questions(names: Iterable[str]) -> bool:
+    """Whether a table with these columns is one of questions over paragraphs."""
+    return {"question", "context"} <= set(names)
+
+
+def table_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a .csv, .tsv or .jsonl file, each with its line."""
+    match path.suffix.lower():
+        case ".jsonl":
+            return json_rows(path)
+        case ".tsv":
+            cells = plain_cells(path)
+            header = [name.strip() for name in next(cells, (0, []))[1]]
+            return named_rows(path, header, cells)
+    return csv_rows(path)
+
+
+def read_text_table(
+    path: Path,
+    *,
+    kind: TextKind,
+    columns: Columns,
+    classes: tuple[str, ...] | None = None,
+    labels_required: bool = True,
+) -> TextData:
+    """Read a file of texts."""
+    rows = ((f"{path}:{line}", line, row) for line, row in table_rows(path))
+    return texts_of_rows(
+        rows, str(path), kind=kind, columns=columns, classes=classes, labels_required=labels_required
+    )
+
+
+def texts_of_rows(
+    rows: Iterator[tuple[str, int, Mapping[str, Any]]],
+    source: str,
+    *,
+    kind: TextKind,
+    columns: Columns,
+    classes: tuple[str, ...] | None = None,
+    names: Mapping[str, str] | None = None,
+    labels_required: bool = True,
+) -> TextData:
+    """Texts from rows with their place and number; the first row tells which columns there are."""
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{source} has no rows; give a file with a line of column names and texts below it")
+    found = columns.find(list(first[2]), first[0], kind=kind, labels_required=labels_required)
+    builder = TextBuilder(source, kind, classes=classes, names=names, labels_required=labels_required)
+    return collect(builder, _text_rows(chain([first], rows), found))
+
+
+def _text_rows(rows: Iterable[tuple[str, int, Mapping[str, Any]]], columns: Columns) -> Iterator[TextRow]:
+    for place, number, row in rows:
+        for name in (columns.text, columns.pair):
+            if name and name not in row:
+                raise DataError(f"{place} has no {shorten(name)}, which rows before it have; add it")
+        id = row.get(columns.id)
+        second = row[columns.pair] if columns.pair else None
+        if columns.pair and second is None:
+            raise DataError(
+                f"{place} has nothing under {shorten(columns.pair)}; write the text or remove the row"
+            )
+        yield (
+            place,
+            f"row-{number}" if id is None or id == "" else id,
+            row[columns.text],
+            second,
+            row.get(columns.label),
+        )
