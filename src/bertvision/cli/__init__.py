@@ -25,6 +25,7 @@ VERBS = {
     "run": "the whole job: finetune, fit a zoo of heads, evaluate, ensemble, report (no arguments: the demo)",
     "finetune": "tune an encoder, with snapshots at fractions of an epoch",
     "fit": "fit several heads in one pass over a frozen encoder's states",
+    "sweep": "search for the best head: trials on one study, or a grid in one pass",
     "eval": "score heads on a data set",
     "ensemble": "combine several heads and score the result",
     "predict": "answer questions with a trained head",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from bertvision.errors import ConfigError
-from bertvision.heads.base import head_class, nearest
+from bertvision.heads.base import Task, check_task, head_class, nearest
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import TrainOverrides, parse_head
 
@@ -163,16 +163,20 @@ class Space:
         return told
 
 
-def read_space(heads: Sequence[str], recipe: Mapping[str, Any], flags: Sequence[str] = ()) -> Space:
-    """The space of a recipe's `space:` and of --vary, which stands over it."""
+def read_space(
+    heads: Sequence[str], recipe: Mapping[str, Any], flags: Sequence[str] = (), *, task: Task = "span"
+) -> Space:
+    """The space of a recipe's `space:` and of --vary, which stands over it; `heads` are those of a task."""
     raw: dict[str, Any] = {str(name): value for name, value in recipe.items()}
     raw |= dict(_flag(text) for text in flags)
     if not raw:
         raise ConfigError(
             "nothing is varied: name it with --vary lr=1e-4..1e-2:log size=64,386, or under space: in a recipe"
         )
-    texts = tuple(dict.fromkeys(text.strip() for text, _ in expand(heads)))
+    texts = tuple(dict.fromkeys(text.strip() for text, _ in expand(heads, task)))
     dimensions = {name.replace("-", "_"): _dimension(name, value) for name, value in raw.items()}
+    for head in texts:
+        check_task(head_class(head.partition(":")[0].strip()), task)
     space = Space(texts, dimensions)
     for name in dimensions:
         known = {option for head in texts for option in _options(head)}

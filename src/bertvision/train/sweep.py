@@ -1,0 +1,314 @@
+"""Sweeps: the best head among many, by dev scores.
+
+Two ways through the same space (train/sweep_space.py):
+
+    trials   one fit each, chosen by optuna from what earlier ones scored, ended early where they fall behind
+             (train/sweep_study.py); OUT/trials/0007/ is a fit's folder
+    grid     every combination in one fit: all heads see each batch once it is there, those of equal shape are computed
+             as one (train/group.py); OUT/grid/ is that fit's folder
+
+A trial's score is its best dev score over epochs, the mean over seeds where there are several. Either way gives the
+same results, a mapping that OUT/sweep.json holds and report/sweep_page.py shows:
+
+    schema, mode (trials | grid), metric, percent, encoder, train, dev, heads, space, fit, search
+    trials   number, values, head, status (done | pruned | diverged | out of memory | failed | running), score, scores
+             (of each seed), history (of each epoch), epochs, seconds, parameters, folder
+    best     the number of the best one that was trained to its end, null where there is none
+"""
+
+import dataclasses
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from bertvision._version import __version__
+from bertvision.artifacts import remove, write_json
+from bertvision.config import to_mapping
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError, TrainingError
+from bertvision.feed import FeedConfig, choose_source
+from bertvision.heads.base import head_class
+from bertvision.heads.files import read_head_config
+from bertvision.heads.spec import parse_head
+from bertvision.train.fit import FitConfig, OnEpoch
+from bertvision.train.parallel import ALONE, Parallel
+from bertvision.train.splits import Split
+from bertvision.train.stage import Stage
+from bertvision.train.sweep_space import Candidate, Space
+from bertvision.train.sweep_study import SearchConfig, SharedStudy, Trial
+from bertvision.train.zoo import fit_zoo
+
+__all__ = ["RESULTS", "SCHEMA", "SweepWork", "best_of", "check_space", "run_grid", "run_trials"]
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = 1
+RESULTS = "sweep.json"
+
+
+@dataclass(frozen=True)
+class SweepWork:
+    """What all heads of a sweep are fitted and scored on."""
+
+    encoder: Encoder
+    train: Split
+    dev: Split
+    about: dict[str, Any]
+    """How a head's folder names the encoder."""
+    feed: FeedConfig
+    fit: FitConfig
+    """Settings of the fits; `heads` is what is searched, and the best epoch is kept whatever `keep` says."""
+    folder: Path
+    keep_heads: bool = False
+    """Keep the heads of every trial, not only of the best."""
+    overwrite: bool = False
+
+    def fitted(
+        self,
+        heads: Sequence[str],
+        folder: Path,
+        *,
+        feed: FeedConfig,
+        overwrite: bool,
+        batch_size: int | None = None,
+        parallel: Parallel = ALONE,
+        on_epoch: OnEpoch | None = None,
+    ) -> Stage:
+        """A fit of these heads, scored on dev after every epoch."""
+        config = dataclasses.replace(
+            self.fit, heads=tuple(heads), keep="best", batch_size=batch_size or self.fit.batch_size
+        )
+        return fit_zoo(
+            self.encoder,
+            self.train,
+            folder=folder,
+            config=config,
+            encoder_about=self.about,
+            feed=feed,
+            dev=self.dev,
+            overwrite=overwrite,
+            parallel=parallel,
+            on_epoch=on_epoch,
+        )
+
+    def key(self, space: Space, search: SearchConfig) -> dict[str, Any]:
+        """Everything trials depend on; how many there are is not part of it."""
+        fit = to_mapping(self.fit)
+        for name in ("heads", "keep", "checkpoint_seconds"):
+            del fit[name]
+        reading = self.feed.reading.resolved(self.encoder.num_states)
+        return {
+            "encoder": self.encoder.fingerprint,
+            "train": self.train.fingerprint,
+            "dev": self.dev.fingerprint,
+            "heads": list(space.heads),
+            "space": space.to_mapping(),
+            "fit": fit,
+            "search": {name: value for name, value in to_mapping(search).items() if name != "trials"},
+            "arithmetic": [self.encoder.device.type, self.encoder.precision],
+            "states": {"source": self.feed.source, "dtype": self.feed.dtype} | to_mapping(reading),
+        }
+
+
+def check_space(space: Space, fit: FitConfig) -> None:
+    """Refuse values no optimiser takes before anything is trained."""
+    for candidate in space.corners():
+        try:
+            fit.optim(parse_head(candidate.head), fit.seeds[0])
+        except ConfigError as error:
+            raise ConfigError(f"head {candidate.head!r}: {error}") from error
+
+
+def best_of(trials: Sequence[Mapping[str, Any]]) -> int | None:
+    """The number of the best trial that was trained to its end; of equals the first."""
+    done = [trial for trial in trials if trial["status"] == "done"]
+    return max(done, key=lambda trial: (trial["score"], -trial["number"]))["number"] if done else None
+
+
+# ---- trials
+
+
+def run_trials(work: SweepWork, space: Space, search: SearchConfig) -> dict[str, Any]:
+    """Run trials until there are as many as were asked for; what other processes are at is left to them."""
+    study = SharedStudy(
+        work.folder,
+        space,
+        search,
+        key=work.key(space, search),
+        seed=work.fit.seed,
+        epochs=work.fit.epochs,
+        overwrite=work.overwrite,
+    )
+    feed = _feed_of_all(work, study, search)
+    while True:
+        with study.take() as trial:
+            if trial is None:
+                break
+            _run_trial(work, study, trial, feed)
+        _tidy(work, study)
+    _tidy(work, study)
+    return _write(work, space, study.trials(), "trials", to_mapping(search))
+
+
+def _feed_of_all(work: SweepWork, study: SharedStudy, search: SearchConfig) -> FeedConfig:
+    """Where the states of every trial come from: chosen once, as they are read in all trials.
+
+    A copy in memory would be made anew for each trial, so `auto` does not consider one.
+    """
+    train = work.train
+    feed = train.feed(work.feed)
+    if feed.source != "auto":
+        return feed
+    possible = dataclasses.replace(feed, memory_gb=0.0)
+    if work.train.task.kind != "span" and all(head_class(parse_head(head).name).cls_only for head in study.space.heads):
+        possible = dataclasses.replace(possible, positions="cls")  # as the fits will do
+    chosen = study.choose(
+        "states",
+        lambda: choose_source(
+            work.encoder,
+            train.windows,
+            possible,
+            label="states of train",
+            passes=work.fit.epochs * search.trials,
+            origin=train.origin,
+            store=train.store,
+        ),
+    )
+    return dataclasses.replace(feed, source=chosen)
+
+
+def _run_trial(work: SweepWork, study: SharedStudy, trial: Trial, feed: FeedConfig) -> None:
+    """Fit one candidate, tell its scores epoch by epoch, and close the trial."""
+    candidate = trial.candidate
+    folder = study.place(trial.number)
+    told: dict[str, float] = {}
+
+    def on_epoch(epoch: int, scores: Mapping[str, float]) -> bool:
+        told.update({name: score for name, score in scores.items() if math.isfinite(score)})
+        return trial.report(epoch, fmean(told.values())) if told else False
+
+    outcome: dict[str, Any] = {
+        "status": "diverged",
+        "head": candidate.head,
+        "values": candidate.values,
+        "folder": str(folder.relative_to(work.folder)),
+    }
+    try:
+        stage = work.fitted(
+            [candidate.head],
+            folder,
+            batch_size=candidate.batch_size,
+            feed=feed,
+            on_epoch=on_epoch,
+            overwrite=True,  # the folder is the study's own, and what stands in it is a trial of another one
+        )
+    except TrainingError:
+        trial.end(outcome, score=None)
+    except torch.OutOfMemoryError:
+        # Its values are to blame: without a word it would be tried again for ever.
+        trial.end(outcome | {"status": "out of memory"}, score=None)
+    except ConfigError:
+        trial.fail()
+        raise
+    else:
+        found = _row(candidate, list(stage.results["heads"]), stage.results, folder)
+        if not stage.results["dropped"]:
+            outcome |= found | {"status": "pruned" if trial.pruned else "done", "seconds": stage.seconds}
+        trial.end(outcome, score=outcome.get("score"))
+    _tell(trial.number, outcome)
+
+
+def _tell(number: int, outcome: Mapping[str, Any]) -> None:
+    score = outcome.get("score")
+    shown = "" if score is None else f" {score:.4g}"
+    logger.info("trial %d: %s, %s%s", number, outcome["head"], outcome["status"], shown)
+
+
+def _tidy(work: SweepWork, study: SharedStudy) -> None:
+    """Delete the heads of all ended trials but the best; a trial that was passed never comes first again."""
+    if work.keep_heads:
+        return
+    rows = study.trials()
+    best = best_of(rows)
+    for row in rows:
+        if row["status"] not in ("running", "failed") and row["number"] != best:
+            for head in study.place(row["number"]).glob("*.seed*"):
+                remove(head)
+
+
+# ---- the grid
+
+
+def run_grid(work: SweepWork, space: Space, parallel: Parallel = ALONE) -> dict[str, Any]:
+    """Fit every combination in one pass over the states."""
+    candidates = space.grid()
+    logger.info("a grid of %d heads, with %d seeds each", len(candidates), len(work.fit.seeds))
+    folder = work.folder / "grid"
+    heads = [candidate.head for candidate in candidates]
+    stage = work.fitted(heads, folder, feed=work.feed, overwrite=work.overwrite, parallel=parallel)
+    rows = []
+    for number, candidate in enumerate(candidates):
+        label = parse_head(candidate.head).label
+        names = [f"{label}.seed{seed}" for seed in work.fit.seeds]
+        row: dict[str, Any] = {"number": number, "values": candidate.values, "head": candidate.head}
+        row |= {"status": "diverged", "score": None, "history": [], "epochs": 0, "folder": "grid"}
+        if not set(names) & set(stage.results["dropped"]):
+            row |= {"status": "done"} | _row(candidate, names, stage.results, folder)
+        rows.append(row)
+    return parallel.on_main(lambda: _write(work, space, rows, "grid", None))
+
+
+# ---- results
+
+
+def _row(
+    candidate: Candidate, names: Sequence[str], results: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
+    """What the seeds of one candidate scored."""
+    members = [results["heads"][name] for name in names if name in results["heads"]]
+    curves = [[epoch["score"] for epoch in member["history"] if "score" in epoch] for member in members]
+    scores = [max(curve) for curve in curves if curve]
+    longest = max((len(curve) for curve in curves), default=0)
+    history = [fmean(curve[i] for curve in curves if i < len(curve)) for i in range(longest)]
+    return {
+        "score": fmean(scores) if scores else None,
+        "scores": scores,
+        "history": history,
+        "epochs": longest,
+        "seconds": sum(member["seconds"] for member in members),
+        "parameters": read_head_config(folder / names[0])["parameters"],
+    }
+
+
+def _write(
+    work: SweepWork, space: Space, rows: list[dict[str, Any]], mode: str, search: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Put the results together and at OUT/sweep.json."""
+    fit = to_mapping(work.fit) | {"keep": "best"}
+    del fit["heads"]
+    task = work.train.task
+    results = {
+        "schema": SCHEMA,
+        "bertvision": __version__,
+        "mode": mode,
+        "task": task.kind,
+        "metric": task.metric,
+        "percent": task.kind == "span",
+        "encoder": {"name": work.about["name"], "fingerprint": work.encoder.fingerprint},
+        "train": work.train.describe(),
+        "dev": work.dev.describe(),
+        "heads": list(space.heads),
+        "space": space.to_mapping(),
+        "fit": fit,
+        "search": search,
+        "trials": rows,
+        "best": best_of(rows),
+    }
+    write_json(work.folder / RESULTS, results)
+    return results
