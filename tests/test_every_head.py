@@ -116,6 +116,22 @@ def test_pads_do_not_leak(text: str) -> None:
     assert bool(found[1].isfinite().all())
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("text", SPECS)
+def test_a_head_reads_what_it_says(text: str) -> None:
+    """`cls_only` and `last_only` decide which states are kept at all."""
+    head = shaken(text)
+    batch = batch_of(head)
+    found = run_head(head, batch)
+    same = []
+    for kept in (np.s_[:, :, 0], np.s_[-1]):
+        states = batch.states * 2 + 1
+        states[kept] = batch.states[kept]
+        same.append(torch.equal(run_head(head, changed(batch, states, batch.pooled)), found))
+    assert same[0] == head.cls_only
+    assert same[1] or not head.last_only
+
+
 @pytest.mark.parametrize("text", SPECS)
 def test_every_parameter_is_trained(text: str) -> None:
     head = shaken(text).train()

@@ -37,6 +37,8 @@ SMALL_SPECS = [
     "minbert:blocks=1,vectors=2",
     "attention_pooler:size=3",
     "attention_pooler:size=3,queries=2,over=layers+tokens",
+    "mean_pooler",
+    "mean_pooler:last",
 ]
 
 
@@ -208,6 +210,9 @@ def reference(head: Any, window: list[list[Vector]], real: int, pooled: Vector |
             return dense(flat, head.project)
         case "minbert.v1":
             return stacked(head, one)
+        case "mean_pooler.v1":
+            means = [weighted([1 / real] * real, layer[:real]) for layer in window]
+            return dense(means[-1] if config.last else mixed(head, means), head.project)
         case "attention_pooler.v1":
             if config.over == "tokens":
                 layers = [[mixed(head, [layer[t] for layer in window]) for t in range(real)]]
@@ -387,15 +392,20 @@ def test_stacked_heads_are_the_heads(text: str) -> None:
     torch.testing.assert_close(stacked_logits, alone)
 
 
-@pytest.mark.parametrize("text", ["tenney_small", "adapter_pooler:size=3", "attention_pooler"])
+@pytest.mark.parametrize("text", ["tenney_small", "adapter_pooler:size=3", "attention_pooler", "mean_pooler"])
 def test_layer_weights_are_shares(text: str) -> None:
     head = shaken(text)
     assert head.layer_weights() == pytest.approx(head.mix.w.softmax(0).tolist())
-    assert len(head.layer_weights()) == (4 if text == "attention_pooler" else 5)
+    assert len(head.layer_weights()) == (4 if text in ("attention_pooler", "mean_pooler") else 5)
 
 
 def test_heads_without_a_mix_have_no_layer_weights() -> None:
-    for text in ("adapter_pooler:pooling=average", "attention_pooler:over=layers+tokens", "cls_linear"):
+    for text in (
+        "adapter_pooler:pooling=average",
+        "attention_pooler:over=layers+tokens",
+        "cls_linear",
+        "mean_pooler:last",
+    ):
         assert shaken(text).layer_weights() is None
 
 

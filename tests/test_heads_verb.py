@@ -21,7 +21,7 @@ from bertvision.cli.heads import bert_parameters
 from bertvision.errors import ArtifactError, ConfigError
 from bertvision.heads import Geometry, base, cost, head_names, load_head, parse_head, save_head
 from bertvision.heads.base import head_class
-from bertvision.heads.catalogue import CATALOGUE, SETS, expand, find_row
+from bertvision.heads.catalogue import CATALOGUE, LABEL_SETS, SETS, expand, find_row, for_windows, sets_of
 from bertvision.heads.spec import TrainOverrides
 from bertvision.report import words
 from bertvision.train.fit import FitConfig
@@ -178,6 +178,45 @@ def test_sets() -> None:
     assert {parse_head(head).name for head in SETS["controls"]} == {"last_state.v1", "last_state_mlp.v1"}
 
 
+def test_sets_of_label_and_score_tasks() -> None:
+    rows = [row for row in CATALOGUE if row.task == "label"]
+    assert {row.head for row in rows} - set(LABEL_SETS["all"]) == {"minbert:vectors=2"}
+    assert len(LABEL_SETS["papers"]) == 8
+    for task in ("label", "score"):
+        for name, heads in LABEL_SETS.items():
+            found = list(expand([name, "cls_mlp:width=2"], task))
+            assert found == [*((head, True) for head in heads), ("cls_mlp:width=2", False)]
+            for head in heads:
+                built = parse_head(head).build(Geometry(3, 8, 1, task), seed=0)
+                assert built.windows == 1, "one fit reads all heads of a set through the same windows"
+    assert set(LABEL_SETS) <= set(SETS)
+    assert list(expand(["default"])) == [(head, True) for head in SETS["default"]]
+    assert sets_of("triplet") == {}
+
+
+def test_the_default_sets_are_what_a_fit_takes() -> None:
+    own = zoo_members(FitConfig())
+    assert zoo_members(FitConfig(heads=("default",))) == own
+    assert len(own) == 5
+
+
+def test_distances_can_be_had_for_triplets_alone() -> None:
+    assert "triplet.v1" not in head_names()
+    assert list(expand(["triplet:negatives=3"], "triplet")) == [("triplet:negatives=3", False)]
+    for task in ("span", "label", "score"):
+        with pytest.raises(ConfigError, match=f"for triplet pre-training, not for a {task} task"):
+            list(expand(["triplet.v1"], task))
+    with pytest.raises(ConfigError, match="default is a set of span heads"):
+        list(expand(["default"], "triplet"))
+
+
+def test_a_head_of_a_window_length_takes_that_of_the_windows() -> None:
+    assert for_windows("ap_glue", 77) == "ap_glue:tokens=77"
+    assert for_windows("ap_glue:size=4", 77) == "ap_glue:size=4,tokens=77"
+    assert for_windows("ap_glue:tokens=5", 77) == "ap_glue:tokens=5"
+    assert for_windows("cls_linear", 77) == "cls_linear"
+
+
 def test_a_fit_takes_sets_beside_heads() -> None:
     members = zoo_members(FitConfig(heads=("papers", "ladder:size=8", "controls"), seeds=(0, 1)))
     assert len(members) == (20 + 1 + 4) * 2
@@ -248,6 +287,8 @@ def test_heads_are_told_once_each_and_sets_in_full() -> None:
     assert len(rows("papers", "pooling+adapters")) == 21
     assert {row["task"] for row in rows("--task", "label")} == {"label"}
     assert {row["task"] for row in rows("--task", "span")} == {"span"}
+    heads = [row["head"] for row in rows("default", "--task", "label", "--tokens", "99")]
+    assert heads == [for_windows(head, 99) for head in LABEL_SETS["default"]]
     [row] = rows("adapter:size=3")
     assert (row["seed"], row["origin"], row["published_percent"]) == ("", "", None)
     assert row["label"] == "adapter-3"
@@ -261,7 +302,12 @@ def test_heads_are_told_once_each_and_sets_in_full() -> None:
         ("paper", "there is no head 'paper': did you mean papers"),
         ("papers:skip", "papers is a set of heads and takes no options"),
         ("tenney_small --task span", "is a head for label and score tasks, not for span"),
-        ("papers --task label", "is a head for span tasks, not for label"),
+        ("adapter --task label", "is a head for span tasks, not for label"),
+        (
+            "beyond --task label",
+            "beyond is a set of span heads: for a label task use all, papers, controls, default",
+        ),
+        ("triplet", "triplet gives distances between texts and has nothing to fit"),
         ("--layers 0", "--layers must be at least 1, not 0"),
         ("--hidden -5", "--hidden must be at least 1"),
         ("--tokens 0", "--tokens must be at least 1"),

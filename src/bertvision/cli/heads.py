@@ -11,7 +11,6 @@ from bertvision.cli.flags import OptionalInt
 
 if TYPE_CHECKING:
     from bertvision.heads.base import Geometry
-    from bertvision.heads.spec import HeadSpec
 
 __all__ = ["ARGS", "HeadsArgs", "bert_parameters", "main"]
 
@@ -21,8 +20,8 @@ class HeadsArgs:
     """Structure, parameters and FLOPs of heads, for an encoder of any size."""
 
     heads: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[HEAD ...]")] = ()
-    """Heads such as adapter:size=64,skip, or sets of them (papers, pooling+adapters, controls, beyond, all);
-    none = every head in the size of its paper."""
+    """Heads such as adapter:size=64,skip, or sets of them (default, papers, pooling+adapters, controls, beyond, all;
+    with --task label default, papers, controls, all); none = every head in the size of its paper."""
     layers: int = 24
     """Layers of the encoder; heads read one state more, the embedding output."""
     hidden: int = 1024
@@ -30,7 +29,7 @@ class HeadsArgs:
     tokens: int = 386
     """Tokens of a window."""
     task: Literal["span", "label", "all"] = "all"
-    """Heads for spans, for labels, or both."""
+    """Heads for spans, for labels (and scores), or both; a set is of span heads unless it is label."""
     pooler: bool = True
     """Label heads read the pooler's vector as one more channel."""
     encoder_parameters: OptionalInt = None
@@ -66,7 +65,8 @@ def main(args: HeadsArgs) -> None:
         "label": Geometry(args.layers + 1, args.hidden, task="label", pooled=args.pooler),
     }
     if args.heads:
-        texts = list(dict.fromkeys(text for text, _ in expand(args.heads)))
+        sets = "label" if args.task == "label" else "span"
+        texts = list(dict.fromkeys(text for text, _ in expand(args.heads, sets)))
     else:
         texts = [row.head for row in CATALOGUE if args.task in (row.task, "all")]
     encoder = args.encoder_parameters or bert_parameters(args.layers, args.hidden)
@@ -87,7 +87,7 @@ def main(args: HeadsArgs) -> None:
 def _row(text: str, shapes: "dict[str, Geometry]", args: HeadsArgs, encoder: int) -> dict[str, Any]:
     """Everything there is to say about one head."""
     from bertvision.heads.base import check_task, head_class
-    from bertvision.heads.catalogue import find_row
+    from bertvision.heads.catalogue import find_row, for_windows
     from bertvision.heads.cost import cost
     from bertvision.heads.spec import parse_head
 
@@ -95,7 +95,8 @@ def _row(text: str, shapes: "dict[str, Geometry]", args: HeadsArgs, encoder: int
     cls, known = head_class(spec.name), find_row(spec)
     task = args.task if args.task != "all" else "span" if "span" in cls.tasks else "label"
     check_task(cls, task)
-    text, spec = _for_windows(text, spec, args.tokens)
+    text = for_windows(text, args.tokens)
+    spec = parse_head(text)
     price = cost(spec, shapes[task], tokens=args.tokens)
     counted = known.counted if known else "trainable"
     compared = price.total if counted == "total" else price.parameters
@@ -115,16 +116,6 @@ def _row(text: str, shapes: "dict[str, Geometry]", args: HeadsArgs, encoder: int
         "published_percent": known.published if known else None,
         "flops_per_token": price.flops_per_token,
     }
-
-
-def _for_windows(text: str, spec: "HeadSpec", tokens: int) -> "tuple[str, HeadSpec]":
-    """A head that is built for windows of a certain length (ap_glue) follows --tokens unless it says its own."""
-    from bertvision.heads.spec import parse_head
-
-    if not hasattr(spec.config, "tokens") or "tokens=" in text:
-        return text, spec
-    text += f"{',' if ':' in text else ':'}tokens={tokens}"
-    return text, parse_head(text)
 
 
 def _table(rows: list[dict[str, Any]], width: int) -> list[str]:

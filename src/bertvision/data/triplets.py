@@ -103,6 +103,9 @@ def mine_triplets(sets: Mapping[TripletSet, TextData], *, seed: int) -> TripletD
             f"triplets are made of the sets {', '.join(known)}, not of {', '.join(sets) or 'none'}"
         )
     names: tuple[TripletSet, ...] = tuple(name for name in known if name in sets)
+    for name in names:
+        if len(sets[name]) == 0:
+            raise DataError(f"{sets[name].name}: there are no examples to make triplets of")
     number: dict[str, int] = {}  # text -> its number, over all sets
     mined = [_MINERS[name](sets[name], number) for name in names]
     rows = [
@@ -133,7 +136,9 @@ def _rows(
     for i, other in enumerate(mined):
         if i != own:
             if len(other.every) <= rows.shape[1]:
-                raise DataError(f"a set with only {len(other.every)} texts is too small for triplets")
+                raise DataError(
+                    f"a set with only {len(other.every)} texts is too small for triplets: leave it out"
+                )
             rows = _with_one(rows, other.every, rng)
     return rows
 

@@ -31,6 +31,7 @@ __all__ = [
     "Origin",
     "expand",
     "find_row",
+    "for_windows",
     "head_names",
     "sets_of",
 ]
@@ -219,6 +220,14 @@ def _check_name(text: str, task: Task) -> None:
             f"{name} gives distances between texts and has nothing to fit: it is for triplet pre-training, "
             f"not for a {task} task"
         )
+
+
+def for_windows(text: str, tokens: int) -> str:
+    """The text of a head that is built for windows of a certain length (ap_glue), with this length unless it says its
+    own; any other text as it is."""
+    if not hasattr(parse_head(text).config, "tokens") or "tokens=" in text:
+        return text
+    return f"{text}{',' if ':' in text else ':'}tokens={tokens}"
 
 
 def find_row(spec: HeadSpec) -> CatalogueRow | None:

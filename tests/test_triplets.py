@@ -1,0 +1,396 @@
+"""Triplets: what is mined, checked row by row against the labels; the two losses; distances of a real encoder."""
+
+import json
+import math
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from bertvision.data.texts import TextData, TextExample
+from bertvision.data.triplets import TripletData, TripletSet, mine_triplets, triplet_windows
+from bertvision.data.windows import WindowConfig
+from bertvision.errors import ConfigError, DataError
+from bertvision.heads import Geometry, cost, load_head, parse_head, save_head
+from bertvision.tasks.triplet import triplet_loss, triplet_metrics
+
+RNG = np.random.default_rng(0)
+
+
+def sst(count: int = 60) -> TextData:
+    labels = RNG.integers(0, 5, count).tolist()
+    examples = [TextExample(f"s{i}", f"film {i} is fine", None, label) for i, label in enumerate(labels)]
+    return TextData(examples, "label", tuple("01234"))
+
+
+def sts(count: int = 40) -> TextData:
+    scores = [0, 1.2, 2, 2.4, 2.999, 3, 4.1, 5]
+    pairs = [
+        TextExample(f"p{i}", f"a man number {i}", f"a woman number {i}", scores[i % 8]) for i in range(count)
+    ]
+    # A sentence that is told both halves, and one that comes twice with the same.
+    pairs += [
+        TextExample("x", "a man number 0", "a dog", 4.5),
+        TextExample("y", "a man number 5", "a cat", 3.5),
+    ]
+    return TextData(pairs, "score", metric="pearson")
+
+
+def quora(count: int = 40) -> TextData:
+    pairs = [
+        TextExample(f"q{i}", f"what is {i}", f"tell me what {i} is", int(i % 4 == 0)) for i in range(count)
+    ]
+    # Paraphrases through others: "what is 0" - "explain 0" - "describe 0", which also stands in a negative pair.
+    pairs += [
+        TextExample("c1", "explain 0", "what is 0", 1),
+        TextExample("c2", "explain 0", "describe 0", 1),
+        TextExample("c3", "describe 0", "who knows", 0),
+        TextExample("same", "why", "why", 1),
+    ]
+    return TextData(pairs, "label", ("different", "duplicate"))
+
+
+ALL: dict[TripletSet, TextData] = {"sst": sst(), "sts": sts(), "quora": quora()}
+
+
+@pytest.fixture(scope="module")
+def mined() -> TripletData:
+    return mine_triplets(ALL, seed=0)
+
+
+def rows(data: TripletData, name: TripletSet) -> list[list[str]]:
+    own = data.groups[data.origin == data.sets.index(name)]
+    return [[data.texts[i] for i in row] for row in own.tolist()]
+
+
+def texts_of(data: TextData) -> set[str]:
+    return {text for e in data.examples for text in (e.first, e.second) if text is not None}
+
+
+# ---- mining
+
+
+def test_a_row_is_seven_different_texts(mined: TripletData) -> None:
+    assert mined.groups.shape == (len(mined), 7)
+    assert mined.negatives == 5
+    assert len(set(mined.texts)) == len(mined.texts)
+    assert all(len(set(row)) == 7 for row in mined.groups.tolist())
+
+
+def test_sst_is_by_label(mined: TripletData) -> None:
+    label = {e.first: e.label for e in ALL["sst"].examples}
+    found = rows(mined, "sst")
+    assert sorted(row[0] for row in found) == sorted(label), "every sentence once"
+    for anchor, positive, *negatives in found:
+        assert label[positive] == label[anchor]
+        assert all(label[text] != label[anchor] for text in negatives[:3])
+        assert negatives[3] in texts_of(ALL["sts"])
+        assert negatives[4] in texts_of(ALL["quora"])
+
+
+def test_sts_is_by_the_half_of_the_pairs_score(mined: TripletData) -> None:
+    halves: dict[str, set[str]] = defaultdict(set)
+    for e in ALL["sts"].examples:
+        assert e.second is not None
+        assert e.label is not None
+        if not 2 < e.label < 3:
+            for text in (e.first, e.second):
+                halves[text].add("low" if e.label <= 2 else "high")
+    clear = {text: next(iter(told)) for text, told in halves.items() if len(told) == 1}
+    found = rows(mined, "sts")
+    assert sorted(row[0] for row in found) == sorted(clear), "each once, none between the halves or in both"
+    assert "a man number 0" not in clear
+    for anchor, positive, *negatives in found:
+        assert clear[positive] == clear[anchor]
+        assert all(clear[text] != clear[anchor] for text in negatives[:3])
+        assert negatives[3] in texts_of(ALL["sst"])
+        assert negatives[4] in texts_of(ALL["quora"])
+
+
+def test_quora_is_by_pairs(mined: TripletData) -> None:
+    pairs = [(e.first, e.second) for e in ALL["quora"].examples if e.label == 1 and e.first != e.second]
+    far = {text for e in ALL["quora"].examples if e.label == 0 for text in (e.first, e.second)}
+    found = rows(mined, "quora")
+    assert [(row[0], row[1]) for row in found] == pairs
+    cluster = {"what is 0", "tell me what 0 is", "explain 0", "describe 0"}
+    for anchor, _, *negatives in found:
+        assert set(negatives[:3]) <= far
+        assert not (anchor in cluster and cluster & set(negatives)), "no paraphrase of a paraphrase"
+        assert negatives[3] in texts_of(ALL["sst"])
+        assert negatives[4] in texts_of(ALL["sts"])
+
+
+def test_paraphrases_of_paraphrases_would_be_drawn_otherwise() -> None:
+    """Among few questions the forbidden one would be drawn in one of these seeds."""
+    small = TextData([*quora(8).examples], "label", ("different", "duplicate"))
+    for seed in range(30):
+        for anchor, _, *negatives in rows(mine_triplets({"quora": small}, seed=seed), "quora"):
+            assert anchor not in ("what is 0", "explain 0") or "describe 0" not in negatives
+
+
+@pytest.mark.parametrize("names", [("sst",), ("sts", "quora"), ("quora", "sst")])
+def test_fewer_sets_give_fewer_negatives(names: tuple[TripletSet, ...]) -> None:
+    found = mine_triplets({name: ALL[name] for name in names}, seed=0)
+    assert found.negatives == 3 + len(names) - 1
+    assert set(found.sets) == set(names)
+    assert set(np.unique(found.origin)) == set(range(len(names)))
+
+
+def test_texts_that_two_sets_share_do_not_meet_themselves() -> None:
+    shared = [TextExample(f"s{i}", e.first, None, i % 2) for i, e in enumerate(ALL["sts"].examples)]
+    found = mine_triplets({"sst": TextData(shared, "label", ("0", "1")), "sts": ALL["sts"]}, seed=1)
+    assert all(len({found.texts[i] for i in row}) == 6 for row in found.groups.tolist())
+
+
+def test_triplets_are_a_function_of_data_and_seed(mined: TripletData) -> None:
+    turned: dict[TripletSet, TextData] = {"quora": ALL["quora"], "sts": ALL["sts"], "sst": ALL["sst"]}
+    again = mine_triplets(turned, seed=0)
+    assert np.array_equal(again.groups, mined.groups)
+    assert again.fingerprint == mined.fingerprint
+    other = mine_triplets(ALL, seed=1)
+    assert other.fingerprint != mined.fingerprint
+    assert not np.array_equal(other.groups, mined.groups)
+
+
+def test_another_process_mines_the_same() -> None:
+    """No order of a set or of hashes is in it."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_triplets import ALL, mine_triplets\n"
+        "print(mine_triplets(ALL, seed=0).fingerprint)"
+    )
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", code, str(Path(__file__).parent)],
+            capture_output=True, text=True, timeout=120, check=True, env={"PYTHONHASHSEED": seed},
+        ).stdout for seed in ("1", "2")
+    ]  # fmt: skip
+    assert done == [mine_triplets(ALL, seed=0).fingerprint + "\n"] * 2
+
+
+def test_take(mined: TripletData) -> None:
+    part = mined.take([3, 0])
+    assert len(part) == 2
+    assert np.array_equal(part.groups, mined.groups[[3, 0]])
+    assert part.fingerprint != mined.fingerprint
+    assert part.fingerprint == mined.take(np.array([3, 0])).fingerprint
+    assert part.fingerprint != mined.take([0, 3]).fingerprint
+
+
+def test_examples_without_a_label_or_a_text_are_left_out() -> None:
+    examples = [
+        *ALL["sst"].examples,
+        TextExample("n", "not told", None, None),
+        TextExample("b", " ", None, 1),
+    ]
+    found = mine_triplets({"sst": TextData(examples, "label", tuple("01234"))}, seed=0)
+    assert not {"not told", " "} & {text for row in rows(found, "sst") for text in row}
+    assert len(found) == 60
+
+
+@pytest.mark.parametrize(
+    ("sets", "told"),
+    [
+        ({}, "not of none"),
+        ({"mnli": ALL["sst"]}, "not of mnli"),
+        ({"sst": ALL["sts"]}, "the sst set of triplets is single texts"),
+        ({"sts": ALL["quora"]}, "the sts set of triplets is pairs with a score"),
+        ({"quora": ALL["sst"]}, "the quora set of triplets is pairs with two classes"),
+        ({"sst": ALL["sst"].take([0])}, "sst has too few texts"),
+        ({"sst": TextData([TextExample(str(i), str(i), None, 0) for i in range(9)], "label", ("0", "1"))}, "too few"),
+        ({"sst": ALL["sst"], "quora": quora().take([])}, "there are no examples to make triplets of"),
+        ({"sst": ALL["sst"], "quora": quora().take([0])}, "only 2 texts is too small for triplets"),
+    ],
+)  # fmt: skip
+def test_a_set_that_cannot_be_mined_is_one_sentence(sets: dict[Any, TextData], told: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=told) as caught:
+        mine_triplets(sets, seed=0)
+    assert "\n" not in str(caught.value)
+
+
+# ---- the losses
+
+
+def test_one_far_negative_satisfies_the_papers_form_and_not_the_corrected_one() -> None:
+    near, far = [0.1, 0.2, 0.1, 0.3], 20.0
+    distances = torch.tensor([[5.0, *near, far]])  # four negatives are nearer than the positive
+    assert triplet_loss(distances, form="paper").item() == 0
+    assert triplet_loss(distances, form="softmin").item() > 5
+    assert triplet_metrics(distances)["violation_rate"] == 1
+    right = torch.tensor([[5.0, *[30.0] * 5]])  # all of them are far
+    assert triplet_loss(right, form="softmin").item() == 0
+    assert triplet_metrics(right)["violation_rate"] == 0
+
+
+@pytest.mark.parametrize("margin", [0.0, 1.5])
+def test_the_losses_are_their_formulas(margin: float) -> None:
+    distances = torch.rand(50, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 6
+    for form, sign in (("paper", 1), ("softmin", -1)):
+        found = triplet_loss(distances, form=form, margin=margin)  # pyright: ignore[reportArgumentType]
+        expected = [
+            max(0.0, d - sign * math.log(sum(math.exp(sign * x) for x in others)) + margin)
+            for d, *others in distances.tolist()
+        ]
+        assert found.tolist() == pytest.approx(expected)
+        assert found.shape == (50,)
+
+
+def test_no_softmin_loss_means_no_violation() -> None:
+    distances = torch.rand(4000, 6, generator=torch.Generator().manual_seed(1)) * 12
+    free = triplet_loss(distances) == 0
+    violated = (distances[:, 1:] < distances[:, :1]).any(-1)
+    assert 0 < free.sum() < 4000
+    assert not (free & violated).any()
+    assert ((triplet_loss(distances, form="paper") == 0) & violated).any(), "the paper's form allows it"
+
+
+def test_large_distances_do_not_run_over() -> None:
+    distances = torch.tensor([[1e4, 2e4, 3e4], [3e4, 1e4, 2e4]], requires_grad=True)
+    for form in ("paper", "softmin"):
+        loss = triplet_loss(distances, form=form)
+        assert loss.isfinite().all()
+        (grad,) = torch.autograd.grad(loss.sum(), distances)
+        assert grad.isfinite().all()
+
+
+def test_gradients_push_where_they_should() -> None:
+    """The corrected form moves the nearest negative most, the paper's the farthest."""
+    distances = torch.tensor([[9.0, 1.0, 2.0, 3.0]], requires_grad=True)
+    softmin, paper = (
+        torch.autograd.grad(triplet_loss(distances, form=form).sum(), distances)[0][0].tolist()
+        for form in ("softmin", "paper")
+    )
+    assert softmin[0] == paper[0] == 1
+    assert softmin[1] < softmin[2] < softmin[3] < 0
+    assert paper[3] < paper[2] < paper[1] < 0
+
+
+def test_metrics_by_hand() -> None:
+    found = triplet_metrics(torch.tensor([[1.0, 2.0, 4.0], [3.0, 2.0, 6.0]]))
+    softmin = [-math.log(math.exp(-2) + math.exp(-4)), -math.log(math.exp(-2) + math.exp(-6))]
+    assert found == pytest.approx({
+        "positive_distance": 2.0, "negative_distance": 3.5, "violation_rate": 0.5,
+        "paper_loss": 0.0, "softmin_loss": (max(0, 1 - softmin[0]) + max(0, 3 - softmin[1])) / 2,
+    })  # fmt: skip
+
+
+def test_another_form_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--triplet-loss must be paper or softmin, not 'hard'"):
+        triplet_loss(torch.ones(1, 2), form="hard")  # pyright: ignore[reportArgumentType]
+
+
+# ---- the head
+
+GEOMETRY = Geometry(states=3, hidden=4, outputs=6, task="triplet")
+
+
+def test_the_head_gives_distances_to_the_anchor(tmp_path: Path) -> None:
+    head = parse_head("triplet").build(GEOMETRY, seed=0)
+    states = torch.randn(3, 14, 5, 4, generator=torch.Generator().manual_seed(0))
+    found = head(states, torch.ones(14, 5, dtype=torch.bool))
+    expected = [
+        [math.dist(states[-1, 7 * e, 0].tolist(), states[-1, 7 * e + k, 0].tolist()) for k in range(1, 7)]
+        for e in range(2)
+    ]
+    torch.testing.assert_close(found, torch.tensor(expected))
+    assert head.windows == 7
+    assert (head.num_parameters, cost(head, GEOMETRY).parameters) == (0, 0)
+    assert head.cls_only
+    assert head.last_only
+    half = head(states.bfloat16(), torch.ones(14, 5, dtype=torch.bool))
+    assert half.dtype == torch.float32
+    save_head(head, tmp_path, about={})
+    assert load_head(tmp_path)[0].windows == 7
+    assert parse_head("triplet:negatives=3").build(GEOMETRY, seed=0)(states[:, :10], None).shape == (2, 4)
+    with pytest.raises(ConfigError, match="negatives of triplet must be at least 1"):
+        parse_head("triplet:negatives=0")
+
+
+def test_equal_texts_have_a_distance_of_zero_and_no_wild_gradient() -> None:
+    head = parse_head("triplet").build(GEOMETRY, seed=0)
+    states = torch.ones(1, 7, 2, 4, requires_grad=True)
+    distances = head(states, None)
+    assert distances.tolist() == [[0.0] * 6]
+    triplet_loss(distances, margin=1.0).sum().backward()
+    assert states.grad is not None
+    assert bool(states.grad.isfinite().all())
+
+
+# ---- windows, and an encoder that learns
+
+
+def test_windows_stand_in_the_order_of_the_rows(mined: TripletData, tiny_bert: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    part = mined.take([0, len(mined) - 1, 0])
+    windows = triplet_windows(part, tokenizer, WindowConfig(max_seq_length=32, doc_stride=8))
+    assert len(windows) == 21
+    assert windows.labels.tolist() == [[0]] * 21
+    assert windows.example.tolist() == [0] * 7 + [1] * 7 + [2] * 7
+    for w, text in enumerate(part.texts[i] for row in part.groups.tolist() for i in row):
+        begin, end = windows.offsets[w : w + 2]
+        assert windows.ids[begin:end].tolist() == tokenizer(text)["input_ids"]
+
+
+def test_a_long_text_is_read_through_its_first_window(
+    tiny_bert: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    texts = ["a b c d e f g h i j k l m n o p q r s t", *(f"n {i}" for i in range(6))]
+    data = TripletData(texts, np.arange(7)[None], np.zeros(1, np.int64), ("sst",))
+    windows = triplet_windows(data, tokenizer, WindowConfig(max_seq_length=12, doc_stride=4))
+    assert len(windows) == 7
+    assert windows.lengths[0] == 12
+    assert "1 of 7 texts of the triplets are longer than 12 tokens" in caplog.text
+
+
+def test_the_corrected_loss_teaches_an_encoder_what_the_papers_form_does_not() -> None:
+    """Free vectors stand for the encoder: in each row the negatives begin nearer than the positive, but one."""
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(1, 7 * 20, 1, 4, generator=generator)
+    start[:, 1::7] += 4  # positives lie away from their anchors
+    start[:, 6::7] += 40  # and one negative lies very far
+    head = parse_head("triplet").build(GEOMETRY, seed=0)
+    rates = {}
+    for form in ("paper", "softmin"):
+        states = start.clone().requires_grad_()
+        optimizer = torch.optim.Adam([states], lr=0.1)
+        for _ in range(150):
+            optimizer.zero_grad()
+            triplet_loss(head(states, None), form=form).mean().backward()
+            optimizer.step()
+        rates[form] = triplet_metrics(head(states, None))["violation_rate"]
+    assert rates["paper"] == triplet_metrics(head(start, None))["violation_rate"] > 0.9
+    assert rates["softmin"] == 0
+
+
+def test_the_real_sets(shared_data: Path) -> None:
+    from bertvision.data.load import load_data
+
+    folder = shared_data / "cs224n"
+    files: dict[TripletSet, str] = {
+        "sst": "ids-sst-train.csv",
+        "sts": "sts-train.csv",
+        "quora": "quora-train-small.csv",
+    }
+    sets: dict[TripletSet, TextData] = {}
+    for name, file in files.items():
+        loaded = load_data(f"cs224n:{name}:{folder / file}")
+        assert isinstance(loaded, TextData)
+        sets[name] = loaded
+    found = mine_triplets(sets, seed=0)
+    duplicates = sum(e.label == 1 and e.first != e.second for e in sets["quora"].examples)
+    told = [(text, e.label) for e in sets["sts"].examples for text in (e.first, e.second)]
+    low = {text for text, score in told if score is not None and score <= 2}
+    high = {text for text, score in told if score is not None and score >= 3}
+    assert np.bincount(found.origin).tolist() == [
+        len({e.first for e in sets["sst"].examples}), len(low ^ high), duplicates,
+    ]  # fmt: skip
+    assert len(low ^ high) > 9_400, "of 12,080"
+    assert all(len(set(row)) == 7 for row in found.groups.tolist())
+    json.dumps(found.texts)  # all are texts
