@@ -19,7 +19,7 @@ from typing import Any
 
 from bertvision.report import figures, words
 
-__all__ = ["heat_map", "heat_maps", "scored", "shares", "short_score"]
+__all__ = ["heat_map", "heat_maps", "metric_name", "names", "scored", "shares", "short_score"]
 
 _FEW = 8
 """So many different values have a column each."""
@@ -48,6 +48,12 @@ def short_score(sweep: Mapping[str, Any], value: Any) -> str:
     if sweep["percent"] or words.finite(value) is None:
         return words.score(value)
     return f"{value:.3f}".replace("-", "\u2212")
+
+
+def metric_name(sweep: Mapping[str, Any]) -> str:
+    """The metric in words."""
+    name = str(sweep["metric"])
+    return {"f1": "F1", "mcc": "MCC"}.get(name, name)
 
 
 def names(sweep: Mapping[str, Any]) -> list[str]:
@@ -142,7 +148,7 @@ def heat_map(sweep: Mapping[str, Any], across: str, up: str) -> str | None:
             side.set_visible(False)
         axes.set_xlabel(across)
         axes.set_ylabel(up)
-        return figures._svg(figure, f"Best {sweep['metric']} on dev by {across} and {up}")
+        return figures._svg(figure, f"Best {metric_name(sweep)} on dev by {across} and {up}")
 
 
 # ---- columns

@@ -1,10 +1,12 @@
 """The other figures of a sweep: scores in the order of the trials, and against each varied value."""
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertvision.report import figures
-from bertvision.report.heatmap import scored, shares
+from bertvision.report import figures, words
+from bertvision.report.heatmap import metric_name, scored, shares
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,13 +19,10 @@ def score_by_trial(sweep: Mapping[str, Any]) -> str | None:
     trials = scored(sweep)
     if len(trials) < 2 or sweep["mode"] == "grid":
         return None
-    best: list[float] = []
-    for trial in trials:
-        ended = trial["score"] if trial["status"] == "done" else None
-        known = [*best[-1:], *([] if ended is None else [ended])]
-        best.append(max(known) if known else float("nan"))
+    ended = [t["score"] if t["status"] == "done" else -math.inf for t in trials]
+    best = [score if score > -math.inf else math.nan for score in itertools.accumulate(ended, max)]
     with figures._style():
-        figure = figures._figure(2.6)
+        figure = figures._figure(2.6, figures.NARROW)
         axes = figure.subplots()
         axes.step(
             [trial["number"] for trial in trials],
@@ -36,8 +35,10 @@ def score_by_trial(sweep: Mapping[str, Any]) -> str | None:
         _dots(axes, [trial["number"] for trial in trials], trials)
         axes.locator_params(axis="x", integer=True)
         axes.set_xlabel("trial")
-        axes.set_ylabel(f"{sweep['metric']} on dev")
-        figure.legend(loc="outside lower center", ncols=3, handletextpad=0.4)
+        axes.set_ylabel(f"{metric_name(sweep)} on dev")
+        figure.legend(
+            loc="outside lower center", ncols=3, handletextpad=0.3, handlelength=1.2, columnspacing=0.8
+        )
         return figures._svg(figure, f"Scores of {len(trials)} trials in their order")
 
 
@@ -46,7 +47,7 @@ def score_by_value(sweep: Mapping[str, Any], most: int = 6) -> list[tuple[str, f
     found = []
     for name, share in shares(sweep).items():
         about = sweep["space"].get(name, {})
-        trials = [trial for trial in scored(sweep) if isinstance(trial["values"].get(name), int | float)]
+        trials = [trial for trial in scored(sweep) if words.finite(trial["values"].get(name)) is not None]
         if len({trial["values"][name] for trial in trials}) < 2:
             continue
         with figures._style():
@@ -54,10 +55,11 @@ def score_by_value(sweep: Mapping[str, Any], most: int = 6) -> list[tuple[str, f
             axes = figure.subplots()
             if about.get("log"):
                 axes.set_xscale("log")
+                axes.xaxis.set_major_formatter(lambda value, _: words.plain(value))
                 axes.xaxis.set_minor_formatter(lambda _value, _: "")
             _dots(axes, [trial["values"][name] for trial in trials], trials)
             axes.set_xlabel(name)
-            axes.set_ylabel(f"{sweep['metric']} on dev")
+            axes.set_ylabel(f"{metric_name(sweep)} on dev")
             svg = figures._svg(figure, f"Scores of {len(trials)} trials against {name}")
         found.append((name, share, svg))
     return found[:most]

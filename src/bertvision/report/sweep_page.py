@@ -7,7 +7,7 @@ from typing import Any
 
 from bertvision.artifacts import write_text
 from bertvision.report import words
-from bertvision.report.heatmap import heat_maps, names, scored, shares, short_score
+from bertvision.report.heatmap import heat_maps, metric_name, names, scored, shares, short_score
 from bertvision.report.html import Drawing, Fact
 from bertvision.report.sweep_figures import score_by_trial, score_by_value
 
@@ -40,6 +40,7 @@ def render_sweep(sweep: Mapping[str, Any]) -> str:
         facts=_facts(sweep, best),
         maps=[_map(sweep, *found) for found in heat_maps(sweep)],
         curves=_curves(sweep),
+        metric=metric_name(sweep),
         names=names(sweep),
         rows=_rows(sweep),
         run=_run(sweep),
@@ -50,17 +51,12 @@ def _unit(sweep: Mapping[str, Any]) -> str:
     return "heads" if sweep["mode"] == "grid" else "trials"
 
 
-def _metric(sweep: Mapping[str, Any]) -> str:
-    name = str(sweep["metric"])
-    return {"f1": "F1", "mcc": "MCC"}.get(name, name)
-
-
 def _headline(sweep: Mapping[str, Any], best: Mapping[str, Any] | None) -> str:
     count = len(sweep["trials"])
     if best is None:
         return f"None of {count} {_unit(sweep)} was trained to its end."
     score = short_score(sweep, best["score"])
-    return f"{best['head']} scores {score} {_metric(sweep)} on dev, the best of {count} {_unit(sweep)}."
+    return f"The best of {count} {_unit(sweep)} scores {score} {metric_name(sweep)} on dev: {best['head']}."
 
 
 def _sentences(sweep: Mapping[str, Any]) -> list[str]:
@@ -91,7 +87,9 @@ def _facts(sweep: Mapping[str, Any], best: Mapping[str, Any] | None) -> list[Fac
         spread = (
             f"seeds {', '.join(short_score(sweep, s) for s in seeds)}" if len(seeds) > 1 else best["head"]
         )
-        facts.append(Fact(f"{_metric(sweep)} on dev, the best", short_score(sweep, best["score"]), spread))
+        facts.append(
+            Fact(f"{metric_name(sweep)} on dev, the best", short_score(sweep, best["score"]), spread)
+        )
         facts.append(
             Fact("parameters of the best", words.count(best.get("parameters")), f"trial {best['number']}")
         )
