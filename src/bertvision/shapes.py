@@ -7,16 +7,16 @@ jaxtyping is a development dependency: tests check the shapes at run time with i
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float, Int, Num
 else:
     try:
-        from jaxtyping import Bool, Float, Int
+        from jaxtyping import Bool, Float, Int, Num
     except ImportError:
 
         class _Unchecked:
             def __class_getitem__(cls, item):
                 return item[0]
 
-        Bool = Float = Int = _Unchecked
+        Bool = Float = Int = Num = _Unchecked
 
-__all__ = ["Bool", "Float", "Int"]
+__all__ = ["Bool", "Float", "Int", "Num"]

@@ -34,6 +34,7 @@ from bertvision.encoder.load import (
 )
 from bertvision.encoder.lora import LORA_SCALE, merge_lora
 from bertvision.encoder.policy import Policy, apply_policy
+from bertvision.encoder.stack import pooled_by, pooler_of
 from bertvision.errors import ConfigError, EncoderError, OutputError
 from bertvision.shapes import Bool, Float, Int
 
@@ -146,6 +147,7 @@ class Encoder:
         self._delta: Delta | None = None  # None: the weights stand for themselves
         self._fingerprint: str | None = None
         self._frozen: CapturedForward | None = None
+        self._frozen_model: Any = None
         accepts = inspect.signature(model.forward).parameters
         has_types = (getattr(model.config, "type_vocab_size", 0) or 0) > 1
         self.passes_types = has_types and "token_type_ids" in accepts
@@ -226,7 +228,7 @@ class Encoder:
 
     def changed(self) -> None:
         """Say that the weights were trained: the fingerprint and the frozen copy are made anew."""
-        self._fingerprint = self._frozen = None
+        self._fingerprint = self._frozen = self._frozen_model = None
         if self._delta is not None and self._delta.merged is not None:
             self._delta = None  # its matrices are no longer the whole difference
 
@@ -247,7 +249,7 @@ class Encoder:
         self.policy = policy
         if not apart and self._delta is None:
             return
-        self._delta = self._fingerprint = self._frozen = None
+        self._delta = self._fingerprint = self._frozen = self._frozen_model = None
         if apart:
             names = tuple(name for name, p in self.model.named_parameters() if p.requires_grad)
             scale = LORA_SCALE if policy.rule == "lora" else None
@@ -275,7 +277,7 @@ class Encoder:
         """A frozen copy that shares nothing with this encoder, which is neither moved nor touched."""
         twin = copy.copy(self)
         twin.model = self._merged_copy().to(self.device).eval().requires_grad_(False)
-        twin._fingerprint = twin._frozen = None
+        twin._fingerprint = twin._frozen = twin._frozen_model = None
         if self._delta is not None and self._delta.scale is not None:
             tensors = self._delta.tensors(self.model)
             twin._delta = replace(self._delta, merged={n: t.detach().clone() for n, t in tensors.items()})
@@ -311,13 +313,32 @@ class Encoder:
         if self.state_dtype == torch.float32:
             with self.autocast():
                 return self._forward(self.model.eval(), batch)
+        model = self._frozen_copy()
         if self._frozen is None:
-            # Weights that do not change are cast once instead of in every call.
-            model = in_bf16(self._merged_copy()).to(self.device).eval().requires_grad_(False)
             self._frozen = CapturedForward(lambda tokens: self._forward(model, tokens))
+        return self._frozen(batch)
+
+    def _frozen_copy(self) -> Any:
+        """Weights that do not change, cast to bf16 once instead of in every call."""
+        if self._frozen_model is None:
+            model = in_bf16(self._merged_copy()).to(self.device).eval().requires_grad_(False)
+            self._frozen_model = model
             if self._parks:
                 self.model.to("cpu")  # until somebody trains it
-        return self._frozen(batch)
+        return self._frozen_model
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether it makes one vector of a window; one that its checkpoint does not hold is not loaded."""
+        return pooler_of(self.model) is not None
+
+    @torch.no_grad()
+    def pooled(self, last: Float[Tensor, "B T H"]) -> Float[Tensor, "B H"] | None:
+        """The pooler's vectors from a batch's last state, frozen; None where there is no pooler."""
+        if self.state_dtype == torch.float32:
+            with self.autocast():
+                return pooled_by(self.model.eval(), last)
+        return pooled_by(self._frozen_copy(), last.to(self.state_dtype))
 
     def states(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:
         """The same as one tensor."""

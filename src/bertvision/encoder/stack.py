@@ -6,9 +6,10 @@ says; ALBERT has no such list, because all its layers are one module (or a few) 
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from bertvision.errors import EncoderError
+from bertvision.shapes import Float
 
 __all__ = [
     "embeddings_of",
@@ -16,6 +17,7 @@ __all__ = [
     "layer_list",
     "layers_of",
     "norms_of",
+    "pooled_by",
     "pooler_of",
     "shares_layers",
 ]
@@ -73,6 +75,16 @@ def final_norm_of(model: Any) -> nn.Module | None:
 def pooler_of(model: Any) -> nn.Module | None:
     """What makes one vector of the first token, where there is one; no state comes from it."""
     return getattr(model, "pooler", None)
+
+
+def pooled_by(model: Any, last: Float[Tensor, "B T H"]) -> Float[Tensor, "B H"] | None:
+    """The pooler's vector of each window, from the last state; None where there is no pooler."""
+    pooler = pooler_of(model)
+    if pooler is None:
+        return None
+    if isinstance(pooler, nn.Linear):  # ALBERT keeps its activation beside it
+        return model.pooler_activation(pooler(last[:, 0]))
+    return pooler(last)
 
 
 def norms_of(module: nn.Module) -> list[nn.Module]:

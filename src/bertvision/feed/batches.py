@@ -16,7 +16,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.feed.plan import head_batches
 from bertvision.feed.reading import Reading
-from bertvision.shapes import Bool, Float, Int
+from bertvision.shapes import Bool, Float, Int, Num
 
 __all__ = [
     "Feed",
@@ -26,6 +26,8 @@ __all__ = [
     "SourceConfig",
     "StateBatch",
     "call_tokens",
+    "label_tensor",
+    "pooled_place",
     "widths",
 ]
 
@@ -90,13 +92,14 @@ class FeedConfig(SourceConfig):
 class StateBatch:
     states: Float[Tensor, "L B T H"]
     mask: Bool[Tensor, "B T"]
-    labels: Int[Tensor, "B 2"]
+    labels: Num[Tensor, "B K"]
+    """Start and end token of a span (K = 2); a class or a score (K = 1)."""
     windows: NDArray[np.int64]
     """(B,) which windows these are."""
     bounds: Int[Tensor, "B 2"]
     """First token of the paragraph and one past its last."""
     pooled: Float[Tensor, "B H"] | None = None
-    """The pooler's output, where the encoder has one and the task reads it."""
+    """The pooler's output, where the encoder has one and the labels are of whole windows."""
 
     def rows(self, rows: slice) -> "StateBatch":
         """Some of its windows."""
@@ -134,6 +137,24 @@ Place = Callable[[tuple[int, ...], torch.dtype], Tensor | None]
 """Memory for states of a shape (L, B, T, H), valid until the next batch; None = a feed makes its own."""
 
 
+def label_tensor(windows: Windows, device: torch.device) -> Num[Tensor, "W K"]:
+    """The labels of all windows on a device."""
+    labels = windows.labels
+    wide = labels.astype(np.int64 if np.issubdtype(labels.dtype, np.integer) else np.float32)
+    return torch.from_numpy(wide).to(device)
+
+
+def pooled_place(encoder: Encoder, windows: Windows, layers: Sequence[int]) -> int | None:
+    """Which of the states that are read the pooler takes; None where no head asks for its vector.
+
+    Span heads do not; and where the last state is not read, there is nothing to pool.
+    """
+    last = encoder.num_states - 1
+    if windows.labels.shape[1] == 2 or not encoder.has_pooler or last not in layers:
+        return None
+    return list(layers).index(last)
+
+
 def call_tokens(encoder: Encoder, configured: int) -> int:
     """Tokens of one encoder call: as configured, or what suits the device."""
     if configured:
@@ -168,6 +189,11 @@ class Feed(ABC):
     """Which states are handed out."""
     layers: tuple[int, ...]
     """Their numbers in the encoder, in the order of the batches."""
+
+    @property
+    def has_pooled(self) -> bool:
+        """Whether batches bring the pooler's vectors."""
+        return pooled_place(self.encoder, self.windows, self.layers) is not None
 
     @property
     def num_states(self) -> int:

@@ -17,7 +17,16 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate, padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.timing import Clock
-from bertvision.feed.batches import Feed, FeedTimes, Place, StateBatch, call_tokens, widths
+from bertvision.feed.batches import (
+    Feed,
+    FeedTimes,
+    Place,
+    StateBatch,
+    call_tokens,
+    label_tensor,
+    pooled_place,
+    widths,
+)
 from bertvision.feed.plan import cut_by_tokens, group_calls
 from bertvision.feed.reading import EVERYTHING, Reading
 from bertvision.shapes import Float
@@ -50,7 +59,8 @@ class LiveFeed(Feed):
         self.tokens_per_call = call_tokens(encoder, tokens_per_call)
         self._seconds = 0.0
         self._clocks: deque[Clock] = deque()
-        self.labels = torch.from_numpy(self.kept.labels.astype(np.int64)).to(encoder.device)
+        self.labels = label_tensor(self.kept, encoder.device)
+        self._pooled_place = pooled_place(encoder, windows, self.layers)
         self.bounds = torch.from_numpy(self.kept.context.astype(np.int64)).to(encoder.device)
         self.lengths = torch.from_numpy(self.kept.lengths).to(encoder.device)
         self.widths = widths(encoder, windows.lengths)
@@ -156,7 +166,12 @@ class LiveFeed(Feed):
             labels=self.labels[chosen],
             windows=indices,
             bounds=self.bounds[chosen],
+            pooled=self.pooled(states),
         )
+
+    def pooled(self, states: Float[Tensor, "L B T H"]) -> Float[Tensor, "B H"] | None:
+        """The pooler's vectors of a batch, where heads read them."""
+        return None if self._pooled_place is None else self.encoder.pooled(states[self._pooled_place])
 
 
 def _fill(states: Float[Tensor, "L B T H"], layers: list[Float[Tensor, "b t H"]], row: int) -> None:

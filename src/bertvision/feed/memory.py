@@ -38,6 +38,7 @@ class MemoryFeed(Feed):
     ) -> None:
         self.encoder, self.windows, self.reading = encoder, windows, reading
         live = LiveFeed(encoder, windows, tokens_per_call=tokens_per_call, reading=reading)
+        self._live = live
         self.kept, self.layers = live.kept, live.layers
         self.tokens_per_call = live.tokens_per_call
         self.labels, self.bounds = live.labels, live.bounds
@@ -95,10 +96,12 @@ class MemoryFeed(Feed):
         out = None if out is None else out.view(shape[0], -1, shape[-1])
         states = torch.index_select(self.store, 1, flat.reshape(-1), out=out).view(shape)
         chosen = torch.from_numpy(indices).to(self.labels.device)
+        states = states.float() if widened else states
         return StateBatch(
-            states=states.float() if widened else states,
+            states=states,
             mask=mask,
             labels=self.labels[chosen],
             windows=indices,
             bounds=self.bounds[chosen],
+            pooled=self._live.pooled(states),
         )

@@ -10,11 +10,15 @@ Their softmax over a window is the probability of a start, or of an end, under t
 Logits stand for whole windows, whatever the heads read (feed/reading.py): heads that read different tokens are
 decoded, saved and joined alike. A token whose states were not read is neither start nor end.
 
+Heads of labels and scores give a row of logits a window, or one for the windows that are an example side by side
+(`group`); these are walked through in batches that do not part them.
+
 A batch of a walk is as large as the encoder likes it. A head that would take more memory for it than `activation_gb`
 reads it in several parts; what a training step keeps is the measure, which evaluation stays below.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,15 +28,28 @@ from torch import Tensor
 from bertvision.console import progress
 from bertvision.data.kept import kept_tokens
 from bertvision.encoder.batch import padded_positions
-from bertvision.feed.batches import Feed, StateBatch
+from bertvision.feed.batches import Feed, StateBatch, call_tokens
+from bertvision.feed.plan import cut_by_tokens
 from bertvision.feed.reading import Reading
 from bertvision.heads.base import Head, run_head
 from bertvision.shapes import Bool, Float
+from bertvision.tasks.kinds import SPAN, SpanTask, Task
 from bertvision.tasks.span.logits import SpanLogits
 from bertvision.tasks.span.loss import pair_scores
+from bertvision.tasks.text.logits import TextLogits
 from bertvision.train.group import rows_at_once
 
-__all__ = ["NOT_READ", "logits_by_reading", "marginals", "span_logits"]
+__all__ = [
+    "NOT_READ",
+    "Logits",
+    "logits_by_reading",
+    "marginals",
+    "span_logits",
+    "task_logits",
+    "text_logits",
+]
+
+Logits = SpanLogits | TextLogits
 
 # The logit of a token no head saw. Its probability is 0 in float64 beside any logit a head gives. It is finite,
 # because logits are checked for that, and sums of it (start and end, the members of a product) stay far above
@@ -75,23 +92,78 @@ def span_logits(
     }
 
 
+@torch.no_grad()
+def text_logits(
+    feed: Feed,
+    heads: Mapping[str, Head],
+    *,
+    group: int = 1,
+    label: str = "evaluate",
+    activation_gb: float = 4.0,
+) -> dict[str, TextLogits]:
+    """The row of logits of every example's windows, of every head; rows of a text stand in the order of its windows."""
+    rows = len(feed.windows) // group
+    found: dict[str, NDArray[np.float32]] = {}
+    for head in heads.values():
+        head.eval()
+    with progress(label, len(feed.windows), unit="windows") as bar:
+        for batch in feed.walk(reuse=True) if group == 1 else _walk_groups(feed, group):
+            own = batch.windows[::group] // group
+            for name, head in heads.items():
+                with feed.encoder.autocast():
+                    output = _in_parts(head, batch, activation_gb).float().cpu().numpy()  # (B / group, C)
+                if name not in found:
+                    found[name] = np.zeros((rows, output.shape[-1]), np.float32)
+                found[name][own] = output
+            bar.advance(len(batch.windows))
+    return {name: TextLogits(values) for name, values in found.items()}
+
+
+def _walk_groups(feed: Feed, group: int) -> Iterator[StateBatch]:
+    """Every window once, those of an example side by side in one batch."""
+    lengths = feed.windows.lengths.reshape(-1, group).max(axis=1) * group
+    budget = call_tokens(feed.encoder, 0)
+    batches = [
+        (units[:, None] * group + np.arange(group)).reshape(-1) for units in cut_by_tokens(lengths, budget)
+    ]
+    return feed.stream(batches, reuse=True)
+
+
+def task_logits(
+    task: Task,
+    feed: Feed,
+    heads: Mapping[str, Head],
+    *,
+    label: str = "evaluate",
+    activation_gb: float = 4.0,
+) -> Mapping[str, Logits]:
+    """Logits of heads for a task, in the form its answers are made from."""
+    if isinstance(task, SpanTask):
+        return span_logits(feed, heads, label=label, activation_gb=activation_gb)
+    return text_logits(feed, heads, group=task.group, label=label, activation_gb=activation_gb)
+
+
 def logits_by_reading(
-    heads: Mapping[str, tuple[Head, Reading]], feed_of: Callable[[Reading], Feed], *, label: str = "evaluate"
-) -> dict[str, SpanLogits]:
+    heads: Mapping[str, tuple[Head, Reading]],
+    feed_of: Callable[[Reading], Feed],
+    *,
+    label: str = "evaluate",
+    task: Task = SPAN,
+) -> dict[str, Any]:
     """Logits of heads that may read different states: one walk for each reading."""
-    logits: dict[str, SpanLogits] = {}
+    logits: dict[str, Logits] = {}
     for reading in dict.fromkeys(reading for _, reading in heads.values()):
         own = {name: head for name, (head, theirs) in heads.items() if theirs == reading}
-        logits |= span_logits(feed_of(reading), own, label=label)
+        logits |= task_logits(task, feed_of(reading), own, label=label)
     return {name: logits[name] for name in heads}
 
 
-def _in_parts(head: Head, batch: StateBatch, activation_gb: float) -> Float[Tensor, "B T outputs"]:
+def _in_parts(head: Head, batch: StateBatch, activation_gb: float) -> Float[Tensor, "B *outputs"]:
     """The head's output for the batch, as many windows at once as fit."""
     B, T = batch.mask.shape
     rows = B
     if B > 1 and isinstance(head, Head):  # one window cannot be cut, and a plain module is not measured
-        rows = max(1, rows_at_once(head, T, activation_gb))
+        rows = max(rows_at_once(head, T, activation_gb) // head.windows, 1) * head.windows
     if rows >= B:
         return run_head(head, batch)
     return torch.cat([run_head(head, batch.rows(slice(i, i + rows))) for i in range(0, B, rows)])

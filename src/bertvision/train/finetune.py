@@ -1,8 +1,7 @@
-"""Fine-tune an encoder with a head, in one continuous run, with snapshots on the way.
+"""Fine-tune an encoder with a head, or with one for each of several tasks, in one continuous run with snapshots.
 
-A policy (encoder/policy.py) says what of the encoder trains. A snapshot is the encoder at a fraction of an epoch:
-`snapshot-0.3/` holds `encoder/` (Hugging Face format, or a delta of its base) and `head/` (its own output layer, a head
-like any other, with its logits on dev where there is a dev set).
+A policy (encoder/policy.py) says what of the encoder trains. A snapshot is the encoder at a fraction of an epoch, with
+its own output layers, which are heads like any other (train/snapshots.py).
 
 Under `cut-K` the layers below the cut are an encoder of their own whose one state a feed keeps or computes
 (encoder/cut.py), and a step costs the layers above alone.
@@ -11,7 +10,8 @@ Under `cut-K` the layers below the cut are an encoder of their own whose one sta
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +20,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertvision.artifacts import atomic_folder
-from bertvision.config import to_mapping
 from bertvision.console import progress
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import check_apart
 from bertvision.encoder.policy import counts_text, parse_policy
 from bertvision.errors import TrainingError
 from bertvision.feed import FeedConfig
-from bertvision.heads.files import save_head
-from bertvision.train.batching import Batching
+from bertvision.tasks.kinds import SpanTask
+from bertvision.train.batching import Batch, Batching
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
-from bertvision.train.finetune_config import FinetuneConfig
+from bertvision.train.finetune_config import FinetuneConfig, MultitaskConfig
+from bertvision.train.job import Job
 from bertvision.train.log import MetricsLog
 from bertvision.train.memory import begin_peak, peak_bytes
 from bertvision.train.optim import learning_rate
-from bertvision.train.parallel import ALONE, Parallel
-from bertvision.train.scoring import kept_logits, score_logits, score_snapshot
+from bertvision.train.parallel import ALONE, Parallel, Part
 from bertvision.train.sharded import is_sharded
-from bertvision.train.splits import Split
+from bertvision.train.snapshots import (
+    Scores,
+    keep_snapshot,
+    score_jobs,
+    score_kept_jobs,
+    score_snapshot_jobs,
+    snapshot_name,
+)
+from bertvision.train.splits import Split, task_about
 from bertvision.train.stage import Stage
 from bertvision.train.tuning import Tuning, check_tuning
 
-__all__ = ["FinetuneConfig", "finetune", "snapshot_name", "tune"]
+__all__ = ["FinetuneConfig", "finetune", "snapshot_name", "tune", "tune_jobs"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,77 +75,105 @@ def tune(
     Snapshots are scored on `dev` where there is one, also those of a run that is done; `feed` says where states at a
     cut come from.
     """
+    job = Job(train, dev, head=config.head, sampling=config.sampling)
+    return tune_jobs(
+        encoder,
+        [job],
+        folder=folder,
+        config=config,
+        feed=feed,
+        overwrite=overwrite,
+        tensorboard=tensorboard,
+        parallel=parallel,
+    )
+
+
+def tune_jobs(
+    encoder: Encoder,
+    jobs: Sequence[Job],
+    *,
+    folder: Path,
+    config: FinetuneConfig,
+    feed: FeedConfig | None = None,
+    overwrite: bool = False,
+    tensorboard: bool = False,
+    parallel: Parallel = ALONE,
+) -> tuple[Stage, list[Path]]:
+    """The same with any number of tasks over one encoder."""
     feed = feed or FeedConfig()
+    alone = len(jobs) == 1 and not jobs[0].name
     key: dict[str, Any] = {
         "encoder": encoder.fingerprint,
-        "train": train.fingerprint,
+        "train": jobs[0].train.fingerprint if alone else [job.identity for job in jobs],
         "finetune": config.identity,
         "arithmetic": [encoder.device.type, encoder.precision],
     }
+    if alone and not isinstance(jobs[0].task, SpanTask):
+        key["task"] = task_about(jobs[0].train)
     if parse_policy(config.policy).cut is not None:  # states that were kept are rounded
         key["states"] = {"source": feed.source, "dtype": feed.dtype}
-    check_tuning(encoder, config, feed, parallel)  # before anything is written
+    check_tuning(encoder, jobs, config, feed, parallel)  # before anything is written
     if overwrite:
         check_apart(encoder.name, folder)
     stage = Stage(folder, key, overwrite=overwrite, parallel=parallel)
-    return stage, finetune(encoder, train, config, stage, dev=dev, feed=feed, tensorboard=tensorboard)
-
-
-def snapshot_name(fraction: float) -> str:
-    return f"snapshot-{fraction:g}"
+    return stage, finetune(encoder, jobs, config, stage, feed=feed, tensorboard=tensorboard)
 
 
 def finetune(
     encoder: Encoder,
-    train: Split,
+    jobs: Sequence[Job],
     config: FinetuneConfig,
     stage: Stage,
     *,
-    dev: Split | None = None,
     feed: FeedConfig,
     tensorboard: bool = False,
 ) -> list[Path]:
     """Train `encoder` in place; returns the snapshot folders in order. Goes on where a killed run stopped."""
-    run = _Run(encoder, train, config, stage, dev)
+    run = _Run(encoder, jobs, config, stage)
     if not stage.done:
         run.begin(feed, tensorboard)
         run.go()
-    elif dev is not None:
+    elif run.dev is not None:
         run.remember(stage.results["snapshots"], stage.results["dev"])
         if run.score_kept():
-            stage.finish(stage.results | {"snapshots": run.scores, "dev": dev.fingerprint})
+            stage.finish(stage.results | {"snapshots": run.scores, "dev": run.dev})
     return run.folders
 
 
 class _Run:
     """One run: where it stands, its losses that nobody read yet, and what its snapshots scored."""
 
-    def __init__(
-        self, encoder: Encoder, train: Split, config: FinetuneConfig, stage: Stage, dev: Split | None
-    ) -> None:
-        self.encoder, self.train, self.config = encoder, train, config
-        self.stage, self.dev, self.parallel = stage, dev, stage.parallel
-        self.plan = Batching(
-            train.windows,
+    def __init__(self, encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, stage: Stage) -> None:
+        self.encoder, self.jobs, self.config = encoder, jobs, config
+        self.stage, self.parallel = stage, stage.parallel
+        mixing: dict[str, Any] = {}
+        if isinstance(config, MultitaskConfig):
+            mixing = {"order": config.order, "temperature": config.temperature}
+        self.plan = Batching.of(
+            jobs,
             batch_size=config.batch_size,
             tokens=config.batch_tokens,
-            balanced=config.sampling == "balanced",
             seed=config.seed,
             epochs=config.epochs,
+            **mixing,
         )
+        devs = [job.dev.fingerprint if job.dev else None for job in jobs]
+        self.dev: Any = devs[0] if len(jobs) == 1 else devs if any(devs) else None
+        """What the snapshots are scored on: a fingerprint, or one for each task; None = nothing."""
         # On little data two fractions may fall on one step; each gets its folder all the same.
         self.marks = {f: self.plan.step_of(f) for f in sorted({*config.snapshots, config.epochs})}
         self.total = self.plan.step_of(config.epochs)
+        self.looks = self._looks()
         self.step = 0
         self.kept: int | None = None
         """Step of the last checkpoint."""
-        self.unread: list[tuple[int, NDArray[np.int64], Tensor]] = []
-        """Steps, their windows and losses, which may still be on the device."""
-        self.last = np.zeros(0, np.int64)
-        """Windows of the last step."""
-        self.losses: list[float] = []
-        """Since the last line of the log."""
-        self.scores: dict[str, dict[str, float]] = {}
+        self.unread: list[tuple[int, Batch, Tensor]] = []
+        """Steps, their batches and losses, which may still be on the device."""
+        self.last: Batch = (0, np.zeros(0, np.int64))
+        """Batch of the last step."""
+        self.losses: list[tuple[int, float]] = []
+        """Since the last line of the log, each with its task."""
+        self.scores: dict[str, Scores] = {}
         self.aside = 0.0
         """Seconds that snapshots and their scores took."""
         self.peak = 0
@@ -150,15 +184,23 @@ class _Run:
         """Of the snapshots, in order."""
         return [self.stage.folder / snapshot_name(fraction) for fraction in self.marks]
 
-    def remember(self, scores: dict[str, dict[str, float]], dev: str | None) -> None:
+    def _looks(self) -> set[int]:
+        """Steps after which tasks are scored on dev without a snapshot."""
+        every = self.config.score_every
+        if not every or self.dev is None:
+            return set()
+        fractions = [every * i for i in range(1, math.floor(self.config.epochs / every + 1e-9) + 1)]
+        return {self.plan.step_of(min(f, self.config.epochs)) for f in fractions} - {*self.marks.values()}
+
+    def remember(self, scores: dict[str, Scores], dev: Any) -> None:
         """Scores of snapshots by an earlier try, unless they are of another dev set."""
-        self.scores = scores if self.dev is not None and dev == self.dev.fingerprint else {}
+        self.scores = scores if self.dev is not None and dev == self.dev else {}
 
     def begin(self, feed: FeedConfig, tensorboard: bool) -> None:
         """Make what trains, and go on from a checkpoint where there is one."""
         begin_peak(self.encoder.device)
         torch.manual_seed(self.config.seed + self.parallel.rank)
-        self.tuning = Tuning(self.encoder, self.train, self.config, self.stage, feed)
+        self.tuning = Tuning(self.encoder, self.jobs, self.config, self.stage, feed)
         if self.parallel.main:
             logger.info("%s: %s", self.config.identity["policy"], counts_text(*self.tuning.counts))
         lines = 0
@@ -167,7 +209,8 @@ class _Run:
             self.tuning.steps.refresh()
             self.step = self.kept = where["step"]
             self.remember(where["scores"], where["dev"])
-            self.aside, self.losses, lines = where["aside"], where["losses"], where["lines"]
+            self.aside, lines = where["aside"], where["lines"]
+            self.losses = [(job, loss) for job, loss in where["losses"]]
             self.stage.went_on(where["seconds"])
             logger.info("fine-tuning goes on at step %d", self.step)
         self.log = MetricsLog(
@@ -178,28 +221,28 @@ class _Run:
         """All steps that are left."""
         saved = time.monotonic()
         with progress("fine-tune", self.total, unit="steps", done=self.step) as bar:
-            for indices, parts in self._batches():
+            for batch, parts in self._batches():
+                job, indices = batch
                 lr = learning_rate(self.config, self.step, self.total)
-                self.tuning.steps.prepare(self.step, self.total, lr)
+                self.tuning.steps.prepare(self.step, self.total, lr, job)
+                share = self.jobs[job].weight / len(indices)
                 losses = [
-                    self.tuning.steps.backward(inputs, weight / len(indices), part=number)
+                    self.tuning.steps.backward(inputs, weight * share, part=number)
                     for number, (inputs, weight) in enumerate(parts)
                 ]
                 self.tuning.steps.update()
                 self.step += 1
-                self.last = indices
-                self.unread.append((self.step, indices, torch.stack(losses).sum()))
+                self.last = batch
+                self.unread.append((self.step, batch, torch.stack(losses).sum()))
                 bar.advance()
                 if self.encoder.device.type == "cpu":  # nothing has to be waited for
                     self._read_losses()
                 if self.step % self.config.log_every == 0 or self.step == self.total:
                     self._read_losses()
-                    mean = sum(self.losses) / len(self.losses)
-                    self.losses.clear()
-                    bar.tell(loss=mean, lr=lr)
-                    epoch = self.plan.epochs_done(self.step)
-                    record = {"step": self.step, "epoch": epoch, "loss": mean, "lr": lr}
-                    self.log.write(record, step=self.step, group="finetune")
+                    bar.tell(loss=self._log_losses(lr), lr=lr)
+                if self.step in self.looks:
+                    self._read_losses()
+                    self._look()
                 for fraction in [f for f, mark in self.marks.items() if mark == self.step]:
                     self._read_losses()
                     self._snapshot(fraction)
@@ -209,18 +252,45 @@ class _Run:
         self.log.close()
         self._end()
 
-    def _batches(self) -> Iterator[tuple[NDArray[np.int64], list[tuple[Any, float]]]]:
-        """Batches from here to the end: their windows, and what this process reads of them, in parts with weights."""
+    def _log_losses(self, lr: float) -> float:
+        """A line of the log: the mean loss since the last one, of several tasks theirs too."""
+        mean = sum(loss for _, loss in self.losses) / len(self.losses)
+        record = {"step": self.step, "epoch": self.plan.epochs_done(self.step), "loss": mean, "lr": lr}
+        if len(self.jobs) > 1:
+            for number, job in enumerate(self.jobs):
+                own = [loss for which, loss in self.losses if which == number]
+                if own:
+                    record[f"loss_{job.name}"] = sum(own) / len(own)
+        self.losses.clear()
+        self.log.write(record, step=self.step, group="finetune")
+        return mean
+
+    def _batches(self) -> Iterator[tuple[Batch, list[tuple[Any, float]]]]:
+        """Batches from here to the end: task and windows, and what this process reads of them, with weights."""
         while self.step < self.total:
             epoch, begin = self.plan.place(self.step)
-            batches = self.plan.epoch(epoch)[: begin + self.total - self.step]
-            cut = [np.array_split(b, min(self.config.accumulate, len(b))) for b in batches]
-            shares = [[self.parallel.part(piece) for piece in pieces] for pieces in cut]
-            # The whole epoch with a place to start at: what is encoded together follows from all of it.
-            parts = [share.indices for own in shares for share in own]
-            stream = self.tuning.source.stream(parts, start=sum(len(own) for own in shares[:begin]))
-            for indices, own in zip(batches[begin:], shares[begin:], strict=True):
-                yield indices, [(next(stream), share.weight) for share in own]
+            batches = self.plan.batches(epoch)[: begin + self.total - self.step]
+            shares = [self._shares(*batch) for batch in batches]
+            streams = []
+            for number, source in enumerate(self.tuning.sources):
+                own = [share for (job, _), share in zip(batches, shares, strict=True) if job == number]
+                done = [
+                    share
+                    for (job, _), share in zip(batches[:begin], shares[:begin], strict=True)
+                    if job == number
+                ]
+                # The whole epoch with a place to start at: what is encoded together follows from all of it.
+                parts = [piece.indices for pieces in own for piece in pieces]
+                streams.append(source.stream(parts, start=sum(len(pieces) for pieces in done)))
+            for batch, own in zip(batches[begin:], shares[begin:], strict=True):
+                yield batch, [(next(streams[batch[0]]), share.weight) for share in own]
+
+    def _shares(self, job: int, indices: NDArray[np.int64]) -> list[Part]:
+        """What this process reads of a batch, part by part; windows of one example stay together."""
+        group = self.jobs[job].task.group
+        units = indices.reshape(-1, group)
+        pieces = np.array_split(units, min(self.config.accumulate, len(units)))
+        return [self.parallel.part(piece.reshape(-1), unit=group) for piece in pieces]
 
     def _due(self, saved: float) -> bool:
         """Whether it is time for a checkpoint; rank 0's clock counts, and is not asked for at every step."""
@@ -235,18 +305,18 @@ class _Run:
             return
         losses = torch.stack([loss for _, _, loss in self.unread]).float()
         self.parallel.sum_([losses])
-        for (step, indices, _), value in zip(self.unread, losses.tolist(), strict=True):
+        for (step, batch, _), value in zip(self.unread, losses.tolist(), strict=True):
             if not math.isfinite(value):
-                raise TrainingError(self._broken(f"the loss became {value} at", step, indices))
-            self.losses.append(value)
+                raise TrainingError(self._broken(f"the loss became {value} at", step, batch))
+            self.losses.append((batch[0], value))
         self.unread.clear()
 
-    def _broken(self, what: str, step: int, indices: NDArray[np.int64]) -> str:
-        examples = self.train.data.examples
-        numbers = dict.fromkeys(self.train.windows.example[indices].tolist())
-        named = [examples[i].id if examples else f"number {i}" for i in numbers]
+    def _broken(self, what: str, step: int, batch: Batch) -> str:
+        train = self.jobs[batch[0]].train
+        named = train.ids(batch[1])
         more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        where = f"on the questions {', '.join(named[:_NAMED])}{more}"
+        kind = "questions" if isinstance(train.task, SpanTask) else "examples"
+        where = f"on the {kind} {', '.join(named[:_NAMED])}{more}"
         kept = "no checkpoint was written before"
         if self.kept is not None:
             kept = f"the last good checkpoint, of step {self.kept}, is kept in {self.stage.folder}"
@@ -271,48 +341,54 @@ class _Run:
             "seconds": self.stage.seconds,
             "losses": self.losses,
             "scores": self.scores,
-            "dev": self.dev.fingerprint if self.dev else None,
+            "dev": self.dev,
             "aside": self.aside,
         }
         modules, optimizers = self.tuning.state
         save_checkpoint(self.stage.checkpoint, modules, optimizers, progress=where, parallel=self.parallel)
         self.kept = self.step
 
+    def _look(self) -> None:
+        """Score every task on dev, on the way."""
+        began = time.monotonic()
+        encoder, heads = self.tuning.whole()
+        found = self.parallel.on_main(lambda: score_jobs(encoder.copy(), self.jobs, heads))
+        self._log_scores(found)
+        self.aside += time.monotonic() - began
+
+    def _log_scores(self, found: Scores, **more: Any) -> None:
+        record = {"step": self.step, "epoch": self.plan.epochs_done(self.step)} | more
+        if len(self.jobs) == 1:
+            self.log.write(record | found, step=self.step, group="dev")
+            return
+        for name, scores in found.items():
+            self.log.write(record | {"task": name} | scores, step=self.step, group=f"dev/{name}")
+
     def _snapshot(self, fraction: float) -> None:
-        """Keep the encoder and its head, and score them where there is a dev set."""
+        """Keep the encoder and its heads, and score them where there is a dev set."""
         began = time.monotonic()
         self.peak = max(self.peak, peak_bytes(self.encoder.device))
         folder = self.stage.folder / snapshot_name(fraction)
         self._check_weights(folder.name)
-        encoder, head = self.tuning.whole()
+        encoder, heads = self.tuning.whole()
 
-        def keep() -> dict[str, float] | None:
+        def keep() -> Scores | None:
             encoder.changed()
-            about = {
-                "task": "span",
-                "windows": to_mapping(self.train.config),
-                "fit": self.config.identity,
-                "encoder": {
-                    "name": self.encoder.name,
-                    "path": "../encoder",
-                    "fingerprint": encoder.fingerprint,
-                },
-                "fraction": fraction,
-                "label": folder.name,
-            }
-            with atomic_folder(folder) as temporary:
-                encoder.save(temporary / "encoder")
-                (temporary / "head").mkdir()
-                save_head(head, temporary / "head", about=about)
-            if self.dev is None:
-                return None
-            return score_snapshot(encoder.copy(), head, self.dev, folder / "head")
+            keep_snapshot(
+                folder,
+                encoder,
+                self.jobs,
+                heads,
+                name=self.encoder.name,
+                settings=self.config.identity,
+                fraction=fraction,
+            )
+            return None if self.dev is None else score_snapshot_jobs(folder, encoder.copy(), self.jobs, heads)
 
         found = self.parallel.on_main(keep)
         if found is not None:
             self.scores[folder.name] = found
-            record = {"step": self.step, "epoch": self.plan.epochs_done(self.step), "snapshot": folder.name}
-            self.log.write(record | found, step=self.step, group="dev")
+            self._log_scores(found, snapshot=folder.name)
         self.aside += time.monotonic() - began
         begin_peak(self.encoder.device)
 
@@ -321,13 +397,9 @@ class _Run:
         missing = [folder for folder in self.folders if folder.name not in self.scores]
         if self.dev is None or not missing:
             return False
-        began, dev = time.monotonic(), self.dev
+        began = time.monotonic()
         for folder in missing:
-
-            def score(folder: Path = folder) -> dict[str, float]:
-                device, precision = str(self.encoder.device), self.encoder.precision
-                return score_logits(kept_logits(folder, dev, device=device, precision=precision), dev)
-
+            score = partial(score_kept_jobs, folder, self.encoder, self.jobs)
             self.scores[folder.name] = self.parallel.on_main(score)
         self.aside += time.monotonic() - began
         return True
@@ -348,6 +420,6 @@ class _Run:
                 "peak_bytes": self.peak,
                 "states": self.stage.choices.get("states at the cut"),
                 "snapshots": {f.name: self.scores[f.name] for f in self.folders if f.name in self.scores},
-                "dev": self.dev.fingerprint if self.dev else None,
+                "dev": self.dev,
             }
         )

@@ -8,12 +8,12 @@ from bertvision.config import to_mapping
 from bertvision.encoder.digest import check_size
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
-from bertvision.heads.base import check_task, head_class
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import TrainOverrides, parse_head
+from bertvision.train.mixing import MixOrder
 from bertvision.train.optim import OptimConfig
 
-__all__ = ["FinetuneConfig"]
+__all__ = ["FinetuneConfig", "MultitaskConfig"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,9 @@ class FinetuneConfig(OptimConfig):
     policy: str = "full"
     """What trains beside the head: full, none, layers (not the embeddings), top-K (K layers and all norms), cut-K
     (K layers, nothing below is computed again), houlsby-M, houlsby-M+top-K, houlsby-M+full, lora-R, bitfit."""
-    head: str = "last_state"
-    """The head that trains with the encoder, as `fit --heads` takes one."""
+    head: str = ""
+    """The head that trains with the encoder, as `fit --heads` takes one; by default last_state for spans, cls_linear
+    for labels and scores."""
     digest: int = 64
     """With cut-K and a head over all layers: numbers a token that tell of the layers below the cut, 1 to 64."""
     lr: float = 5e-5
@@ -50,10 +51,13 @@ class FinetuneConfig(OptimConfig):
     """Cut each batch into this many encoder calls; the step stays the same, memory shrinks."""
     checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: less memory, more time."""
-    sampling: Literal["natural", "balanced"] = "natural"
-    """balanced = windows with and without an answer come equally often."""
+    sampling: Literal["natural", "balanced", "weighted"] = "natural"
+    """balanced = classes (windows with and without an answer) come equally often; weighted = drawn with replacement,
+    with a weight of 1 / the size of their class."""
     shard: bool = False
     """With several processes: share out the encoder's weights among them (FSDP), for encoders no device holds whole."""
+    score_every: float = 0.0
+    """With --dev: epochs between two scores on it, without a snapshot; 0 = snapshots alone are scored."""
     log_every: int = 10
     """Steps between two lines of metrics.jsonl; a line has the mean loss of its steps."""
     checkpoint_seconds: float = 60.0
@@ -62,14 +66,14 @@ class FinetuneConfig(OptimConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         policy = parse_policy(self.policy)
-        if any(of_set for _, of_set in expand([self.head])):  # refuses one that no text alone can build, too
+        if self.head and any(of_set for _, of_set in expand([self.head])):  # refuses one that needs data, too
             raise ConfigError(
                 f"--head {self.head} is a set of heads, and one trains with an encoder: name it"
             )
-        spec = parse_head(self.head)
-        check_task(head_class(spec.name), "span")
-        if spec.train != TrainOverrides():
+        if self.head and parse_head(self.head).train != TrainOverrides():
             raise ConfigError(f"--head {self.head} trains as the encoder does: set --lr and the like instead")
+        if not (self.score_every >= 0 and math.isfinite(self.score_every)):
+            raise ConfigError(f"--score-every must be finite and not negative, not {self.score_every}")
         if self.optimizer == "sgd" and not self.bias_correction:
             raise ConfigError(
                 "--no-bias-correction belongs to Adam, and --optimizer sgd has nothing to correct: "
@@ -114,7 +118,26 @@ class FinetuneConfig(OptimConfig):
     def identity(self) -> dict[str, Any]:
         """The settings that decide a result."""
         settings = to_mapping(self)
-        for name in ("checkpoint_seconds", "log_every", "shard"):
+        for name in ("checkpoint_seconds", "log_every", "score_every", "shard"):
             settings.pop(name)
         settings["policy"] = str(parse_policy(self.policy))
         return settings
+
+
+@dataclass(frozen=True)
+class MultitaskConfig(FinetuneConfig):
+    """How one encoder is tuned for several tasks at once."""
+
+    order: MixOrder = "mixed"
+    """sequential: task after task in every epoch; mixed: their batches shuffled; temperature: tasks drawn at random."""
+    temperature: float = 1.0
+    """With --order temperature: a task of n examples is drawn in proportion to n ** (1 / temperature)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.temperature > 0:
+            raise ConfigError(f"--temperature must be above 0, not {self.temperature}")
+        if self.head or self.sampling != "natural":
+            raise ConfigError(
+                "--head and --sampling are settings of each task: put them under `tasks` in the recipe"
+            )

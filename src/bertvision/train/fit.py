@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -28,7 +29,7 @@ from bertvision.feed.plan import head_batches
 from bertvision.heads.base import Geometry, Head, run_head
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import HeadSpec, parse_head
-from bertvision.tasks.span.loss import span_loss
+from bertvision.tasks.kinds import SPAN, Task, window_losses
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.graphs import Graphs
 from bertvision.train.group import FittedHead, Group, Share, make_groups
@@ -38,12 +39,14 @@ from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.profile import Profile
 from bertvision.train.stage import Stage
 
-__all__ = ["Evaluate", "FitConfig", "FitRun", "FittedHead", "fit"]
+__all__ = ["Evaluate", "FitConfig", "FitRun", "FittedHead", "OnEpoch", "fit"]
 
 logger = logging.getLogger(__name__)
 
 Evaluate = Callable[[Mapping[str, Head]], Mapping[str, float]]
 """Scores of heads on a held-out split, higher is better; NaN for a head whose logits are not finite."""
+OnEpoch = Callable[[int, Mapping[str, float]], bool]
+"""Told how many epochs are done and the scores of the heads that are still fitted; True ends the fit."""
 
 
 _UNREAD = 16
@@ -54,8 +57,8 @@ _UNREAD = 16
 class FitConfig(OptimConfig):
     """How heads are fitted on the states of a frozen encoder."""
 
-    heads: tuple[str, ...] = ("last_state", "learned_pooling", "adapter:size=64", "adapter", "adapter:skip")
-    """Heads such as adapter:size=64,skip or learned_pooling:lr=3e-3, and sets of them: all, papers, controls,
+    heads: tuple[str, ...] = ("default",)
+    """Heads such as adapter:size=64,skip or learned_pooling:lr=3e-3, and sets of them: default, all, papers, controls,
     beyond, pooling+adapters (`bertvision heads` lists them)."""
     seeds: tuple[int, ...] = (0,)
     """Fit every head once for each of these seeds."""
@@ -131,10 +134,11 @@ class FitRun:
         specs: Sequence[tuple[str, HeadSpec, int]],
         config: FitConfig,
         parallel: Parallel = ALONE,
+        task: Task = SPAN,
     ) -> None:
-        self.feed, self.config, self.parallel = feed, config, parallel
+        self.feed, self.config, self.parallel, self.task = feed, config, parallel, task
         self.encoder = feed.encoder
-        geometry = Geometry(feed.num_states, self.encoder.hidden)
+        geometry = Geometry(feed.num_states, self.encoder.hidden, task.outputs, task.kind, feed.has_pooled)
         self.on_gpu = on_gpu = self.encoder.device.type == "cuda"
         self.fitted: dict[str, FittedHead] = {}
         for name, spec, seed in specs:
@@ -187,7 +191,7 @@ class FitRun:
         self.groups = make_groups(
             self.live(),
             self.encoder,
-            lambda logits, batch: span_loss(logits, batch.mask, batch.labels, reduction="none"),
+            lambda logits, batch: window_losses(self.task, logits, batch.mask, batch.labels),
             activation_gb=self.config.activation_gb,
             batch_size=self.config.batch_size,
             tokens=self.longest,
@@ -252,12 +256,13 @@ class FitRun:
             with self.encoder.autocast():
                 # One window is enough to see it, and cheap for the largest heads.
                 logits = run_head(fitted.head.eval(), batch.rows(slice(0, fitted.head.windows)))
-            if not bool(logits[batch.mask[: fitted.head.windows]].isfinite().all()):
+            real = logits[batch.mask[: fitted.head.windows]] if logits.ndim == 3 else logits
+            if not bool(real.isfinite().all()):
                 broken.append(fitted.name)
         return broken
 
-    def end_epoch(self, evaluate: Evaluate | None, log: MetricsLog) -> None:
-        """Score, remember the best, stop who does not improve any more."""
+    def end_epoch(self, evaluate: Evaluate | None, log: MetricsLog) -> Mapping[str, float]:
+        """Score, remember the best, stop who does not improve any more; returns the scores."""
         self.settle()
         live = self.live()
         scores: Mapping[str, float] = {}
@@ -283,6 +288,7 @@ class FitRun:
             fitted.history.append(record)
             log.write({"head": fitted.name, **record}, step=self.epoch, group=fitted.name)
         self._regroup_if_needed()
+        return scores
 
     # ---- checkpoints
 
@@ -332,9 +338,14 @@ def fit(
     *,
     evaluate: Evaluate | None = None,
     tensorboard: bool = False,
+    task: Task = SPAN,
+    on_epoch: OnEpoch | None = None,
 ) -> dict[str, FittedHead]:
-    """Fit the heads `specs` (name, spec, seed); those that did not diverge come back, ready for evaluation."""
-    run = FitRun(feed, specs, config, stage.parallel)
+    """Fit the heads `specs` (name, spec, seed); those that did not diverge come back, ready for evaluation.
+
+    `on_epoch` is told the scores after every epoch and may end the fit there.
+    """
+    run = FitRun(feed, specs, config, stage.parallel, task)
     lines = 0
     if stage.resumes:
         lines = run.load(stage)
@@ -353,7 +364,9 @@ def fit(
                 if time.monotonic() - saved >= config.checkpoint_seconds and run.agreed:
                     run.save(stage, log)
                     saved = time.monotonic()
-            run.end_epoch(evaluate, log)
+            scores = run.end_epoch(evaluate, log)
+            if on_epoch is not None and run.parallel.on_main(partial(on_epoch, run.epoch, scores)):
+                break
     log.close()
     stage.profile = profile.end()
     for name, tensors in run.best.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bertvision.encoder.encoder import Encoder, Precision
@@ -18,13 +19,18 @@ from bertvision.errors import ArtifactError
 from bertvision.feed import Feed, LiveFeed
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
+from bertvision.tasks.kinds import SpanTask, TripletTask
 from bertvision.tasks.span.answers import SpanAnswers
 from bertvision.tasks.span.compare import mcnemar, paired_bootstrap
 from bertvision.tasks.span.decode import DecodeConfig, decode
 from bertvision.tasks.span.logits import SpanLogits
 from bertvision.tasks.span.score import per_question, summary
 from bertvision.tasks.span.threshold import best_threshold
-from bertvision.train.evaluate import span_logits
+from bertvision.tasks.text.answers import answer
+from bertvision.tasks.text.logits import TextLogits
+from bertvision.tasks.text.score import score_texts
+from bertvision.tasks.triplet import triplet_metrics
+from bertvision.train.evaluate import Logits, task_logits
 from bertvision.train.splits import Split
 
 __all__ = [
@@ -42,45 +48,54 @@ __all__ = [
 
 def logits_of(
     heads: Mapping[Path, Head], split: Split, name: str, feed: Callable[[], Feed]
-) -> dict[Path, SpanLogits]:
+) -> dict[Path, Any]:
     """Logits of heads (by their folders) on a split, kept as FOLDER/NAME/logits.safetensors.
 
     The feed is opened only when some are missing, damaged or of other data; all of those come from one walk.
     """
-    kept: dict[Path, SpanLogits] = {}
+    kept: dict[Path, Logits] = {}
+    kind = SpanLogits if isinstance(split.task, SpanTask) else TextLogits
     for folder in heads:
         with contextlib.suppress(ArtifactError):
-            kept[folder] = SpanLogits.load(folder / name / "logits.safetensors", split.fingerprint)
+            kept[folder] = kind.load(folder / name / "logits.safetensors", split.fingerprint)
     missing = {str(folder): head for folder, head in heads.items() if folder not in kept}
     if missing:
-        for folder, logits in span_logits(feed(), missing, label=f"evaluate {name}").items():
+        for folder, logits in task_logits(split.task, feed(), missing, label=f"evaluate {name}").items():
             logits.save(Path(folder) / name / "logits.safetensors", split.fingerprint)
             kept[Path(folder)] = logits
     return {folder: kept[folder] for folder in heads}
 
 
 def score_snapshot(encoder: Encoder, head: Head, dev: Split, folder: Path) -> dict[str, float]:
-    """Exact and F1 on dev, at threshold 0 and at the best; the logits are kept in the head's folder."""
+    """What a head scores on dev; the logits are kept in its folder."""
     (logits,) = logits_of({folder: head}, dev, "dev", lambda: LiveFeed(encoder, dev.windows)).values()
     return score_logits(logits, dev)
 
 
-def score_logits(logits: SpanLogits, dev: Split) -> dict[str, float]:
-    """The same of logits that are there."""
-    scores = score_system([logits], dev, DecodeConfig())
-    return scores.members[0] | {"threshold": scores.thresholds[0]}
+def score_logits(logits: Logits, dev: Split) -> dict[str, float]:
+    """The same of logits that are there: of spans exact and F1, at threshold 0 and at the best; of labels and scores
+    every metric of theirs; of triplets distances and violations."""
+    if isinstance(logits, SpanLogits):
+        scores = score_system([logits], dev, DecodeConfig())
+        return scores.members[0] | {"threshold": scores.thresholds[0]}
+    if isinstance(dev.task, TripletTask):
+        return triplet_metrics(torch.from_numpy(logits.values))
+    return score_texts(answer(dev.windows, logits, dev.texts, dev.text_task), dev.texts)
 
 
-def kept_logits(snapshot: Path, dev: Split, *, device: str, precision: Precision) -> SpanLogits:
+def kept_logits(
+    snapshot: Path, dev: Split, *, device: str, precision: Precision, head_folder: Path | None = None
+) -> Any:
     """Logits on dev of a saved snapshot; it computes them again where they are missing or damaged."""
-    head, _ = load_head(snapshot / "head")
+    folder = head_folder or snapshot / "head"
+    head, _ = load_head(folder)
 
     def feed() -> Feed:
         encoder = Encoder.load(str(snapshot / "encoder"), device=device, precision=precision)
         head.to(encoder.device)
         return LiveFeed(encoder, dev.windows)
 
-    (logits,) = logits_of({snapshot / "head": head}, dev, "dev", feed).values()
+    (logits,) = logits_of({folder: head}, dev, "dev", feed).values()
     return logits
 
 
@@ -133,9 +148,9 @@ def score_system(
     thresholds: Sequence[float] | None = None,
 ) -> SystemScores:
     """Decode and score all members; without `thresholds` they are tuned on this very split (so it must be dev)."""
-    answers = [decode(split.windows, logits, split.data, config) for logits in members]
+    answers = [decode(split.windows, logits, split.spans, config) for logits in members]
     if thresholds is None:
-        thresholds = [best_threshold(found, split.data).value for found in answers]
+        thresholds = [best_threshold(found, split.spans).value for found in answers]
     zero = [at_threshold(found) for found in answers]
     tuned = [at_threshold(found, value) for found, value in zip(answers, thresholds, strict=True)]
     records = [
@@ -152,7 +167,7 @@ def score_system(
         thresholds=list(thresholds),
         zero=(np.mean([z[0] for z in zero], axis=0), np.mean([z[1] for z in zero], axis=0)),
         tuned=(np.mean([t[0] for t in tuned], axis=0), np.mean([t[1] for t in tuned], axis=0)),
-        answerable=np.array([example.answerable for example in split.data.examples]),
+        answerable=np.array([example.answerable for example in split.spans.examples]),
         members=records,
     )
 

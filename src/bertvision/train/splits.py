@@ -1,11 +1,23 @@
-"""A part of the data with its windows: train, dev or test."""
+"""A part of the data with its windows and its task: train, dev or test.
 
-from dataclasses import dataclass
+What the data is decides the task: questions with answers are spans, texts have labels or scores (`TextConfig` says how
+texts are read). Dev and test are read like train: with its classes, the scale of its scores and its prompts.
+"""
+
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bertvision.config import from_mapping, to_mapping
 from bertvision.data.examples import SpanData
-from bertvision.data.load import load_span_data
+from bertvision.data.load import load_data
+from bertvision.data.reframe import Reframe, reframe
+from bertvision.data.text_tables import Columns
+from bertvision.data.texts import TextData
+from bertvision.data.triplets import TripletData
 from bertvision.data.window_store import default_cache_dir, windows_fingerprint, windows_for
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
@@ -15,13 +27,39 @@ from bertvision.feed import FeedConfig, Reading
 from bertvision.store.catalogue import default_root, find_entry
 from bertvision.store.identity import Origin
 from bertvision.store.store import Store, open_store
+from bertvision.tasks.kinds import SPAN, SpanTask, Task, task_words
+from bertvision.tasks.text.task import Merge, TextLoss, TextTask, task_of
 
-__all__ = ["Split", "load_split", "window_split"]
+__all__ = ["PLAIN", "Split", "TextConfig", "load_split", "reframed", "task_about", "window_split"]
+
+
+@dataclass(frozen=True)
+class TextConfig(Columns, Reframe):
+    """How texts with labels or scores are read; data sets that are known by name need none of it."""
+
+    task: Literal["auto", "span", "label", "score"] = "auto"
+    """What a table is: auto = spans where it has questions and contexts, else labels; scores must be asked for."""
+    loss: Literal["auto", "ce", "bce", "mse"] = "auto"
+    """ce: cross-entropy; bce: one logit for two classes; mse: scores. auto: ce or mse."""
+    merge: Literal["auto", "mean", "min", "max", "any_null"] = "auto"
+    """How the windows of a long text become one answer: the mean of their probabilities, the least or the greatest one
+    of the positive class, or any_null, the papers' vote. auto: mean, and min for answer / no answer."""
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(**{f.name: getattr(self, f.name) for f in fields(Columns)})
+
+    @property
+    def reframe(self) -> Reframe:
+        return Reframe(**{f.name: getattr(self, f.name) for f in fields(Reframe)})
+
+
+PLAIN = TextConfig()
 
 
 @dataclass(frozen=True)
 class Split:
-    data: SpanData
+    data: SpanData | TextData | TripletData
     windows: Windows
     fingerprint: str
     """Of the windows: data, tokenizer and window settings."""
@@ -29,6 +67,43 @@ class Split:
     """The window settings."""
     store: Store | None = None
     """Where its states are, if it was named by them; its data is then not known."""
+    task: Task = SPAN
+    text: TextConfig = field(default_factory=TextConfig)
+    """How its texts were read."""
+
+    @property
+    def spans(self) -> SpanData:
+        """Its data, where the task is to find spans."""
+        if not isinstance(self.data, SpanData):
+            raise ConfigError(
+                f"{self.data.name} holds texts with a {self.task.kind}, not questions with answers"
+            )
+        return self.data
+
+    @property
+    def texts(self) -> TextData:
+        """Its data, where the task is a label or a score."""
+        if not isinstance(self.data, TextData):
+            raise ConfigError(
+                f"{self.data.name} holds questions with answers, not texts with labels or scores"
+            )
+        return self.data
+
+    @property
+    def text_task(self) -> TextTask:
+        assert isinstance(self.task, TextTask)
+        return self.task
+
+    @property
+    def name(self) -> str:
+        return self.data.name
+
+    def ids(self, windows: NDArray[np.int64]) -> list[str]:
+        """The examples that windows belong to, each once, as a message names them."""
+        numbers = dict.fromkeys(self.windows.example[windows].tolist())
+        if isinstance(self.data, TripletData) or not self.data.examples:
+            return [f"number {i}" for i in numbers]
+        return [self.data.examples[i].id for i in numbers]
 
     def feed(self, config: FeedConfig) -> FeedConfig:
         """`config`, but with what its store holds where it was named by that."""
@@ -44,17 +119,45 @@ class Split:
 
     def describe(self) -> dict[str, int | str]:
         """Its row in the report."""
-        return {
-            "name": self.data.name,
-            "examples": len(self.data),
-            "unanswerable": sum(not example.answerable for example in self.data.examples),
-            "windows": len(self.windows),
-            "tokens": self.windows.num_tokens,
-        }
+        told: dict[str, Any] = {"name": self.data.name, "examples": len(self.data)}
+        if isinstance(self.data, SpanData):
+            told["unanswerable"] = sum(not example.answerable for example in self.data.examples)
+        elif isinstance(self.data, TextData) and self.data.classes:
+            labels = [example.label for example in self.data.examples]
+            told["classes"] = {name: labels.count(i) for i, name in enumerate(self.data.classes)}
+        return told | {"windows": len(self.windows), "tokens": self.windows.num_tokens}
 
 
-def window_split(data: SpanData, encoder: Encoder, config: WindowConfig, *, keep: bool = True) -> Split:
-    """Cut `data` into windows for `encoder`; `keep` stores them on disk for the next run."""
+def task_about(split: Split) -> dict[str, Any]:
+    """What a head's config.json keeps of its task: how texts are asked about, and what its outputs mean."""
+    asked = {} if split.text.reframe == Reframe() else {"reframe": to_mapping(split.text.reframe)}
+    return {"task": task_words(split.task)} | asked
+
+
+def reframed(data: TextData, text: TextConfig) -> TextData:
+    """The texts as they are asked about: put into the prompt and the template where there are some."""
+    return data if text.reframe == Reframe() else reframe(data, text.reframe)
+
+
+def window_split(
+    data: SpanData | TextData,
+    encoder: Encoder,
+    config: WindowConfig,
+    *,
+    keep: bool = True,
+    task: Task | None = None,
+    text: TextConfig = PLAIN,
+) -> Split:
+    """Cut `data` into windows for `encoder`; `keep` stores them on disk for the next run.
+
+    Texts are asked about as `text` says. Without `task` the data says what is to be learned from it.
+    """
+    if isinstance(data, TextData):
+        data = reframed(data, text)
+        if task is None:
+            loss: TextLoss | None = None if text.loss == "auto" else text.loss
+            merge: Merge | None = None if text.merge == "auto" else text.merge
+            task = task_of(data, loss=loss, merge=merge, group=2 if config.apart and data.pairs else 1)
     encoder.check_length(config.max_seq_length)
     tokenizer, identity = encoder.tokenizer, tokenizer_fingerprint(encoder.tokenizer)
     windows = windows_for(
@@ -65,7 +168,7 @@ def window_split(data: SpanData, encoder: Encoder, config: WindowConfig, *, keep
         cache_dir=default_cache_dir() if keep else None,
     )
     fingerprint = windows_fingerprint(data, tokenizer, config, tokenizer_fingerprint=identity)
-    return Split(data, windows, fingerprint, config)
+    return Split(data, windows, fingerprint, config, task=task or SPAN, text=text)
 
 
 def load_split(
@@ -75,13 +178,32 @@ def load_split(
     *,
     max_examples: int | None = None,
     stores: str = "",
+    text: TextConfig = PLAIN,
+    like: Split | None = None,
 ) -> Split:
-    """Load a data set as the user names it and cut it into windows; store:KEY is one of `stores`."""
+    """Load a data set as the user names it and cut it into windows; store:KEY is one of `stores`.
+
+    `like` is the training set whose classes, scale and prompts this one shares.
+    """
     if source.startswith("store:"):
         if max_examples is not None:
             raise ConfigError(f"--train {source} is read as a whole: leave out --max-train-examples")
         return _stored_split(source.removeprefix("store:"), encoder, stores or default_root())
-    return window_split(load_span_data(source, max_examples=max_examples), encoder, config)
+    text = text if like is None else like.text
+    known = like.task if like is not None else None
+    wanted = known.kind if known is not None and known.kind != "triplet" else text.task
+    data = load_data(
+        source,
+        columns=text.columns,
+        task=wanted,
+        classes=known.classes if isinstance(known, TextTask) else None,
+        max_examples=max_examples,
+    )
+    if known is not None and isinstance(known, SpanTask) != isinstance(data, SpanData):
+        raise ConfigError(
+            f"{source} is not of the task of {like.name if like else ''}, {known.kind}: name other data"
+        )
+    return window_split(data, encoder, config, task=known, text=text)
 
 
 def _stored_split(name: str, encoder: Encoder, root: str | Path) -> Split:

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.encoder.encoder import Encoder, in_bf16
-from bertvision.heads.base import running_statistics
+from bertvision.heads.base import Head, running_statistics
 from bertvision.heads.layers import set_noise
 from bertvision.shapes import Float
 from bertvision.train.optim import OptimConfig, set_rate
 from bertvision.train.parallel import Parallel
 from bertvision.train.randomness import noise_numbers
 from bertvision.train.sharded import clip_, is_sharded
-from bertvision.train.tunable import Inputs, Tunable
+from bertvision.train.tunable import Inputs, States, Tunable
 
 __all__ = ["GraphSteps", "Steps"]
 
@@ -42,29 +42,40 @@ class Steps:
     def __init__(
         self,
         tunable: Tunable,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[Sequence[torch.optim.Optimizer]],
         config: OptimConfig,
         encoder: Encoder,
         parallel: Parallel,
     ) -> None:
-        self.tunable, self.optimizer, self.config = tunable, optimizer, config
+        self.tunable, self.optimizers, self.config = tunable, optimizers, config
+        """Of each task, those that take a step with it: the encoder's and its head's."""
         self.encoder, self.parallel = encoder, parallel
-        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self._step = 0
+        every = {id(o): o for own in optimizers for o in own}.values()
+        self.parameters = [p for o in every for group in o.param_groups for p in group["params"]]
+        self._step = self._job = 0
 
-    def prepare(self, step: int, total: int, lr: float) -> None:
-        """Set what differs from step to step."""
-        self._step = step
+    def prepare(self, step: int, total: int, lr: float, job: int = 0) -> None:
+        """Set what differs from step to step; the batch is of task number `job`."""
+        self._step, self._job = step, job
         self.tunable.train()
-        self.tunable.head.at(step / total)
-        set_rate(self.optimizer, lr)
+        self._head.at(step / total)
+        for optimizer in self.optimizers[job]:
+            set_rate(optimizer, lr)
+
+    @property
+    def _head(self) -> Head:
+        return self.tunable.head(self._job)
+
+    def _own(self) -> list[nn.Parameter]:
+        """What the present task trains."""
+        return [p for o in self.optimizers[self._job] for group in o.param_groups for p in group["params"]]
 
     def backward(self, inputs: Inputs, weight: float, *, part: int = 0) -> Float[Tensor, ""]:
         """Add the gradients of weight * (sum of the windows' losses); returns that weighted sum.
 
         The head's own penalty is counted with the first part of a batch.
         """
-        set_noise(self.tunable.head, *noise_numbers(self.config.seed, self._step, part, self.parallel.rank))
+        set_noise(self._head, *noise_numbers(self.config.seed, self._step, part, self.parallel.rank))
         return self._part(inputs, weight, part == 0)
 
     def _part(self, inputs: Inputs, weight: float, first: bool) -> Float[Tensor, ""]:
@@ -73,15 +84,15 @@ class Steps:
     def _gradients(self, inputs: Inputs, weight: Float[Tensor, ""], first: bool) -> Float[Tensor, ""]:
         with self.encoder.autocast(cache=not self._captures):
             states = self._states(inputs)
-            total = self.tunable(states, inputs).sum() * weight
-        if first and (penalty := self.tunable.head.penalty()) is not None:
+            total = self.tunable(states, inputs, self._job).sum() * weight
+        if first and (penalty := self._head.penalty()) is not None:
             total = total + penalty / self.parallel.world
         total.backward()
         return total.detach()
 
     _captures = False
 
-    def _states(self, inputs: Inputs) -> tuple[Tensor, ...]:
+    def _states(self, inputs: Inputs) -> States:
         return self.tunable.body(inputs)
 
     def refresh(self) -> None:
@@ -89,11 +100,12 @@ class Steps:
 
     def update(self) -> None:
         """Gradients of all ranks together, clipped; one step; no gradients left."""
-        given = [p for p in self.parameters if p.grad is not None]
+        given = [p for p in self._own() if p.grad is not None]
         self.parallel.sum_([p.grad for p in given if p.grad is not None and not is_sharded(p)])
-        self.parallel.mean_(running_statistics(self.tunable.head))
+        self.parallel.mean_(running_statistics(self._head))
         self._apply(given)
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers[self._job]:
+            optimizer.zero_grad(set_to_none=True)
 
     def _apply(self, given: Sequence[nn.Parameter]) -> None:
         if self.config.clip:
@@ -101,7 +113,8 @@ class Steps:
                 clip_(given, self.config.clip, self.parallel)
             else:
                 nn.utils.clip_grad_norm_(given, self.config.clip)
-        self.optimizer.step()
+        for optimizer in self.optimizers[self._job]:
+            optimizer.step()
 
 
 class GraphSteps(Steps):
@@ -120,28 +133,30 @@ class GraphSteps(Steps):
             self._pairs = [(p, theirs[n]) for n, p in tunable.body.named_parameters() if p.requires_grad]
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
-        self._done = 0
+        self._done: Counter[int] = Counter()
+        """Steps of each task."""
         self._seen: Counter[tuple[int, ...]] = Counter()
         self._parts: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Inputs, Tensor, Tensor]] = {}
-        self._update: torch.cuda.CUDAGraph | None = None
+        self._updates: dict[int, torch.cuda.CUDAGraph] = {}
+        """One for each task: the encoder's weights and its head's."""
         self._possible = True
 
-    def prepare(self, step: int, total: int, lr: float) -> None:
-        super().prepare(step, total, lr)
+    def prepare(self, step: int, total: int, lr: float, job: int = 0) -> None:
+        super().prepare(step, total, lr, job)
         self.body.train(self.tunable.body.training)
 
-    def _states(self, inputs: Inputs) -> tuple[Tensor, ...]:
+    def _states(self, inputs: Inputs) -> States:
         if self.body is self.tunable.body:
             return self.body(inputs)
         with torch.autocast(self.encoder.device.type, enabled=False):
             return self.body(inputs)
 
     def _part(self, inputs: Inputs, weight: float, first: bool) -> Float[Tensor, ""]:
-        key = (*inputs["mask"].shape, int(first))
+        key = (*inputs["mask"].shape, int(first), self._job)
         self._seen[key] += 1
         if key not in self._parts:
             # A shape that comes once would cost more to capture than it takes.
-            wanted = self._possible and self._done >= _WARM_UP and self._seen[key] > 1
+            wanted = self._possible and self._done[self._job] >= _WARM_UP and self._seen[key] > 1
             if not wanted or len(self._parts) == _MOST or not self._capture(key, inputs, weight, first):
                 return self._beside(inputs, weight, first)
         graph, static, factor, loss = self._parts[key]
@@ -194,22 +209,23 @@ class GraphSteps(Steps):
         return True
 
     def update(self) -> None:
-        self._done += 1
-        if self._update is None:
+        self._done[self._job] += 1
+        if self._job not in self._updates:
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 self._whole_update()
             torch.cuda.current_stream().wait_stream(self._stream)
-            if self._possible and self._done > _WARM_UP:
+            if self._possible and self._done[self._job] > _WARM_UP:
                 torch.cuda.synchronize()
-                self._update = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._update, pool=self._pool, stream=self._stream):
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                     self._whole_update()
+                self._updates[self._job] = graph
             return
-        self._update.replay()
+        self._updates[self._job].replay()
 
     def _whole_update(self) -> None:
-        given = [p for p in self.parameters if p.grad is not None]
+        given = [p for p in self._own() if p.grad is not None]
         self._apply(given)
         # Graphs add to the same memory in every step.
         torch._foreach_zero_([p.grad for p in given])  # pyright: ignore[reportPrivateImportUsage, reportArgumentType]

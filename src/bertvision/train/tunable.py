@@ -1,7 +1,7 @@
-"""What is trained together, an encoder (or its top) and a head, and where its batches come from.
+"""What is trained together, an encoder (or its top) and a head for each task, and where its batches come from.
 
     tokens ──► Whole: every layer ──► states ──┐
-                                               ├──► head ──► logits ──► loss of each window
+                                               ├──► the task's head ──► logits ──► loss of each window
     state at the cut ──► top k layers ─────────┘
 
 Both take a batch as a dict of tensors, the same names in every batch, so that a step can be captured once for a shape
@@ -20,16 +20,19 @@ from torch import Tensor, nn
 from bertvision.data.windows import Windows
 from bertvision.encoder.cut import Top
 from bertvision.encoder.encoder import Encoder, read_tokens
-from bertvision.feed.batches import Feed, StateBatch, widths
+from bertvision.encoder.stack import pooled_by
+from bertvision.feed.batches import Feed, StateBatch, label_tensor, widths
 from bertvision.heads.base import Head, run_head
 from bertvision.heads.digest import DigestHead
 from bertvision.shapes import Bool, Float, Int
-from bertvision.tasks.span.loss import span_loss
+from bertvision.tasks.kinds import Task, window_losses
 
-__all__ = ["Inputs", "Source", "StateSource", "TokenSource", "TopBody", "Tunable", "Whole"]
+__all__ = ["Inputs", "Source", "StateSource", "States", "TokenSource", "TopBody", "Tunable", "Whole"]
 
 Inputs = dict[str, Tensor]
-"""A batch: mask (B, T), labels (B, 2), bounds (B, 2), and what the body reads."""
+"""A batch: mask (B, T), labels (B, K), bounds (B, 2), and what the body reads."""
+States = tuple[tuple[Float[Tensor, "B T H"], ...], Float[Tensor, "B H"] | None]
+"""What a body gives: states, and the pooler's vectors where a head reads them."""
 
 _GPU_WIDTH = 16
 """Batches on a GPU are padded to multiples of this: pads are trained on, so closer than where they are only encoded."""
@@ -38,35 +41,43 @@ _GPU_WIDTH = 16
 class Whole(nn.Module):
     """Every layer of an encoder: ids and types (B, T) -> its states."""
 
-    def __init__(self, encoder: Encoder, *, last_only: bool) -> None:
+    def __init__(self, encoder: Encoder, *, last_only: bool, pooled: bool = False) -> None:
         super().__init__()
         self.model = encoder.model
-        self.passes_types, self.last_only = encoder.passes_types, last_only
+        self.passes_types, self.last_only, self.pooled = encoder.passes_types, last_only, pooled
 
-    def forward(self, inputs: Inputs) -> tuple[Float[Tensor, "B T H"], ...]:
+    def forward(self, inputs: Inputs) -> States:
         types = inputs["types"] if self.passes_types else None
-        return read_tokens(self.model, inputs["ids"], inputs["mask"], types, last_only=self.last_only)
+        states = read_tokens(self.model, inputs["ids"], inputs["mask"], types, last_only=self.last_only)
+        return states, pooled_by(self.model, states[-1]) if self.pooled else None
 
 
 class TopBody(nn.Module):
     """The layers above a cut: their input (B, T, H), perhaps with a digest's numbers behind it -> the cut's state and
     those above it."""
 
-    def __init__(self, top: Top, hidden: int) -> None:
+    def __init__(self, top: Top, hidden: int, pooler: nn.Module | None = None) -> None:
         super().__init__()
-        self.top, self.hidden = top, hidden
+        self.top, self.hidden, self.pooler = top, hidden, pooler
 
-    def forward(self, inputs: Inputs) -> tuple[Float[Tensor, "B T H"], ...]:
+    def forward(self, inputs: Inputs) -> States:
         state = inputs["state"][..., : self.hidden]
-        return self.top(state.to(next(self.top.parameters()).dtype), inputs["mask"])
+        states = self.top(state.to(next(self.top.parameters()).dtype), inputs["mask"])
+        return states, None if self.pooler is None else self.pooler(states[-1])
 
 
 class Tunable(nn.Module):
-    """A body that gives states and a head that reads them."""
+    """A body that gives states and the heads that read them, one a task."""
 
-    def __init__(self, body: Whole | TopBody, head: Head) -> None:
+    def __init__(self, body: Whole | TopBody, heads: Sequence[Head], tasks: Sequence[Task]) -> None:
         super().__init__()
-        self.body, self.head = body, head
+        self.body, self.heads, self.tasks = body, nn.ModuleList(heads), list(tasks)
+
+    def head(self, job: int = 0) -> Head:
+        """The head of one task."""
+        head = self.heads[job]
+        assert isinstance(head, Head)
+        return head
 
     def train(self, mode: bool = True) -> "Tunable":
         """A body of which nothing trains is read as it is used later: without dropout."""
@@ -75,17 +86,19 @@ class Tunable(nn.Module):
             self.body.eval()
         return self
 
-    def forward(self, states: tuple[Float[Tensor, "B T H"], ...], inputs: Inputs) -> Float[Tensor, " B"]:
-        """The loss of each window."""
+    def forward(self, given: States, inputs: Inputs, job: int = 0) -> Float[Tensor, " B"]:
+        """The loss of each window of a batch of task number `job`."""
+        states, pooled = given
+        head = self.head(job)
         mask, labels, bounds = (inputs[name] for name in ("mask", "labels", "bounds"))
-        batch = StateBatch(torch.stack(states), mask, labels, np.zeros(len(mask), np.int64), bounds)
-        if isinstance(self.head, DigestHead) and isinstance(self.body, TopBody):
+        batch = StateBatch(torch.stack(states), mask, labels, np.zeros(len(mask), np.int64), bounds, pooled)
+        if isinstance(head, DigestHead) and isinstance(self.body, TopBody):
             numbers = inputs["state"][..., self.body.hidden :]
-            extras = {name: getattr(batch, name) for name in self.head.extras}
-            logits = self.head.from_parts(numbers, batch.states, mask, **extras)
+            extras = {name: getattr(batch, name) for name in head.extras}
+            logits = head.from_parts(numbers, batch.states, mask, **extras)
         else:
-            logits = run_head(self.head, batch)
-        return span_loss(logits, mask, labels, reduction="none")
+            logits = run_head(head, batch)
+        return window_losses(self.tasks[job], logits, mask, labels)
 
 
 # ---- batches
@@ -108,7 +121,7 @@ class TokenSource:
         self.types = torch.from_numpy(windows.types).to(place)  # (N,)
         self.begins = torch.from_numpy(windows.offsets[:-1]).to(place)  # (W,)
         self.lengths = torch.from_numpy(windows.lengths).to(place)  # (W,)
-        self.labels = torch.from_numpy(windows.labels.astype(np.int64)).to(place)
+        self.labels = label_tensor(windows, place)
         self.bounds = torch.from_numpy(windows.context.astype(np.int64)).to(place)
 
     def stream(self, batches: Sequence[NDArray[np.int64]], *, start: int = 0) -> Iterator[Inputs]:

@@ -7,6 +7,8 @@ come from and how steps are taken follows from the settings alone.
 import copy
 import logging
 import math
+import re
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -15,14 +17,15 @@ from bertvision.encoder.cut import Top, check_cut, lower_encoder
 from bertvision.encoder.digest import Digest, make_digest
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import Policy, check_policy, count_trainable, parse_policy
-from bertvision.encoder.stack import layers_of
+from bertvision.encoder.stack import layers_of, pooler_of
 from bertvision.errors import ConfigError
 from bertvision.feed import FeedConfig
 from bertvision.feed.reading import EVERYTHING
 from bertvision.heads.base import Geometry, Head
 from bertvision.heads.digest import digest_head
-from bertvision.heads.spec import parse_head
+from bertvision.tasks.kinds import default_head
 from bertvision.train.finetune_config import FinetuneConfig
+from bertvision.train.job import Job
 from bertvision.train.optim import make_optimizer
 from bertvision.train.parallel import Parallel
 from bertvision.train.sharded import gathered, shard, wants_sharding
@@ -37,7 +40,9 @@ __all__ = ["Tuning", "check_tuning", "shares_out"]
 logger = logging.getLogger(__name__)
 
 
-def check_tuning(encoder: Encoder, config: FinetuneConfig, feed: FeedConfig, parallel: Parallel) -> None:
+def check_tuning(
+    encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, feed: FeedConfig, parallel: Parallel
+) -> None:
     """Refuse what this encoder cannot do, before anything is changed or written."""
     policy = parse_policy(config.policy)
     if config.epochs == 0:
@@ -55,7 +60,26 @@ def check_tuning(encoder: Encoder, config: FinetuneConfig, feed: FeedConfig, par
         check_source(feed, parallel)
         check_cut(encoder, policy.cut)
     with torch.device("meta"):  # shapes alone: some heads do not fit every encoder
-        parse_head(config.head).build(Geometry(encoder.num_states, encoder.hidden), seed=config.seed)
+        for job in jobs:
+            job.build(_geometry(encoder, job), seed=config.seed)
+    _check_apart(jobs)
+
+
+def _check_apart(jobs: Sequence[Job]) -> None:
+    """Several tasks need names of their own, which become folders."""
+    names = [job.name for job in jobs]
+    if len(jobs) > 1 and (
+        len(set(names)) < len(names) or not all(re.fullmatch(r"[\w.+-]+", name) for name in names)
+    ):
+        raise ConfigError(
+            f"the tasks need names of their own of letters, digits and - (they become folders), not {names}"
+        )
+
+
+def _geometry(encoder: Encoder, job: Job) -> Geometry:
+    task = job.task
+    pooled = task.kind in ("label", "score") and encoder.has_pooler
+    return Geometry(encoder.num_states, encoder.hidden, task.outputs, task.kind, pooled)
 
 
 def shares_out(config: FinetuneConfig, parallel: Parallel) -> bool:
@@ -64,13 +88,13 @@ def shares_out(config: FinetuneConfig, parallel: Parallel) -> bool:
 
 
 class Tuning:
-    """An encoder, its head, their optimiser and the way to batches and steps."""
+    """An encoder, a head for each task, their optimisers and the way to batches and steps."""
 
     def __init__(
-        self, encoder: Encoder, train: Split, config: FinetuneConfig, stage: Stage, feed: FeedConfig
+        self, encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, stage: Stage, feed: FeedConfig
     ) -> None:
         parallel = stage.parallel
-        self.encoder, self.config, self.parallel = encoder, config, parallel
+        self.encoder, self.jobs, self.config, self.parallel = encoder, jobs, config, parallel
         policy = parse_policy(config.policy)
         shared_out = shares_out(config, parallel)
         if not shared_out:
@@ -78,55 +102,76 @@ class Tuning:
         encoder.tune(policy, seed=config.seed)
         if config.checkpointing:
             encoder.checkpoint_gradients()
-        self.head: Head
-        self.source: Source
-        body = (
-            self._whole_body(train)
-            if policy.cut is None
-            else self._top_body(policy, policy.cut, train, stage, feed)
-        )
-        self.head.to(encoder.device)
-        self.counts = count_trainable([encoder.model, self.head])
+        self.heads = [job.build(_geometry(encoder, job), seed=config.seed) for job in jobs]
+        self.sources: list[Source] = []
+        body = self._whole_body() if policy.cut is None else self._top_body(policy, policy.cut, stage, feed)
+        for head in self.heads:
+            head.to(encoder.device)
+        self.counts = count_trainable([encoder.model, *self.heads])
         self.twin = self._share_out() if shared_out else None
-        self.tunable = Tunable(body, self.head)
+        self.tunable = Tunable(body, self.heads, [job.task for job in jobs])
         captured = encoder.device.type == "cuda" and parallel.alone and not config.checkpointing
-        self.optimizer = make_optimizer([encoder.model, self.head], config, capturable=captured)
+        self.optimizers = self._optimizers(captured)
+        own = [
+            [o for name, o in self.optimizers.items() if name in ("all", f"head{i}")]
+            for i in range(len(jobs))
+        ]
         kind = GraphSteps if captured else Steps
-        self.steps = kind(self.tunable, self.optimizer, config, encoder, parallel)
+        self.steps = kind(self.tunable, own, config, encoder, parallel)
 
-    def _whole_body(self, train: Split) -> Whole:
-        encoder, config = self.encoder, self.config
-        geometry = Geometry(encoder.num_states, encoder.hidden)
-        self.head = parse_head(config.head).build(geometry, seed=config.seed)
-        self.source = TokenSource(encoder, train.windows)
-        return Whole(encoder, last_only=self.head.last_only)
+    def _optimizers(self, captured: bool) -> dict[str, torch.optim.Optimizer]:
+        """One for all that trains; with several tasks one for the encoder and one a head, which rests meanwhile."""
+        if len(self.jobs) == 1:
+            together = {"all": [self.encoder.model, *self.heads]}
+        else:
+            together = {"all": [self.encoder.model]} | {
+                f"head{i}": [head] for i, head in enumerate(self.heads)
+            }
+        return {
+            name: make_optimizer(modules, self.config, capturable=captured)
+            for name, modules in together.items()
+            if any(p.requires_grad for module in modules for p in module.parameters())
+        }
 
-    def _top_body(self, policy: Policy, k: int, train: Split, stage: Stage, feed: FeedConfig) -> TopBody:
+    def _reads_pooled(self) -> bool:
+        return any("pooled" in head.extras and head.geometry.pooled for head in self.heads)
+
+    def _whole_body(self) -> Whole:
+        self.sources = [TokenSource(self.encoder, job.train.windows) for job in self.jobs]
+        last_only = all(head.last_only for head in self.heads)
+        return Whole(self.encoder, last_only=last_only, pooled=self._reads_pooled())
+
+    def _top_body(self, policy: Policy, k: int, stage: Stage, feed: FeedConfig) -> TopBody:
         """The layers above the cut, fed with the state below them."""
         encoder, config = self.encoder, self.config
-        geometry = Geometry(encoder.num_states, encoder.hidden)
-        spec = parse_head(config.head)
         digest = None
-        self.head = spec.build(geometry, seed=config.seed)
-        if not self.head.last_only and k < encoder.num_states - 1:
-            digest = self._digest(k, train, stage)
-            self.head = digest_head(digest, config.head, geometry, seed=config.seed)
-        states, chosen = training_states(
-            lower_encoder(encoder, k, digest),
-            train,
-            FeedConfig.of(feed, EVERYTHING),
-            stage,
-            choice="states at the cut",
-            label="states at the cut",
-            passes=math.ceil(config.epochs),
-        )
+        wide = [i for i, head in enumerate(self.heads) if not head.last_only]
+        if wide and k < encoder.num_states - 1:
+            digest = self._digest(k, self.jobs[wide[0]].train, stage)
+            for i in wide:
+                job = self.jobs[i]
+                text = job.head or default_head(job.task)
+                self.heads[i] = digest_head(digest, text, _geometry(encoder, job), seed=config.seed)
+        lower = lower_encoder(encoder, k, digest)
         where = {"live": "computed in every pass", "memory": "in memory", "stored": "in a store"}
-        logger.info(
-            "%s: a step costs the top %d of %d layers; the state below them is %s",
-            policy, k, encoder.num_states - 1, where[chosen],
-        )  # fmt: skip
-        self.source = StateSource(states)
-        return TopBody(Top(encoder.model, k), encoder.hidden)
+        for job in self.jobs:
+            name = "states at the cut" + (f" of {job.name}" if job.name else "")
+            states, chosen = training_states(
+                lower,
+                job.train,
+                FeedConfig.of(feed, EVERYTHING),
+                stage,
+                choice=name,
+                label=name,
+                passes=math.ceil(config.epochs),
+            )
+            logger.info(
+                "%s: a step costs the top %d of %d layers; the state below them is %s",
+                policy, k, encoder.num_states - 1, where[chosen],
+            )  # fmt: skip
+            self.sources.append(StateSource(states))
+        pooler = pooler_of(encoder.model) if self._reads_pooled() else None
+        return TopBody(Top(encoder.model, k), encoder.hidden, pooler)
 
     def _digest(self, k: int, train: Split, stage: Stage) -> Digest:
         """Made once, by rank 0: another number of threads would round it differently, and heads and stores know it."""
@@ -150,13 +195,14 @@ class Tuning:
     @property
     def state(self) -> tuple[dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
         """What a checkpoint holds."""
-        return {"encoder": self.encoder.model, "head": self.head}, {"all": self.optimizer}
+        names = ["head"] if len(self.jobs) == 1 else [f"head{i}" for i in range(len(self.jobs))]
+        return {"encoder": self.encoder.model, **dict(zip(names, self.heads, strict=True))}, self.optimizers
 
-    def whole(self) -> tuple[Encoder, Head]:
-        """The encoder and its head as they are now; every process calls it, rank 0's are whole."""
+    def whole(self) -> tuple[Encoder, list[Head]]:
+        """The encoder and its heads as they are now; every process calls it, rank 0's are whole."""
         if self.twin is None:
-            return self.encoder, self.head
+            return self.encoder, self.heads
         weights = gathered(self.encoder.model)
         if self.parallel.main:
             self.twin.model.load_state_dict(weights)
-        return self.twin, self.head
+        return self.twin, self.heads

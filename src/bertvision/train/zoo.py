@@ -6,9 +6,9 @@ fingerprint, windows, fit, and the states it reads where that is not all of them
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,35 +18,44 @@ from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.feed import Feed, FeedConfig, choose_source, open_feed
+from bertvision.feed.batches import pooled_place
 from bertvision.feed.choose import Source
 from bertvision.feed.reading import EVERYTHING
 from bertvision.heads.base import Geometry, check_task, head_class
-from bertvision.heads.catalogue import expand
+from bertvision.heads.catalogue import expand, for_windows
 from bertvision.heads.files import save_head
 from bertvision.heads.spec import HeadSpec, parse_head
+from bertvision.tasks.kinds import SPAN, SpanTask, Task, TripletTask, task_words
 from bertvision.tasks.span.decode import DecodeConfig, decode
 from bertvision.tasks.span.score import score
-from bertvision.train.evaluate import span_logits
-from bertvision.train.fit import Evaluate, FitConfig, FittedHead, fit
+from bertvision.tasks.text.answers import answer
+from bertvision.tasks.text.logits import TextLogits
+from bertvision.tasks.text.score import answers_metric
+from bertvision.train.evaluate import Logits, task_logits
+from bertvision.train.fit import Evaluate, FitConfig, FittedHead, OnEpoch, fit
 from bertvision.train.parallel import ALONE, Parallel
-from bertvision.train.splits import Split
+from bertvision.train.splits import Split, task_about
 from bertvision.train.stage import Stage
 from bertvision.train.states import check_source, training_states
 
 __all__ = ["encoder_reference", "fit_zoo", "keep_encoder", "zoo_members"]
 
 
-def zoo_members(config: FitConfig) -> list[tuple[str, HeadSpec, int]]:
+def zoo_members(
+    config: FitConfig, task: Task = SPAN, *, tokens: int = 0
+) -> list[tuple[str, HeadSpec, int]]:
     """(name, spec, seed) of every head to fit; the name is its folder.
+
+    `tokens` is the longest window there may be, for heads that have weights for every place.
 
     Sets of heads (`papers`, see heads/catalogue.py) are put in full. What a set names and somebody else names too
     is fitted once; a head written twice by itself is a mistake.
     """
     members: dict[str, tuple[HeadSpec, int]] = {}
     written: set[str] = set()
-    for text, of_set in expand(config.heads):
-        spec = parse_head(text)
-        check_task(head_class(spec.name), "span")
+    for text, of_set in expand(config.heads, _kind(task)):
+        spec = parse_head(for_windows(text, tokens) if tokens else text)
+        check_task(head_class(spec.name), _kind(task))
         seeds = config.seeds if spec.train.seed is None else (spec.train.seed,)
         for seed in seeds:
             try:  # settings that cannot work should fail before anything is trained
@@ -60,6 +69,23 @@ def zoo_members(config: FitConfig) -> list[tuple[str, HeadSpec, int]]:
                 written.add(name)
             members.setdefault(name, (spec, seed))
     return [(name, spec, seed) for name, (spec, seed) in members.items()]
+
+
+def _kind(task: Task) -> Literal["span", "label", "score"]:
+    if isinstance(task, TripletTask):
+        raise ConfigError("triplets train an encoder and no head: use `bertvision triplet`")
+    return task.kind
+
+
+def _suited(feed: FeedConfig, members: Sequence[tuple[str, HeadSpec, int]], task: Task) -> FeedConfig:
+    """What the heads read: of labels, [CLS] alone where no head asks for more, which is a hundredth of the states."""
+    if isinstance(task, SpanTask):
+        feed.reading.check_spans()
+        return feed
+    wide = [spec.label for _, spec, _ in members if not head_class(spec.name).cls_only]
+    if wide and feed.positions == "cls":
+        raise ConfigError(f"--feed.positions cls keeps one token, and {wide[0]} reads all: leave it out")
+    return feed if wide or feed.positions != "all" else dataclasses.replace(feed, positions="cls")
 
 
 def encoder_reference(name: str) -> tuple[str, dict[str, Any]]:
@@ -91,18 +117,25 @@ def _findable(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dev_scorer(feed: Feed, dev: Split, config: DecodeConfig, activation_gb: float) -> Evaluate:
-    """F1 on dev at the decoding's threshold, of all heads in one walk."""
+    """F1 on dev at the decoding's threshold, or the metric of labels and scores, of all heads in one walk."""
 
     def evaluate(heads: Any) -> dict[str, float]:
-        logits = span_logits(feed, heads, label="score on dev", activation_gb=activation_gb)
-        scores = dict.fromkeys(logits, math.nan)
-        for name, values in logits.items():
-            if np.isfinite(values.start).all() and np.isfinite(values.end).all():
-                found = decode(dev.windows, values, dev.data, config)
-                scores[name] = float(score(dev.data, found.predictions())["f1"])
-        return scores
+        logits = task_logits(dev.task, feed, heads, label="score on dev", activation_gb=activation_gb)
+        return {name: _dev_score(values, dev, config) for name, values in logits.items()}
 
     return evaluate
+
+
+def _dev_score(logits: Logits, dev: Split, config: DecodeConfig) -> float:
+    """NaN where the logits are not finite."""
+    if isinstance(logits, TextLogits):
+        if not np.isfinite(logits.values).all():
+            return math.nan
+        return answers_metric(answer(dev.windows, logits, dev.texts, dev.text_task), dev.texts)
+    if not (np.isfinite(logits.start).all() and np.isfinite(logits.end).all()):
+        return math.nan
+    found = decode(dev.windows, logits, dev.spans, config)
+    return float(score(dev.spans, found.predictions())["f1"])
 
 
 def _save(one: FittedHead, folder: Path, config: FitConfig, about: dict[str, Any]) -> dict[str, Any]:
@@ -128,18 +161,26 @@ def fit_zoo(
     overwrite: bool = False,
     tensorboard: bool = False,
     parallel: Parallel = ALONE,
+    on_epoch: OnEpoch | None = None,
 ) -> Stage:
     """Fit and save every head of `config`; `stage.results["heads"]` tells what became of each.
 
-    Of several processes each calls it; rank 0 writes and measures.
+    `on_epoch` is told the dev scores after every epoch and may end the fit. Of several processes each calls it; rank 0
+    writes and measures.
     """
-    feed = train.feed(feed)
-    feed.reading.check_spans()
+    task = train.task
+    members = zoo_members(config, task, tokens=train.config.max_seq_length)
+    if task.group > 1:
+        raise ConfigError(
+            "heads on pairs encoded apart train with their encoder: use finetune, or leave out --apart"
+        )
+    feed = _suited(train.feed(feed), members, task)
     reading = feed.reading.resolved(encoder.num_states)
     cut = {} if reading == EVERYTHING else to_mapping(reading)
     settings = to_mapping(config)
     settings.pop("checkpoint_seconds")
-    settings["heads"] = [text for text, _ in expand(config.heads)]  # a set may grow in another version
+    # A set may grow in another version.
+    settings["heads"] = [text for text, _ in expand(config.heads, _kind(task))]
     key = {
         "encoder": encoder.fingerprint,
         "train": train.fingerprint,
@@ -151,11 +192,14 @@ def fit_zoo(
         "dev": dev.fingerprint if dev and config.scores_epochs else None,
         "decode": to_mapping(decoding or DecodeConfig()) if config.scores_epochs else None,
     } | ({"reading": cut} if cut else {})
-    members = zoo_members(config)
+    if not isinstance(task, SpanTask):
+        key["task"] = task_words(task)
     check_source(feed, parallel)
     if config.scores_epochs and dev is None:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
-    geometry = Geometry(len(reading.numbers(encoder.num_states)), encoder.hidden)
+    layers = reading.numbers(encoder.num_states)
+    pooled = pooled_place(encoder, train.windows, layers) is not None
+    geometry = Geometry(len(layers), encoder.hidden, task.outputs, _kind(task), pooled)
     with torch.device(
         "meta"
     ):  # a head that does not suit this encoder should fail before anything is written
@@ -185,12 +229,24 @@ def fit_zoo(
         # Rank 0 scores, so nobody else needs the states.
         states = dev_states() if parallel.main else source
         evaluate = _dev_scorer(states, dev, decoding or DecodeConfig(), config.activation_gb)
-    fitted = fit(source, members, config, stage, evaluate=evaluate, tensorboard=tensorboard)
-    about = {
-        "task": "span",
-        "windows": to_mapping(train.config),
-        "encoder": _findable(encoder_about) | {"fingerprint": encoder.fingerprint},
-    } | ({"states": cut} if cut else {})
+    fitted = fit(
+        source,
+        members,
+        config,
+        stage,
+        evaluate=evaluate,
+        tensorboard=tensorboard,
+        task=task,
+        on_epoch=on_epoch,
+    )
+    about = (
+        task_about(train)
+        | {
+            "windows": to_mapping(train.config),
+            "encoder": _findable(encoder_about) | {"fingerprint": encoder.fingerprint},
+        }
+        | ({"states": cut} if cut else {})
+    )
     heads = parallel.on_main(
         lambda: {name: _save(one, folder / name, config, about) for name, one in fitted.items()}
     )

@@ -1,0 +1,83 @@
+"""The kinds of tasks, and the loss of each: what training needs to know of a task.
+
+span      start and end of the answer, two numbers a token         tasks/span/
+label     a class; score: a number; C numbers a window             tasks/text/
+triplet   distances of an anchor to its positive and negatives     tasks/triplet.py
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from bertvision.config import to_mapping
+from bertvision.errors import ConfigError
+from bertvision.shapes import Bool, Float, Num
+from bertvision.tasks.text.task import TextTask
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["SPAN", "SpanTask", "Task", "TripletTask", "default_head", "task_words", "window_losses"]
+
+
+@dataclass(frozen=True)
+class SpanTask:
+    """Find the answer to a question in a paragraph."""
+
+    kind: Literal["span"] = "span"
+    outputs: int = 2
+    group: int = 1
+    metric: str = "f1"
+
+
+@dataclass(frozen=True)
+class TripletTask:
+    """Bring a text nearer to its positive than to its negatives; trains the encoder alone."""
+
+    form: Literal["paper", "softmin"] = "softmin"
+    """softmin: d+ + log sum exp(-d-), which the nearest negative decides; paper: d+ - log sum exp(d-), which the
+    farthest one satisfies."""
+    margin: float = 0.0
+    """Added to the hinge's inside."""
+    group: int = 7
+    """Windows of a triplet: anchor, positive, negatives."""
+    kind: Literal["triplet"] = "triplet"
+    metric: str = "agreement"
+
+    def __post_init__(self) -> None:
+        if self.form not in ("paper", "softmin"):
+            raise ConfigError(f"--form {self.form} is unknown: choose softmin or paper")
+
+    @property
+    def outputs(self) -> int:
+        return self.group - 1
+
+
+Task = SpanTask | TextTask | TripletTask
+SPAN = SpanTask()
+
+
+def default_head(task: Task) -> str:
+    """The head that trains with an encoder where none is named."""
+    return {"span": "last_state", "triplet": "triplet"}.get(task.kind, "cls_linear")
+
+
+def window_losses(
+    task: Task, logits: "Float[Tensor, '*rows C']", mask: "Bool[Tensor, 'B T']", labels: "Num[Tensor, 'B K']"
+) -> "Float[Tensor, ' B']":
+    """The loss of each window; an example of several windows has its loss at each of them."""
+    if isinstance(task, SpanTask):
+        from bertvision.tasks.span.loss import span_loss
+
+        return span_loss(logits, mask, labels, reduction="none")
+    if isinstance(task, TextTask):
+        from bertvision.tasks.text.loss import text_loss
+
+        return text_loss(logits, labels, task)
+    from bertvision.tasks.triplet import triplet_loss
+
+    return triplet_loss(logits, form=task.form, margin=task.margin).repeat_interleave(task.group)
+
+
+def task_words(task: Task) -> Any:
+    """What a head's config.json keeps under "task": the kind alone where nothing else is to say."""
+    return task.kind if isinstance(task, SpanTask) else to_mapping(task)
