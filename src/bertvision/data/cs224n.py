@@ -7,6 +7,7 @@ Quora's dev set have no label: they are left out with a warning.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from bertvision.data.tabular import csv_cells, named_rows
@@ -54,23 +55,27 @@ CS224N = {
 def read_cs224n(
     name: str, where: str, *, classes: tuple[str, ...] | None = None, labels_required: bool = True
 ) -> TextData:
-    """Read one file of the set `name`; `labels_required=False` for the test files, which have none."""
+    """Read a file of the set `name`, or several joined by commas, as Quora's training set is in two.
+
+    `labels_required=False` is for the test files, which have no labels.
+    """
     part = CS224N.get(name.lower())
     if part is None:
         raise ConfigError(f"CS224N has no set {name!r}; choose one of {', '.join(CS224N)}")
     if not where:
         raise ConfigError(f"cs224n:{name} needs a file, for example cs224n:{name}:{name}-train.csv")
-    path = Path(where).expanduser()
+    paths = [Path(file).expanduser() for file in ([where] if Path(where).exists() else where.split(","))]
     names = {str(i): title for i, title in enumerate(part.classes)}
     builder = TextBuilder(
-        str(path),
+        ",".join(map(str, paths)),
         part.kind,
         classes=(part.classes if classes is None else classes) if part.classes else None,
         names=names or None,
         labels_required=labels_required,
         empty_texts=True,
     )
-    return collect(builder, _rows(part, name, path, labels_required=labels_required), metric=part.metric)
+    rows = chain.from_iterable(_rows(part, name, path, labels_required=labels_required) for path in paths)
+    return collect(builder, rows, metric=part.metric)
 
 
 def _rows(part: _Set, name: str, path: Path, *, labels_required: bool) -> Iterator[TextRow]:

@@ -91,11 +91,11 @@ def _load_any(
     if scheme in ("glue", "cs224n", "answerable"):
         if columns != _USUAL:
             raise ConfigError(
-                f"--columns is for tables of your own; {scheme}: knows its columns, leave it out"
+                f"{scheme}: knows its columns; leave out --text.text, --text.pair, --text.label and --text.id"
             )
         data = _load_known(scheme, rest, classes=classes, answers_required=answers_required)
         if task not in ("auto", data.kind):
-            raise ConfigError(f"{source} is a {data.kind} task, not {task}; leave out --task")
+            raise ConfigError(f"{source} is a {data.kind} task, not {task}; leave out --text.task")
         return data
     path = Path(source).expanduser()
     table = None
@@ -107,7 +107,7 @@ def _load_any(
     else:
         if task in ("label", "score"):
             raise ConfigError(
-                f"{source} can only hold questions over paragraphs; leave out --task {task}, write "
+                f"{source} can only hold questions over paragraphs; leave out --text.task {task}, write "
                 f"answerable:{source} for answer / no answer, or give {TEXT_SOURCES}"
             )
         return _load(source, answers_required=answers_required)

@@ -38,48 +38,26 @@ class Reframe:
     def __post_init__(self) -> None:
         if "{" in self.prompt or "}" in self.prompt:
             raise ConfigError(
-                "--reframe.prompt is the same for every example and takes no {...}: "
-                "put the texts into --reframe.context"
+                "--text.prompt is the same for every example and takes no {...}: "
+                "put the texts into --text.context"
             )
         if self.context:
-            self.parts()
-
-    def __bool__(self) -> bool:
-        return bool(self.prompt or self.context)
-
-    def parts(self, template: str = "") -> list[tuple[str, str]]:
-        """The template as pieces of plain text, each with the field behind it ("" at the end)."""
-        template = template or self.context
-        usage = "write {first} and {second} where the texts belong"
-        try:
-            found = list(Formatter().parse(template))
-        except ValueError as error:
-            raise ConfigError(
-                f"--reframe.context {template!r} has a stray brace ({error}): {usage}"
-            ) from None
-        for _, field, form, conversion in found:
-            if field is not None and (field not in ("first", "second") or form or conversion):
-                raise ConfigError(
-                    f"--reframe.context may not hold {{{field}}}: {usage}; the label is what is to be told"
-                )
-        if not any(field for _, field, _, _ in found):
-            raise ConfigError(f"--reframe.context {template!r} holds none of the texts: {usage}")
-        return [(plain, field or "") for plain, field, _, _ in found]
+            _parse(self.context)
 
 
 def reframe(data: TextData, how: Reframe) -> TextData:
     """The same examples, asked about as `how` says; labels, ids and order stay."""
-    if not how:
+    if not how.prompt and not how.context:
         return data
     if data.spans is not None:
         raise ConfigError(
-            f"{data.name} is made of questions already: leave out --reframe.prompt and --reframe.context"
+            f"{data.name} is made of questions already: leave out --text.prompt and --text.context"
         )
     template = how.context or (PAIR_CONTEXT if data.pairs else "{first}")
-    parts = how.parts(template)
+    parts = _parse(template)
     if not data.pairs and any(field == "second" for _, field in parts):
         raise ConfigError(
-            f"{data.name} has one text an example: leave {{second}} out of --reframe.context {template!r}"
+            f"{data.name} has one text an example: leave {{second}} out of --text.context {template!r}"
         )
     examples = [_ask(example, how.prompt, parts) for example in data.examples]
     return replace(data, examples=examples, _cache={})
@@ -91,3 +69,21 @@ def _ask(example: TextExample, prompt: str, parts: list[tuple[str, str]]) -> Tex
     context = "".join(plain + texts[field] for plain, field in parts)
     first, second = (prompt, context) if prompt else (context, None)
     return replace(example, first=first, second=second)
+
+
+def _parse(template: str) -> list[tuple[str, str]]:
+    """The template as pieces of plain text, each with the field behind it ("" at the end)."""
+    usage = "write {first} and {second} where the texts belong"
+    try:
+        found = list(Formatter().parse(template))
+    except ValueError as error:
+        raise ConfigError(f"--text.context {template!r} has a stray brace ({error}): {usage}") from None
+    for _, field, form, conversion in found:
+        if field is not None and (field not in ("first", "second") or form or conversion):
+            written = field + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
+            raise ConfigError(
+                f"--text.context may not hold {{{written}}}: {usage}; the label is what is to be told"
+            )
+    if not any(field for _, field, _, _ in found):
+        raise ConfigError(f"--text.context {template!r} holds none of the texts: {usage}")
+    return [(plain, field or "") for plain, field, _, _ in found]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from bertvision.data.examples import SpanData
 from bertvision.data.windows import Windows
 
-__all__ = ["DataStats", "data_stats", "pair_lengths", "suggest_max_length"]
+__all__ = ["DataStats", "data_stats", "length_summary", "pair_lengths", "suggest_max_length"]
 
 _PERCENTILES = (50, 90, 95, 98, 99)
 
@@ -44,7 +44,6 @@ def data_stats(data: SpanData, windows: Windows, *, limit: int | None = None) ->
     answerable = np.fromiter((e.answerable for e in data.examples), np.bool_, len(data))
     labelled = windows.labels[:, 0] != windows.null
     suggested = suggest_max_length(lengths, limit=limit)
-    percentiles = np.percentile(lengths, _PERCENTILES, method="higher")
     return DataStats(
         name=data.name,
         examples=len(data),
@@ -55,14 +54,20 @@ def data_stats(data: SpanData, windows: Windows, *, limit: int | None = None) ->
         examples_without_label=int(answerable.sum()) - len(np.unique(windows.example[labelled])),
         examples_with_one_window=int((np.bincount(windows.example) == 1).sum()),
         tokens=windows.num_tokens,
-        lengths={
-            "mean": round(float(lengths.mean()), 1),
-            **{f"p{p}": int(value) for p, value in zip(_PERCENTILES, percentiles, strict=True)},
-            "max": int(lengths.max()),
-        },
+        lengths=length_summary(lengths),
         suggested_max_seq_length=suggested,
         fits_in_one_window=round(float((lengths <= suggested).mean()), 4),
     )
+
+
+def length_summary(lengths: NDArray[np.int64]) -> dict[str, float]:
+    """Mean, percentiles and the longest, by the names they are shown under."""
+    percentiles = np.percentile(lengths, _PERCENTILES, method="higher")
+    return {
+        "mean": round(float(lengths.mean()), 1),
+        **{f"p{p}": int(value) for p, value in zip(_PERCENTILES, percentiles, strict=True)},
+        "max": int(lengths.max()),
+    }
 
 
 def pair_lengths(windows: Windows) -> NDArray[np.int64]:

@@ -98,7 +98,7 @@ class TextBuilder:
         classes = self.classes if self.classes is not None else _in_order(found)
         if self.classes is None and self.names is None and _like_scores(found):
             raise Flaw(
-                f"the labels look like scores ({', '.join(classes[:3])}, ...); add --task score, "
+                f"the labels look like scores ({', '.join(classes[:3])}, ...); add --text.task score, "
                 "or name another column as the label"
             )
         numbers = {name: i for i, name in enumerate(classes)}

@@ -59,7 +59,7 @@ class Columns:
             asked = getattr(self, flag)
             if asked and asked not in names and (flag != "label" or labels_required):
                 raise DataError(
-                    f"{source} has no column {shorten(asked)} (it has {_list(names)}); correct --columns.{flag}"
+                    f"{source} has no column {shorten(asked)} (it has {_list(names)}); correct --text.{flag}"
                 )
         text, pair = self.text, self.pair
         if not text and not pair:
@@ -68,13 +68,13 @@ class Columns:
         if not text:
             raise DataError(
                 f"{source} has no column of texts (it has {_list(names)}); "
-                "name it with --columns.text, and the other of a pair with --columns.pair"
+                "name it with --text.text, and the other of a pair with --text.pair"
             )
         usual = (*_SCORES, *_LABELS) if kind == "score" else (*_LABELS, *_SCORES)
         label = self.label or next((name for name in usual if name in names), "")
         if not label and labels_required:
             raise DataError(
-                f"{source} has no column of labels (it has {_list(names)}); name it with --columns.label"
+                f"{source} has no column of labels (it has {_list(names)}); name it with --text.label"
             )
         id = self.id or next((name for name in _IDS if name in names), "")
         return Columns(text, pair, label if label in names else "", id)
