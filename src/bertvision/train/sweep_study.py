@@ -183,12 +183,10 @@ class SharedStudy:
             raise ArtifactError(
                 f"{path} cannot be read ({error}): restore it from a copy, or begin anew with --overwrite"
             ) from error
+        if _NAME in optuna.get_all_study_names(storage):  # creating it again would add a line
+            return optuna.load_study(storage=storage, study_name=_NAME, pruner=self._pruner())
         return optuna.create_study(
-            storage=storage,
-            study_name=_NAME,
-            direction="maximize",
-            load_if_exists=True,
-            pruner=self._pruner(),
+            storage=storage, study_name=_NAME, direction="maximize", pruner=self._pruner()
         )
 
     @contextmanager
