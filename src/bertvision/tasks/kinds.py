@@ -8,15 +8,24 @@ triplet   distances of an anchor to its positive and negatives     tasks/triplet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertvision.config import to_mapping
-from bertvision.errors import ConfigError
+from bertvision.config import from_mapping, to_mapping
+from bertvision.errors import ArtifactError, ConfigError
 from bertvision.shapes import Bool, Float, Num
 from bertvision.tasks.text.task import TextTask
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SPAN", "SpanTask", "Task", "TripletTask", "default_head", "task_words", "window_losses"]
+__all__ = [
+    "SPAN",
+    "SpanTask",
+    "Task",
+    "TripletTask",
+    "default_head",
+    "task_from_words",
+    "task_words",
+    "window_losses",
+]
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,20 @@ def window_losses(
     from bertvision.tasks.triplet import triplet_loss
 
     return triplet_loss(logits, form=task.form, margin=task.margin).repeat_interleave(task.group)
+
+
+def task_from_words(words: Any, source: str) -> Task:
+    """The task that a head's config.json tells of; folders that say nothing hold span heads."""
+    if words in (None, "span"):
+        return SPAN
+    if not isinstance(words, dict):
+        raise ArtifactError(
+            f"{source} names the task {words!r}, which this version does not know: fit the head again"
+        )
+    try:
+        return from_mapping(TextTask, words, source=source)
+    except (ConfigError, TypeError) as error:
+        raise ArtifactError(f"{source} does not tell its task ({error}): fit the head again") from error
 
 
 def task_words(task: Task) -> Any:

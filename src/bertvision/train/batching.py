@@ -1,9 +1,9 @@
 """Which windows each step of fine-tuning reads: a pure function of the data, the settings and the step.
 
 An epoch has as many examples as the data; with balanced sampling they are drawn so that classes (of spans: windows
-with and without an answer) come equally often. A step reads `batch_size` windows, or as many as `batch_tokens` allow: then
-the number of steps differs a little from epoch to epoch, and fractions of an epoch are fractions of its own steps. With
-several tasks a step reads windows of one of them (train/mixing.py).
+with and without an answer) come equally often. A step reads `batch_size` windows, or as many as `batch_tokens` allow:
+then the number of steps differs a little from epoch to epoch, and fractions of an epoch are fractions of its own
+steps. With several tasks a step reads windows of one of them (train/mixing.py).
 """
 
 import math

@@ -158,7 +158,7 @@ def logits_by_reading(
     return {name: logits[name] for name in heads}
 
 
-def _in_parts(head: Head, batch: StateBatch, activation_gb: float) -> Float[Tensor, "B *outputs"]:
+def _in_parts(head: Head, batch: StateBatch, activation_gb: float) -> Tensor:
     """The head's output for the batch, as many windows at once as fit."""
     B, T = batch.mask.shape
     rows = B

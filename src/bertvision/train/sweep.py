@@ -166,7 +166,9 @@ def _feed_of_all(work: SweepWork, study: SharedStudy, search: SearchConfig) -> F
     if feed.source != "auto":
         return feed
     possible = dataclasses.replace(feed, memory_gb=0.0)
-    if work.train.task.kind != "span" and all(head_class(parse_head(head).name).cls_only for head in study.space.heads):
+    if work.train.task.kind != "span" and all(
+        head_class(parse_head(head).name).cls_only for head in study.space.heads
+    ):
         possible = dataclasses.replace(possible, positions="cls")  # as the fits will do
     chosen = study.choose(
         "states",

@@ -13,6 +13,8 @@ from typing import Any, cast
 from bertvision.artifacts import read_json, restore
 from bertvision.config import from_mapping
 from bertvision.data.examples import SpanData
+from bertvision.data.reframe import Reframe
+from bertvision.data.texts import TextData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
@@ -20,13 +22,25 @@ from bertvision.feed import FeedConfig, SourceConfig, open_feed
 from bertvision.feed.reading import EVERYTHING, Reading
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
+from bertvision.tasks.kinds import SPAN, Task, task_from_words
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.ensemble import Combination, combine
-from bertvision.tasks.span.logits import SpanLogits
+from bertvision.tasks.text.logits import TextLogits, joined_logits
+from bertvision.tasks.text.task import TextTask
 from bertvision.train.evaluate import logits_by_reading
-from bertvision.train.splits import Split, window_split
+from bertvision.train.splits import Split, TextConfig, window_split
 
-__all__ = ["Trained", "join", "load_encoder", "logits_of_trained", "members_of", "read_trained"]
+NO_REFRAME = Reframe()
+
+__all__ = [
+    "Trained",
+    "heads_below",
+    "join",
+    "load_encoder",
+    "logits_of_trained",
+    "members_of",
+    "read_trained",
+]
 
 
 @dataclass(frozen=True)
@@ -48,6 +62,9 @@ class Trained:
     """The decoding its threshold was tuned with."""
     how: Combination = "max"
     """How several heads are joined."""
+    task: Task = SPAN
+    reframe: Reframe = NO_REFRAME
+    """How texts are asked about before they are read."""
 
     @property
     def name(self) -> str:
@@ -58,6 +75,17 @@ class Trained:
     def readers(self) -> list[tuple[Head, Reading]]:
         """Its heads, each with the states it reads."""
         return list(zip(self.heads, self.readings, strict=True))
+
+    @property
+    def text(self) -> TextConfig:
+        """How texts are read for it."""
+        return TextConfig(prompt=self.reframe.prompt, context=self.reframe.context)
+
+    @property
+    def reads(self) -> tuple[Any, ...]:
+        """What decides the windows it reads: systems that agree share one walk over the encoder."""
+        asks = not isinstance(self.task, TextTask) or self.task.asks
+        return (self.fingerprint, self.windows, self.reframe, asks, self.task.group)
 
     def decoding(self) -> DecodeConfig:
         """How this system's logits become answers: as its threshold was tuned, at that threshold."""
@@ -75,8 +103,10 @@ def read_trained(folder: str | Path) -> Trained:
     elif not (folder / "config.json").exists() and (folder / "head" / "config.json").exists():
         folder = folder / "head"  # a snapshot
     elif heads := members_of(folder):
-        names = ", ".join(head.name for head in heads)
-        raise ArtifactError(f"{folder} holds several heads ({names}): name the folder of one of them")
+        if len(heads) > 1:
+            names = ", ".join(head.name for head in heads)
+            raise ArtifactError(f"{folder} holds several heads ({names}): name the folder of one of them")
+        folder = heads[0]
     config = read_json(folder / "config.json")
     ensemble = config.get("ensemble", {}) if isinstance(config, dict) else {}
     members = [(folder / member).resolve() for member in ensemble.get("members", ["."])]
@@ -87,6 +117,10 @@ def read_trained(folder: str | Path) -> Trained:
             raise ArtifactError(
                 f"{member / 'config.json'} does not say which encoder and windows the head reads: fit it again"
             )
+    places = [str(member / "config.json") for member in members]
+    tasks = [task_from_words(about.get("task"), place) for place, about in zip(places, abouts, strict=True)]
+    if any(task != tasks[0] for task in tasks):
+        raise ArtifactError(f"the members of {folder} are for different tasks: use each alone")
     fingerprints = {about["encoder"]["fingerprint"] for about in abouts}
     if len(fingerprints) > 1:
         raise ArtifactError(f"the members of {folder} read {len(fingerprints)} encoders: use each alone")
@@ -101,6 +135,8 @@ def read_trained(folder: str | Path) -> Trained:
         threshold=float(metrics.get("threshold", {}).get("value", 0.0)),
         decode=from_mapping(DecodeConfig, metrics.get("decode", {}), source=str(folder / "metrics.json")),
         how=cast(Combination, ensemble.get("how", "max")),
+        task=tasks[0],
+        reframe=from_mapping(Reframe, abouts[0].get("reframe", {}), source=places[0]),
     )
 
 
@@ -108,12 +144,27 @@ def members_of(folder: Path) -> list[Path]:
     """The heads in a folder that `fit` wrote, which may hold their encoder too, or the snapshots of `finetune`."""
     if (folder / "config.json").exists():
         return []
+    if (folder / "heads").is_dir():  # a snapshot of several tasks
+        folder = folder / "heads"
     return [
         part
         for part in (sorted(folder.iterdir()) if folder.is_dir() else ())
         if (part / "head" / "config.json").is_file()
         or ((part / "config.json").is_file() and part.name != "encoder")
     ]
+
+
+def heads_below(folder: Path) -> list[Path]:
+    """Every head in a folder and the folders below it: what a package of several tasks holds."""
+    if (folder / "config.json").exists():
+        return [folder]
+    found = [
+        file.parent
+        for file in sorted(folder.rglob("config.json"))
+        if "encoder" not in file.parent.relative_to(folder).parts
+        and (file.parent / "model.safetensors").is_file()
+    ]
+    return [path for path in found if "head" in read_json(path / "config.json")]
 
 
 def _best_of_run(folder: Path) -> Path:
@@ -172,27 +223,32 @@ def load_encoder(
     return source
 
 
-def join(trained: Trained, logits: Sequence[SpanLogits], windows: Windows) -> SpanLogits:
+def join(trained: Trained, logits: Sequence[Any], windows: Windows) -> Any:
     """The logits of a system from those of its heads."""
-    return logits[0] if len(logits) == 1 else combine(logits, windows, how=trained.how)
+    if len(logits) == 1:
+        return logits[0]
+    if isinstance(trained.task, TextTask):
+        return TextLogits(joined_logits([one.values for one in logits], trained.task))
+    return combine(logits, windows, how=trained.how)
 
 
 def logits_of_trained(
     systems: Sequence[Trained],
-    data: SpanData,
+    data: SpanData | TextData,
     *,
     encoder: str | None = None,
     device: str = "auto",
     precision: Precision = "auto",
     feed: SourceConfig | None = None,
-) -> list[tuple[Split, SpanLogits]]:
+) -> list[tuple[Split, Any]]:
     """Logits of every system on `data`, in their order; heads that read the same states share one walk."""
-    done: dict[int, tuple[Split, SpanLogits]] = {}
+    done: dict[int, tuple[Split, Any]] = {}
     opening: dict[str, Any] = {"label": "states", "passes": 1, "keep": False}
-    for fingerprint, windows in dict.fromkeys((s.fingerprint, s.windows) for s in systems):
-        group = {i: s for i, s in enumerate(systems) if (s.fingerprint, s.windows) == (fingerprint, windows)}
-        source = load_encoder(next(iter(group.values())), encoder, device=device, precision=precision)
-        split = window_split(data, source, windows)
+    for reads in dict.fromkeys(s.reads for s in systems):
+        group = {i: s for i, s in enumerate(systems) if s.reads == reads}
+        first = next(iter(group.values()))
+        source = load_encoder(first, encoder, device=device, precision=precision)
+        split = window_split(data, source, first.windows, task=first.task, text=first.text)
         heads = {
             f"{i}/{j}": (head.to(source.device), reading)
             for i, system in group.items()
@@ -207,6 +263,7 @@ def logits_of_trained(
                 origin=split.origin,
                 **opening,
             ),
+            task=first.task,
         )
         for i, system in group.items():
             own = [walked[f"{i}/{j}"] for j in range(len(system.heads))]

@@ -6,6 +6,7 @@ fingerprint, windows, fit, and the states it reads where that is not all of them
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -41,9 +42,7 @@ from bertvision.train.states import check_source, training_states
 __all__ = ["encoder_reference", "fit_zoo", "keep_encoder", "zoo_members"]
 
 
-def zoo_members(
-    config: FitConfig, task: Task = SPAN, *, tokens: int = 0
-) -> list[tuple[str, HeadSpec, int]]:
+def zoo_members(config: FitConfig, task: Task = SPAN, *, tokens: int = 0) -> list[tuple[str, HeadSpec, int]]:
     """(name, spec, seed) of every head to fit; the name is its folder.
 
     `tokens` is the longest window there may be, for heads that have weights for every place.
@@ -110,10 +109,16 @@ def keep_encoder(encoder: Encoder, folder: Path, heads: Iterable[str]) -> None:
         write_json(file, config)
 
 
-def _findable(about: dict[str, Any]) -> dict[str, Any]:
-    """A local folder by its whole path: the head may be used from another working folder."""
-    folder = Path(about["name"]).expanduser()
-    return about if "path" in about or not folder.is_dir() else about | {"path": str(folder.resolve())}
+def _findable(about: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A local folder by its whole path: heads, in folders of their own in `folder`, may be used from anywhere."""
+    place = Path(about["name"]).expanduser()
+    if "path" not in about and place.is_dir():
+        about = about | {"path": str(place.resolve())}
+    path = Path(about.get("path", ""))
+    if path.is_absolute() and path.is_relative_to(folder.resolve().parent):
+        # Beside its heads' folders: the folder above is a package, which may be moved as a whole.
+        about = about | {"path": os.path.relpath(path, folder.resolve() / "head")}
+    return about
 
 
 def _dev_scorer(feed: Feed, dev: Split, config: DecodeConfig, activation_gb: float) -> Evaluate:
@@ -243,7 +248,7 @@ def fit_zoo(
         task_about(train)
         | {
             "windows": to_mapping(train.config),
-            "encoder": _findable(encoder_about) | {"fingerprint": encoder.fingerprint},
+            "encoder": _findable(encoder_about, folder) | {"fingerprint": encoder.fingerprint},
         }
         | ({"states": cut} if cut else {})
     )

@@ -39,6 +39,8 @@ class TextTask:
     scale: float = 1.0
     group: int = 1
     """Windows that are one example side by side: 2 for a pair encoded apart."""
+    asks: bool = False
+    """Its examples are questions over paragraphs (answer / no answer) and are cut into windows as those are."""
 
     def __post_init__(self) -> None:
         if self.kind == "score":
@@ -78,4 +80,13 @@ def task_of(
         return TextTask("score", (), loss or "mse", metric, 1, merge or "mean", shift, scale, group)
     metric = data.metric if data.metric in ("accuracy", "f1", "mcc") else "accuracy"
     usual: Merge = "mean" if data.spans is None else "min"
-    return TextTask("label", data.classes, loss or "ce", metric, data.positive, merge or usual, group=group)
+    return TextTask(
+        "label",
+        data.classes,
+        loss or "ce",
+        metric,
+        data.positive,
+        merge or usual,
+        group=group,
+        asks=data.spans is not None,
+    )
