@@ -1,0 +1,223 @@
+"""The report of a label or score task: one HTML file with everything in it, in the look of the span report.
+
+Nothing is fetched, nothing is needed but a browser. Text of the user's data is escaped by the template.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertvision.artifacts import write_text
+from bertvision.report import figures, text_figures, text_rows, text_words, words
+from bertvision.report.html import _MAX_WEIGHT_FIGURES, Drawing, Fact, _date, _drawn, _run_facts
+from bertvision.report.rows import Overview, System
+from bertvision.report.text_schema import validate_texts
+
+__all__ = ["render_texts", "summary_texts", "write_text_report"]
+
+
+def write_text_report(results: Mapping[str, Any], path: Path) -> None:
+    """Render `results` and put the page at `path`; an older report stays whole until the new one is."""
+    write_text(path, render_texts(results))
+
+
+def render_texts(results: Mapping[str, Any]) -> str:
+    """The whole page as text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    checked = validate_texts(results)
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["svg"] = Markup
+    return environment.get_template("text_report.html.j2").render(_context(checked))
+
+
+def summary_texts(results: Mapping[str, Any]) -> str:
+    """The headline alone, for the command line."""
+    checked = validate_texts(results)
+    return _headline(checked, text_rows.overview(checked))
+
+
+def _context(results: dict[str, Any]) -> dict[str, Any]:
+    view = text_rows.overview(results)
+    seeds, seed_rows = text_rows.seed_rows(results, view)
+    task = results["task"]
+    return {
+        "results": results,
+        "view": view,
+        "task": task,
+        "metric": text_words.TITLES[task["metric"]],
+        "headline": _headline(results, view),
+        "sentences": _sentences(results, view),
+        "facts": _facts(results, view),
+        "columns": text_rows.columns(results),
+        "table": text_rows.table(results, view),
+        "seeds": seeds,
+        "seed_rows": seed_rows,
+        "closer": _closer(results, view),
+        "comparison": _comparison(results),
+        "learning": _learning(results),
+        "weights": _weights(results, view),
+        "examples": text_rows.examples(results),
+        "data": text_rows.data_rows(results),
+        "created": _date(results["created"]),
+        "run_facts": _task_facts(task) + _run_facts(results),
+    }
+
+
+def _headline(results: Mapping[str, Any], view: Overview) -> str:
+    metric = results["task"]["metric"]
+    if view.head is not None:
+        return text_words.headline(view.head, view.snapshot, split=view.split, metric=metric)
+    first = view.systems[0]
+    own = text_words.number(text_rows.mean(first, view.split, metric))
+    return f"{first['label']} reaches {text_words.TITLES[metric]} {own} on {view.split}; no head was fitted."
+
+
+def _sentences(results: Mapping[str, Any], view: Overview) -> list[str]:
+    """What a fair reader asks next: the controls, the ensemble, the trivial answer, how the snapshot was made."""
+    said = []
+    for kind, opening in (
+        ("control", "The best control"),
+        ("ensemble", "The best ensemble"),
+        ("baseline", "The trivial baseline"),
+    ):
+        others = [system for system in view.of_kind(kind) if system is not view.head]
+        said += _against(results, view, others, opening)
+    at = view.snapshot["snapshot"] if view.snapshot is not None else None
+    said.append(f"The snapshot is {words.schedule(results['finetune'], at)}.")
+    return said
+
+
+def _against(results: Mapping[str, Any], view: Overview, others: list[System], opening: str) -> list[str]:
+    metric = results["task"]["metric"]
+    known = [(score, s) for s in others if (score := text_rows.mean(s, view.split, metric)) is not None]
+    own = None if view.head is None else text_rows.mean(view.head, view.split, metric)
+    if not known or own is None:
+        return []
+    score, system = max(known, key=lambda pair: pair[0])
+    gap = own - score
+    size = text_words.change(abs(gap)).lstrip("+")
+    place = f"{size} below" if gap > 0 else f"{size} above" if gap < 0 else "level with"
+    return [f"{opening} ({system['label']}) reaches {text_words.number(score)}, {place} the head."]
+
+
+def _facts(results: Mapping[str, Any], view: Overview) -> list[Fact]:
+    metric = results["task"]["metric"]
+    title = text_words.TITLES[metric]
+    facts = []
+    for name, system in (("chosen head", view.head), ("its snapshot", view.snapshot)):
+        if system is not None:
+            own = text_words.number(text_rows.mean(system, view.split, metric))
+            facts.append(Fact(f"{title} on {view.split}, {name}", own, system["label"]))
+    if view.head is not None:
+        size = f"{words.count(view.head['parameters'])} parameters in that head"
+        facts.append(Fact("of the encoder’s size", words.percent(view.head["percent"]), size))
+    times = [
+        ("fine-tuning", (results["finetune"] or {}).get("seconds")),
+        ("encoding", results["fit"].get("encode_seconds")),
+        ("fitting", results["fit"].get("seconds")),
+    ]
+    known = [(name, seconds) for name, raw in times if (seconds := words.finite(raw)) is not None]
+    if known:
+        note = ", ".join(f"{name} {words.duration(seconds)}" for name, seconds in known)
+        facts.append(Fact("training time", words.duration(sum(seconds for _, seconds in known)), note))
+    return facts
+
+
+def _task_facts(task: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    lines = [("kind", str(task["kind"])), ("judged by", text_words.TITLES[task["metric"]])]
+    if task["classes"]:
+        lines.append(("classes", ", ".join(map(str, task["classes"]))))
+    lines += [
+        (said, str(task[key]))
+        for key, said in (("loss", "loss"), ("merge", "windows merged by"))
+        if task.get(key)
+    ]
+    if len(task["classes"]) == 2 and task.get("positive") is not None:
+        lines.append(("F1 is of", str(task["classes"][task["positive"]])))
+    return [("Task", lines)]
+
+
+# --------------------------------------------------------------------------------------------- figures
+
+
+def _comparison(results: Mapping[str, Any]) -> list[Drawing]:
+    drawings = _drawn(
+        text_figures.differences(results),
+        "Paired difference to the snapshot",
+        "Right of zero: better than the snapshot on the same examples. A line across zero settles nothing.",
+    )
+    drawings += _drawn(
+        text_figures.score_against_cost(results),
+        "Against trained parameters",
+        "Up and to the left is better. The dashed line is the snapshot; bars: one standard deviation over seeds.",
+    )
+    return drawings
+
+
+def _closer(results: Mapping[str, Any], view: Overview) -> list[Drawing]:
+    """Confusions, histogram and calibration of labels; predictions and errors of scores."""
+    drawings = []
+    for system in (view.head, view.snapshot):
+        if system is None:
+            continue
+        seed = (results["details"].get(system["name"]) or {}).get("seed")
+        which = f" Seed {seed}." if seed is not None and len(system["seeds"] or []) > 1 else ""
+        drawings += _drawn(
+            text_figures.confusion(results, system),
+            f"Confusions of {system['label']}",
+            f"Examples, and their share of the true class. Blue: right; orange: confused.{which}",
+        )
+        drawings += _drawn(
+            text_figures.predicted_against_true(results, system),
+            f"Predictions of {system['label']}",
+            f"A point an example (at most 1,500, drawn at random); dashed: exact.{which}",
+        )
+    drawings += _drawn(
+        text_figures.label_histogram(results),
+        "Predicted labels against the truth",
+        "A class that is said more often than it occurs is a habit, not a finding.",
+    )
+    drawings += _drawn(
+        text_figures.calibration(results),
+        "Calibration",
+        "On the dashed line a probability means what it says; below it the system is too sure of itself.",
+    )
+    drawings += _drawn(
+        text_figures.errors(results),
+        "Prediction errors",
+        "Left of zero: the score was predicted too low. The narrower the better.",
+    )
+    return drawings
+
+
+def _learning(results: Mapping[str, Any]) -> list[Drawing]:
+    drawings = _drawn(
+        figures.finetune_curve(results),
+        "Fine-tuning the encoder",
+        "Thin: each recorded step; thick: running mean. Below: the learning rate.",
+    )
+    drawings += _drawn(
+        text_figures.fit_curves(results),
+        "Fitting the heads",
+        "The snapshot stays frozen. With several seeds, their mean.",
+    )
+    return drawings
+
+
+def _weights(results: Mapping[str, Any], view: Overview) -> list[Drawing]:
+    drawings = []
+    for system in view.systems:
+        pooled = figures.over_channels(results, system["name"])
+        first = (
+            "The pooled vector first, then input embedding and layers"
+            if pooled
+            else "Input embedding first, then the layers"
+        )
+        svg = figures.layer_weights(results, system["name"])
+        drawings += _drawn(svg, system["label"], f"{first}; dashed: an even share.")
+    return drawings[:_MAX_WEIGHT_FIGURES]
