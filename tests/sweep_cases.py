@@ -20,7 +20,8 @@ def open_study(
     folder: Path, *, key: dict[str, Any] | None = None, overwrite: bool = False, **values: Any
 ) -> SharedStudy:
     folder.mkdir(parents=True, exist_ok=True)
-    search = SearchConfig(**({"trials": 12, "startup": 4} | values))
+    settings: dict[str, Any] = {"trials": 12, "startup": 4} | values
+    search = SearchConfig(**settings)
     return SharedStudy(
         folder, toy_space(), search, key=key or {"of": "toy"}, seed=3, epochs=EPOCHS, overwrite=overwrite
     )
@@ -34,6 +35,7 @@ def toy_score(values: dict[str, Any], epoch: int) -> float:
 
 def run_trial(trial: Trial) -> int:
     """Tell the toy's scores; returns how many epochs there were."""
+    score, epoch = 0.0, 0
     for epoch in range(1, EPOCHS + 1):
         score = toy_score(trial.candidate.values, epoch)
         if trial.report(epoch, score):

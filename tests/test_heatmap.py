@@ -20,7 +20,7 @@ def sweep_results(count: int = 40, mode: str = "trials", **changes: Any) -> dict
     trials = []
     for i in range(count):
         lr, size, skip = 10 ** draw.uniform(-4, -2), draw.choice([64, 128, 386]), draw.random() < 0.5
-        score = 70 - 6 * (math.log10(lr) + 3) ** 2 + 2 * math.log2(size) + draw.gauss(0, 0.1)
+        score = 70 - 6 * (math.log10(lr) + 3) ** 2 + math.log2(size) + draw.gauss(0, 0.1)
         early = i % 4 == 3
         trial: dict[str, Any] = {"number": i, "values": {"lr": lr, "size": size, "skip": skip}}
         trial |= {"head": f"adapter:lr={lr:.4g},size={size}", "status": "pruned" if early else "done"}

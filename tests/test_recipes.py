@@ -11,6 +11,7 @@ from bertvision.config import from_mapping, read_yaml, recipe_path, recipes
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.pipeline import RunConfig
+from bertvision.train.sweep_space import read_space
 from bertvision.train.zoo import zoo_members
 
 
@@ -33,12 +34,14 @@ def test_recipe_loads_and_its_command_parses(name: str) -> None:
     args = parse(module, flags, prog=f"bertvision {verb}")
     # The command starts from this very recipe; it may name only the encoder and the data anew.
     assert isinstance(args, module.ARGS)
-    for part in ("out", "windows", "decode", "finetune", "fit", "feed", "compare"):
+    for part in ("out", "windows", "decode", "finetune", "fit", "feed", "compare", "space", "search"):
         assert getattr(args, part, None) == getattr(config, part, None), part
     if isinstance(config, RunConfig):
         assert zoo_members(config.fit)
-    else:
+    elif verb == "finetune":
         assert [str(parse_policy(text)) for text in config.compare] == list(config.compare)
+    else:
+        assert read_space(config.fit.heads, config.space).of(config.fit.heads[0])
 
 
 def test_the_papers_recipe_and_a_good_one_differ_where_they_should() -> None:

@@ -110,7 +110,7 @@ def heat_map(sweep: Mapping[str, Any], across: str, up: str) -> str | None:
     low, high = min(best.values()), max(best.values())
     scale = Normalize(low, high if high > low else low + 1e-9)
     colours = matplotlib.colormaps[_COLOURS]
-    counted = any(len(scores) > 1 for scores in cells.values())
+    counted = sweep["mode"] != "grid"  # of a grid every cell has as many
     with figures._style():
         figure = figures._figure(0.42 * len(y.labels) + 1.1)
         axes = figure.subplots()

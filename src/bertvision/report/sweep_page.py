@@ -108,7 +108,7 @@ def _facts(sweep: Mapping[str, Any], best: Mapping[str, Any] | None) -> list[Fac
 def _map(sweep: Mapping[str, Any], across: str, up: str, svg: str) -> Drawing:
     others = [name for name in names(sweep) if name not in (across, up)]
     caption = (
-        f"Best score of each cell{', whatever the other values' if others else ''}; bold: the best of all."
+        f"Best score of each cell{', whatever the other values' if others else ''}; bold: the best."
     )
     if sweep["mode"] != "grid":
         caption += " Below a score: how many trials fell there."
