@@ -169,6 +169,21 @@ def test_a_trial_without_a_score_counts_and_a_failed_one_does_not(tmp_path: Path
     assert [row["status"] for row in study.trials()] == ["diverged", "failed", "done"]
 
 
+def test_a_trial_that_always_dies_is_given_up(tmp_path: Path) -> None:
+    """Taken and left, as by a process that the system ends for its memory; a new epoch gives it new tries."""
+    taken = []
+    for attempt in range(20):
+        with open_study(tmp_path, trials=2).take() as trial:
+            assert trial is not None
+            taken.append(trial.number)
+            if attempt == 3:
+                trial.report(1, 0.5)
+            if trial.number:
+                break
+    assert taken == [0] * 9 + [1], "at first, three times, and five times after the epoch"
+    assert [row["status"] for row in open_study(tmp_path).trials()] == ["killed", "running"]
+
+
 def test_settings_that_cannot_work() -> None:
     with pytest.raises(ConfigError, match="--trials must be at least 1"):
         SearchConfig(trials=0)

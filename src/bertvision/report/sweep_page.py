@@ -63,6 +63,7 @@ def _sentences(sweep: Mapping[str, Any]) -> list[str]:
     said = []
     counts = [trial["status"] for trial in sweep["trials"]]
     ways = {"pruned": "ended early", "diverged": "diverged", "out of memory": "did not fit the memory"}
+    ways["killed"] = "were killed again and again"
     told = [f"{counts.count(status)} {way}" for status, way in ways.items() if status in counts]
     if told:
         said.append(f"Of all {_unit(sweep)} {', '.join(told)}.")
@@ -107,9 +108,7 @@ def _facts(sweep: Mapping[str, Any], best: Mapping[str, Any] | None) -> list[Fac
 
 def _map(sweep: Mapping[str, Any], across: str, up: str, svg: str) -> Drawing:
     others = [name for name in names(sweep) if name not in (across, up)]
-    caption = (
-        f"Best score of each cell{', whatever the other values' if others else ''}; bold: the best."
-    )
+    caption = f"Best score of each cell{', whatever the other values' if others else ''}; bold: the best."
     if sweep["mode"] != "grid":
         caption += " Below a score: how many trials fell there."
     return Drawing(svg, f"{across} and {up}", caption)

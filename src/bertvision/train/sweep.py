@@ -11,8 +11,8 @@ A trial's score is its best dev score over epochs, the mean over seeds where the
 same results, a mapping that OUT/sweep.json holds and report/sweep_page.py shows:
 
     schema, mode (trials | grid), metric, percent, encoder, train, dev, heads, space, fit, search
-    trials   number, values, head, status (done | pruned | diverged | out of memory | failed | running), score, scores
-             (of each seed), history (of each epoch), epochs, seconds, parameters, folder
+    trials   number, values, head, status (done | pruned | diverged | out of memory | killed | failed | running), score,
+             scores (of each seed), history (of each epoch), epochs, seconds, parameters, folder
     best     the number of the best one that was trained to its end, null where there is none
 """
 

@@ -39,6 +39,8 @@ TRIALS = "trials"
 _NAME = "sweep"
 _TURN = 0
 """The byte of the lock that belongs to nobody's trial."""
+_TRIES = 5
+"""So often a trial is gone on with without a new epoch to show for it."""
 _REDUCTION = 3
 """Of the trials at an epoch, successive halving lets one in so many go on."""
 
@@ -207,13 +209,31 @@ class SharedStudy:
 
         for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             claim = ExitStack()
-            if claim.enter_context(self._claims.claim(frozen.number + 1)):
-                held.push(claim)
-                logger.info("trial %d was left behind and goes on", frozen.number)
-                self._study.sampler = self._sampler(frozen.number)
-                return optuna.Trial(self._study, frozen._trial_id)
-            claim.close()
+            if not claim.enter_context(self._claims.claim(frozen.number + 1)):
+                claim.close()
+                continue
+            held.push(claim)
+            self._study.sampler = self._sampler(frozen.number)
+            trial = optuna.Trial(self._study, frozen._trial_id)
+            if self._hopeless(trial, frozen):
+                continue
+            logger.info("trial %d was left behind and goes on", frozen.number)
+            return trial
         return None
+
+    def _hopeless(self, trial: "optuna.Trial", frozen: "optuna.trial.FrozenTrial") -> bool:
+        """Close a trial whose process dies whenever it is run: it may need more memory than there is."""
+        from optuna.trial import TrialState
+
+        told, tries = frozen.user_attrs.get("tries", (0, 0))
+        tries = tries + 1 if told == len(frozen.intermediate_values) else 1
+        trial.set_user_attr("tries", (len(frozen.intermediate_values), tries))
+        if tries <= _TRIES:
+            return False
+        logger.warning("trial %d ended %d times within one epoch and is given up", frozen.number, tries)
+        trial.set_user_attr("outcome", {"status": "killed"})
+        self._study.tell(trial, state=TrialState.PRUNED)
+        return True
 
     def _new(self, held: ExitStack) -> "optuna.Trial | None":
         from optuna.trial import TrialState
