@@ -16,7 +16,7 @@ from bertvision.errors import ArtifactError
 from bertvision.report import text_figures, text_rows, text_words
 from bertvision.report.text_details import details, disagreements
 from bertvision.report.text_html import render_texts, summary_texts, write_text_report
-from bertvision.report.text_results import compare_texts, score_members, write_text_results
+from bertvision.report.text_results import compare_texts, score_members
 from bertvision.report.text_schema import validate_texts
 from bertvision.tasks.text import paired_difference, score_texts, task_of, truth
 
@@ -161,15 +161,6 @@ def test_disagreements_are_drawn_whoever_is_right(classes: int) -> None:
     assert disagreements(ours, ours, data, random.Random(0)) == []
 
 
-def test_files_of_a_head(tmp_path: Path) -> None:
-    data = make_texts(6, examples=20)
-    scores = score_members([made_up_answers(i, data, task_of(data), skill=0.6) for i in range(2)], data)
-    write_text_results(tmp_path, {"dev": (scores, 1)})
-    assert json.loads((tmp_path / "metrics.json").read_text()) == {"dev": scores.members[1]}
-    said = json.loads((tmp_path / "dev" / "predictions.json").read_text())
-    assert said == scores.answers[1].predictions
-
-
 # --------------------------------------------------------------------------------------------- the page
 
 
@@ -250,6 +241,26 @@ def test_without_a_snapshot_nothing_is_claimed_against_one() -> None:
     assert all(system["versus"] is None for system in results["systems"])
     assert "no snapshot to compare it with" in summary_texts(results)
     assert "chosen on this same part" in render_texts(results)
+
+
+def test_a_sweep_brings_its_heat_map(runs: dict[str, dict[str, Any]], pages: dict[str, Page]) -> None:
+    trials = [
+        {"number": i, "values": {"lr": lr, "size": size}, "score": 0.5 + i / 100, "status": "done"}
+        for i, (lr, size) in enumerate((lr, size) for lr in (1e-3, 1e-2) for size in (64, 386))
+    ]
+    space = {"lr": {"choices": [1e-3, 1e-2]}, "size": {"choices": [64, 386]}}
+    sweep = {
+        "metric": "accuracy",
+        "percent": False,
+        "heads": ["adapter_pooler"],
+        "space": space,
+        "trials": trials,
+    }
+    page = Page(render_texts(runs["two"] | {"sweep": sweep}))
+    assert "What was tried" in page.text
+    assert "0.530" in page.text
+    assert page.tags.count("svg") == pages["two"].tags.count("svg") + 1
+    assert "What was tried" not in pages["two"].text
 
 
 def test_very_many_classes_have_no_matrix(runs: dict[str, dict[str, Any]]) -> None:

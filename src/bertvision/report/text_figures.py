@@ -154,7 +154,7 @@ def calibration(results: Mapping[str, Any]) -> str | None:
             wide = 0.42 / len(bins) * 2 / len(curves)
             at = [(part["low"] + part["high"]) / 2 + (j - (len(curves) - 1) / 2) * wide for part in bins]
             lower.bar(at, [100 * part["count"] / total for part in bins], width=wide, color=PALETTE[kind])
-        upper.set_ylim(0, 1)
+        upper.set_ylim(0, 1.03)
         upper.set_ylabel("share right")
         lower.set_xlim(0, 1)
         lower.set_ylabel("examples, %")

@@ -9,6 +9,7 @@ from typing import Any
 
 from bertvision.artifacts import write_text
 from bertvision.report import figures, text_figures, text_rows, text_words, words
+from bertvision.report.heatmap import heat_maps
 from bertvision.report.html import _MAX_WEIGHT_FIGURES, Drawing, Fact, _date, _drawn, _run_facts
 from bertvision.report.rows import Overview, System
 from bertvision.report.text_schema import validate_texts
@@ -61,6 +62,7 @@ def _context(results: dict[str, Any]) -> dict[str, Any]:
         "comparison": _comparison(results),
         "learning": _learning(results),
         "weights": _weights(results, view),
+        "maps": _maps(results),
         "examples": text_rows.examples(results),
         "data": text_rows.data_rows(results),
         "created": _date(results["created"]),
@@ -221,3 +223,8 @@ def _weights(results: Mapping[str, Any], view: Overview) -> list[Drawing]:
         svg = figures.layer_weights(results, system["name"])
         drawings += _drawn(svg, system["label"], f"{first}; dashed: an even share.")
     return drawings[:_MAX_WEIGHT_FIGURES]
+
+
+def _maps(results: Mapping[str, Any]) -> list[Drawing]:
+    found = heat_maps(results["sweep"]) if results["sweep"] else []
+    return [Drawing(svg, f"{across} and {up}", "The best score of every cell.") for across, up, svg in found]

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision._version import __version__
-from bertvision.artifacts import write_json
 from bertvision.config import to_mapping
 from bertvision.data.texts import TextData
 from bertvision.heads.base import Head
@@ -25,13 +24,12 @@ from bertvision.tasks.text import (
     paired_difference,
     score_texts,
     truth,
-    write_text_answers,
 )
 from bertvision.train.log import read_metrics
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
 
-__all__ = ["TextEntry", "TextScores", "collect_texts", "compare_texts", "score_members", "write_text_results"]
+__all__ = ["TextEntry", "TextScores", "collect_texts", "compare_texts", "score_members"]
 
 
 @dataclass(frozen=True)
@@ -107,13 +105,6 @@ class TextEntry:
     @property
     def seeds(self) -> list[int] | None:
         return [info["seed"] for info in self.infos] or None
-
-
-def write_text_results(folder: Path, scores: dict[str, tuple[TextScores, int]]) -> None:
-    """metrics.json of one head and its predictions on each part; the number says which member it is."""
-    for split, (system, i) in scores.items():
-        write_text_answers(folder / split, system.answers[i])
-    write_json(folder / "metrics.json", {split: system.members[i] for split, (system, i) in scores.items()})
 
 
 def compare_texts(ours: TextScores, theirs: TextScores, data: TextData) -> dict[str, float | str | None]:

@@ -15,6 +15,7 @@ They share the form of span results (schema.py) where they can; the key "task" t
               labels  {"seed", "confusion": (C, C) rows truth, "calibration": [{"low", "high", "count",
                        "confidence", "accuracy"}]}
               scores  {"seed", "points": [[true, predicted]] (a draw), "errors": {"edges", "counts"}}
+    sweep     results of a sweep over the heads (train/sweep.py), where there was one
     examples  [{"id", "first", "second" | null, "truth", "snapshot", "head"}]; class names or scores
 
 All metrics are between 0 and 1 (mse and mae in units of the score), never percent; null or NaN is not known.
@@ -55,6 +56,7 @@ def validate_texts(results: Any, source: str = schema.RESULTS_FILE) -> dict[str,
             raise ArtifactError(f"{source}: key task.{key} is missing; repeat the run to write it again")
     checked = schema.validate(_with_stand_ins(results), source)
     checked["details"] = results.get("details") or {}
+    checked["sweep"] = results.get("sweep") or None
     for i, (system, own) in enumerate(zip(checked["systems"], results["systems"], strict=True)):
         system["scores"] = own["scores"]
         where = f"{source}: key systems[{i}].scores"
