@@ -174,7 +174,8 @@ def test_a_pair_apart_is_two_windows(style: str, caplog: pytest.LogCaptureFixtur
 def test_a_single_text_has_nothing_to_be_apart_from() -> None:
     data = singles("mill " * 30, "x")
     usual, apart = (
-        make_windows_of(data, tokenizer("bert"), WindowConfig(16, doc_stride=4, apart=on)) for on in (False, True)
+        make_windows_of(data, tokenizer("bert"), WindowConfig(16, doc_stride=4, apart=on))
+        for on in (False, True)
     )
     assert len(usual) > 2
     assert usual.equals(apart)

@@ -67,19 +67,23 @@ def plain_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
 def csv_cells(path: Path, *, delimiter: str = ",", strict: bool = True) -> Iterator[tuple[int, list[str]]]:
     """The cells of each row with the line it begins on; cells with line ends make a row span several."""
     text = read_text(path)
-    # A paragraph may be longer than the 131,072 characters the csv module allows by default.
-    limit = csv.field_size_limit(max(len(text), 1))
+    rows: list[tuple[int, list[str]]] = []
+    # A paragraph may be longer than the 131,072 characters the csv module allows by default. Its limit is one for
+    # the whole process, so all rows are read before anybody else can meet it.
+    limit = csv.field_size_limit()
+    csv.field_size_limit(max(len(text), limit))
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=strict)
     line = 1
     try:
         for cells in reader:
             if cells:
-                yield line, cells
+                rows.append((line, cells))
             line = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{path}:{line} is not valid CSV ({error}); check its quotes") from None
     finally:
         csv.field_size_limit(limit)
+    return iter(rows)
 
 
 def named_rows(

@@ -112,7 +112,13 @@ def read_text_table(
     """Read a file of texts."""
     rows = ((f"{path}:{line}", line, row) for line, row in table_rows(path))
     return texts_of_rows(
-        rows, str(path), kind=kind, columns=columns, classes=classes, labels_required=labels_required
+        rows,
+        str(path),
+        kind=kind,
+        columns=columns,
+        header="" if path.suffix.lower() == ".jsonl" else f"{path}:1",
+        classes=classes,
+        labels_required=labels_required,
     )
 
 
@@ -122,16 +128,19 @@ def texts_of_rows(
     *,
     kind: TextKind,
     columns: Columns,
+    header: str = "",
     classes: tuple[str, ...] | None = None,
-    names: Mapping[str, str] | None = None,
     labels_required: bool = True,
 ) -> TextData:
-    """Texts from rows with their place and number; the first row tells which columns there are."""
+    """Texts from rows with their place and number.
+
+    The first row tells which columns there are; `header` is where their names stand, if not in that row.
+    """
     first = next(rows, None)
     if first is None:
         raise DataError(f"{source} has no rows; give a file with a line of column names and texts below it")
-    found = columns.find(list(first[2]), first[0], kind=kind, labels_required=labels_required)
-    builder = TextBuilder(source, kind, classes=classes, names=names, labels_required=labels_required)
+    found = columns.find(list(first[2]), header or first[0], kind=kind, labels_required=labels_required)
+    builder = TextBuilder(source, kind, classes=classes, labels_required=labels_required)
     return collect(builder, _text_rows(chain([first], rows), found))
 
 
