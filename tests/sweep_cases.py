@@ -55,6 +55,14 @@ def search(folder: Path, **values: Any) -> list[dict[str, Any]]:
             run_trial(trial)
 
 
+class SlowStudy(SharedStudy):
+    """Takes its time between counting trials and beginning one: without turns, processes would collide."""
+
+    def _sampler(self, number: int) -> Any:
+        time.sleep(0.05)
+        return super()._sampler(number)
+
+
 def work(folder: Path, seconds: float, ready: int = 0) -> None:
     """A process of a search: a line in trials.txt for each of its trials, which take `seconds`.
 
@@ -64,7 +72,9 @@ def work(folder: Path, seconds: float, ready: int = 0) -> None:
     until = time.monotonic() + 60
     while len(list(folder.glob("*.here"))) < ready and time.monotonic() < until:
         time.sleep(0.01)
-    study = open_study(folder)
+    study = SlowStudy(
+        folder, toy_space(), SearchConfig(12, startup=4), key={"of": "toy"}, seed=3, epochs=EPOCHS
+    )
     while True:
         with study.take() as trial:
             if trial is None:
