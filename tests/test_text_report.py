@@ -252,6 +252,7 @@ def test_a_sweep_brings_its_heat_map(runs: dict[str, dict[str, Any]], pages: dic
     sweep = {
         "metric": "accuracy",
         "percent": False,
+        "mode": "grid",
         "heads": ["adapter_pooler"],
         "space": space,
         "trials": trials,

@@ -198,6 +198,11 @@ def test_calibration_by_hand(seed: int, examples: int, classes: int) -> None:
     assert (curve[0].low, curve[-1].high) == (0.0, 1.0)
 
 
+def test_a_bin_holds_its_upper_edge() -> None:
+    curve = calibration_curve(np.array([[0.5, 0.5], [0.75, 0.25], [1.0, 0.0]]), np.array([0, 0, 0]), bins=4)
+    assert [part.count for part in curve] == [0, 1, 1, 1]
+
+
 def test_certainty_that_is_always_right_has_no_error() -> None:
     right = np.array([0, 1, 1])
     assert calibration_error(np.eye(2)[right], right) == 0
