@@ -24,6 +24,8 @@ _ASKS = ("-h", "--help", "help")
 VERBS = {
     "run": "the whole job: finetune, fit a zoo of heads, evaluate, ensemble, report (no arguments: the demo)",
     "finetune": "tune an encoder, with snapshots at fractions of an epoch",
+    "multitask": "tune one encoder for several tasks at once, a head for each",
+    "triplet": "pre-train an encoder on triplets mined from labelled texts",
     "fit": "fit several heads in one pass over a frozen encoder's states",
     "sweep": "search for the best head: trials on one study, or a grid in one pass",
     "eval": "score heads on a data set",

@@ -19,6 +19,7 @@ from bertvision import console
 from bertvision.artifacts import check_output, output_folder, write_json, write_text
 from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.finetune import FinetuneArgs
+from bertvision.cli.scores import told
 from bertvision.config import dump_yaml
 from bertvision.encoder.policy import short_count
 from bertvision.errors import ConfigError, TrainingError
@@ -114,10 +115,8 @@ def _row(name: str, found: dict[str, Any]) -> dict[str, Any]:
         "tokens_per_second": found["tokens_per_second"],
         "peak_bytes": found["peak_bytes"],
         "inference_seconds": found["inference_seconds"],
-        "exact": scores["exact"],
-        "f1": scores["f1"],
-        "tuned_f1": scores["tuned_f1"],
-        "efficiency": efficiency(scores["f1"], found["trainable"]),
+        **scores,
+        **({"efficiency": efficiency(scores["f1"], found["trainable"])} if "exact" in scores else {}),
         "snapshot": snapshot,
     }
 
@@ -131,18 +130,15 @@ def _tell(rows: list[dict[str, Any]]) -> None:
             "train s": f"{row['seconds']:.1f}",
             "memory": console.size_text(row["peak_bytes"]),
             "answer s": f"{row['inference_seconds']:.2f}",
-            "EM": f"{row['exact']:.1f}",
-            "F1": f"{row['f1']:.1f}",
-            "tuned F1": f"{row['tuned_f1']:.1f}",
-            "eff.": f"{row['efficiency']:.2f}",
+            **told(row),
+            **({"eff.": f"{row['efficiency']:.2f}"} if "efficiency" in row else {}),
         }
         for row in rows
     ]
     width = terminal_width()
-    legend = (
-        "eff.: efficiency, (F1 - 50) / log10(trainable parameters); memory: the most held while training; "
-        "answer s: seconds to answer all of dev"
-    )
-    table = columns(cells, width, texts=("policy",), optional=("tuned F1", "of all", "EM"))
+    legend = "memory: the most held while training; answer s: seconds to answer all of dev"
+    if any("efficiency" in row for row in rows):
+        legend = f"eff.: efficiency, (F1 - 50) / log10(trainable parameters); {legend}"
+    table = columns(cells, width, texts=("policy",), optional=("tuned F1", "of all", "EM", "log loss", "mcc"))
     for line in (*table, *textwrap.wrap(legend, width)):
         console.emit(line)

@@ -8,10 +8,12 @@ import tyro
 
 from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalInt
+from bertvision.cli.scores import told
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
 from bertvision.feed.batches import SourceConfig
 from bertvision.train.finetune import FinetuneConfig
+from bertvision.train.splits import TextConfig
 
 if TYPE_CHECKING:
     from bertvision.encoder.encoder import Encoder
@@ -24,14 +26,16 @@ __all__ = ["ARGS", "FinetuneArgs", "main"]
 
 @dataclass(frozen=True)
 class FinetuneArgs:
-    """Tune an encoder on questions, keeping snapshots at fractions of an epoch (--snapshots 0.3 1.0).
+    """Tune an encoder on questions, or on texts with labels or scores, keeping snapshots at fractions of an epoch
+    (--snapshots 0.3 1.0).
 
     --policy says what of it trains; --compare runs several policies on the same data and prints one table. Under
     `accelerate launch` or torchrun several devices tune it together.
     """
 
     train: str
-    """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train or a saved datasets folder."""
+    """Questions: SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train, a saved datasets folder. Texts with labels
+    or scores: glue:TASK:FILE, cs224n:SET:FILE, answerable:QUESTIONS, .csv, .tsv, .jsonl (--text.label: a column)."""
     out: Path
     """Folder for the snapshots; with --compare one folder a policy."""
     encoder: str = "embedded"
@@ -55,6 +59,7 @@ class FinetuneArgs:
     tensorboard: bool = False
     """Write TensorBoard files beside metrics.jsonl."""
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
+    text: TextConfig = field(default_factory=TextConfig)
     finetune: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = field(default_factory=FinetuneConfig)
     feed: SourceConfig = field(default_factory=SourceConfig)
     json: bool = False
@@ -109,10 +114,12 @@ def _finetune(args: FinetuneArgs, parallel: "Parallel") -> None:
         precision=args.precision,
         parked=shares_out(args.finetune, parallel),
     )
-    train = load_split(args.train, encoder, args.windows, max_examples=args.max_train_examples)
+    train = load_split(
+        args.train, encoder, args.windows, max_examples=args.max_train_examples, text=args.text
+    )
     dev = None
     if args.dev:
-        dev = load_split(args.dev, encoder, args.windows, max_examples=args.max_dev_examples)
+        dev = load_split(args.dev, encoder, args.windows, max_examples=args.max_dev_examples, like=train)
     stage, snapshots = tune(
         encoder,
         train,
@@ -142,6 +149,8 @@ def _tell(
     from bertvision.encoder.policy import counts_text
     from bertvision.report.card import card
     from bertvision.report.results import card_inputs, write_head_results
+    from bertvision.report.text_heads import write_text_results
+    from bertvision.tasks.kinds import SpanTask
     from bertvision.tasks.span.decode import DecodeConfig
     from bertvision.train.scoring import kept_logits, score_system
 
@@ -150,10 +159,13 @@ def _tell(
         head = folder / "head"
         if dev is not None:
             logits = kept_logits(folder, dev, device=str(encoder.device), precision=encoder.precision)
-            # The run looked for the best threshold already.
-            best = results["snapshots"][folder.name]["threshold"]
-            scores = score_system([logits], dev, DecodeConfig(), thresholds=[best])
-            write_head_results(head, {"dev": (scores, 0)}, dev=dev.data.name, decode=DecodeConfig())
+            if isinstance(dev.task, SpanTask):
+                # The run looked for the best threshold already.
+                best = results["snapshots"][folder.name]["threshold"]
+                scores = score_system([logits], dev, DecodeConfig(), thresholds=[best])
+                write_head_results(head, {"dev": (scores, 0)}, dev=dev.data.name, decode=DecodeConfig())
+            else:
+                write_text_results(head, {"dev": (dev, logits)})
         write_text(head / "README.md", card(*card_inputs(head)))
     if not args.inference:
         results.pop("inference_seconds", None)
@@ -166,8 +178,7 @@ def _tell(
     for path in snapshots:
         row = {"snapshot": str(path)}
         if scored := results["snapshots"].get(path.name):
-            row |= {"EM": f"{scored['exact']:.1f}", "F1": f"{scored['f1']:.1f}"}
-            row |= {"tuned F1": f"{scored['tuned_f1']:.1f}"}
+            row |= told(scored)
         rows.append(row)
     if dev is None:
         for row in rows:

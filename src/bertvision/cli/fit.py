@@ -13,6 +13,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
 from bertvision.feed.batches import FeedConfig
 from bertvision.train.fit import FitConfig
+from bertvision.train.splits import TextConfig
 
 if TYPE_CHECKING:
     from bertvision.encoder.encoder import Encoder
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from bertvision.train.stage import Stage
 
 __all__ = ["ARGS", "FitArgs", "main"]
+
+_TOLD = ("accuracy", "f1", "pearson", "spearman")
+"""Further metrics of labels and scores that the table shows."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,9 @@ class FitArgs:
     encoder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENCODER")]
     """A snapshot folder, a folder in Hugging Face format, a name on the Hub, or embedded."""
     train: str
-    """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train, a saved datasets folder, or store:KEY: the windows,
-    labels and states of a store (`bertvision cache ls`), without their data."""
+    """Questions: SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train, a saved datasets folder. Texts with labels or
+    scores: glue:TASK:FILE, cs224n:SET:FILE, answerable:QUESTIONS, .csv, .tsv or .jsonl (--text.label names a column).
+    Or store:KEY: the windows, labels and states of a store (`bertvision cache ls`), without their data."""
     out: Path
     """Folder for the heads, one folder each."""
     dev: str = ""
@@ -56,6 +61,7 @@ class FitArgs:
     tensorboard: bool = False
     """Write TensorBoard files beside metrics.jsonl."""
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
+    text: TextConfig = field(default_factory=TextConfig)
     fit: Annotated[FitConfig, tyro.conf.arg(name="")] = field(default_factory=FitConfig)
     feed: FeedConfig = field(default_factory=FeedConfig)
     json: bool = False
@@ -78,11 +84,13 @@ def _fit(args: FitArgs, parallel: "Parallel") -> None:
     from bertvision.encoder.encoder import Encoder
     from bertvision.encoder.load import check_apart
     from bertvision.errors import ConfigError
+    from bertvision.heads.catalogue import expand
+    from bertvision.heads.spec import parse_head
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import encoder_reference, fit_zoo, zoo_members
 
-    zoo_members(args.fit)  # a mistyped head should fail before the encoder is loaded
-    args.feed.reading.check_spans()
+    for text, _ in expand(args.fit.heads):  # a mistyped head should fail before the encoder is loaded
+        parse_head(text)
     if args.fit.scores_epochs and not args.dev:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     if args.dev.startswith("store:"):
@@ -93,13 +101,19 @@ def _fit(args: FitArgs, parallel: "Parallel") -> None:
         check_apart(folder, args.out)
     encoder = Encoder.load(folder, device=args.device, precision=args.precision)
     train = load_split(
-        args.train, encoder, args.windows, max_examples=args.max_train_examples, stores=args.feed.store
+        args.train,
+        encoder,
+        args.windows,
+        max_examples=args.max_train_examples,
+        stores=args.feed.store,
+        text=args.text,
     )
+    zoo_members(args.fit, train.task)  # before any state is computed
     if train.store is not None:
         _check_beside_store(args, train)
-    dev = (
-        load_split(args.dev, encoder, train.config, max_examples=args.max_dev_examples) if args.dev else None
-    )
+    dev = None
+    if args.dev:
+        dev = load_split(args.dev, encoder, train.config, max_examples=args.max_dev_examples, like=train)
     stage = fit_zoo(
         encoder,
         train,
@@ -118,15 +132,18 @@ def _fit(args: FitArgs, parallel: "Parallel") -> None:
 def _score(args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None", stage: "Stage") -> None:
     """Dev scores, cards and the table of what was fitted."""
     from bertvision import console
-    from bertvision.artifacts import write_text
-    from bertvision.feed import open_feed
+    from bertvision.artifacts import read_json, write_text
+    from bertvision.feed import FeedConfig, open_feed
     from bertvision.heads.cost import cost
     from bertvision.heads.files import load_head
     from bertvision.report.card import card
     from bertvision.report.results import card_inputs, write_head_results
+    from bertvision.report.text_heads import write_text_results
+    from bertvision.tasks.kinds import SpanTask
     from bertvision.tasks.span.decode import DecodeConfig
     from bertvision.train.profile import profile_text
     from bertvision.train.scoring import logits_of, score_system
+    from bertvision.train.trained import reading_of
     from bertvision.train.zoo import keep_encoder
 
     if args.with_encoder:
@@ -138,10 +155,15 @@ def _score(args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None
     if dev is not None:
         opening = {"label": "states of dev", "passes": 1, "origin": dev.origin, "keep": False}
         opening["source"] = stage.choices.get("dev states")  # in the rounding the fit has read them in
-        feed = partial(open_feed, encoder, dev.windows, train.feed(args.feed), **opening)
+        reading = FeedConfig.of(args.feed, reading_of(read_json(next(iter(heads)) / "config.json")))
+        feed = partial(open_feed, encoder, dev.windows, reading, **opening)
         for path, logits in logits_of(heads, dev, "dev", feed).items():
-            scores[path] = score_system([logits], dev, DecodeConfig())
-            write_head_results(path, {"dev": (scores[path], 0)}, dev=dev.data.name, decode=DecodeConfig())
+            if isinstance(dev.task, SpanTask):
+                found = score_system([logits], dev, DecodeConfig())
+                write_head_results(path, {"dev": (found, 0)}, dev=dev.data.name, decode=DecodeConfig())
+                scores[path] = found.members[0]
+            else:
+                scores[path] = write_text_results(path, {"dev": (dev, logits)})["dev"]
     rows = []
     tokens = max(1, round(float(train.windows.lengths.mean())))
     for path, info in zip(heads, stage.results["heads"].values(), strict=True):
@@ -151,8 +173,9 @@ def _score(args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None
         row = {"head": path.name, "folder": str(path), "parameters": price.parameters, "total": price.total}
         row |= {"flops_per_token": price.flops_per_token, "epoch": kept}
         row["loss"] = info["history"][kept - 1]["loss"]
-        rows.append(row | (scores[path].members[0] if path in scores else {}) | {"seconds": info["seconds"]})
-    rows.sort(key=lambda row: (-row.get("tuned_f1", 0.0), row["loss"]))  # best first
+        rows.append(row | scores.get(path, {}) | {"seconds": info["seconds"]})
+    metric = "tuned_f1" if isinstance(train.task, SpanTask) else train.task.metric
+    rows.sort(key=lambda row: (-row.get(metric, 0.0), row["loss"]))  # best first
     if args.json:
         console.emit_json(
             {
@@ -163,7 +186,7 @@ def _score(args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None
             }
         )
         return
-    _tell(rows, stage.results["dropped"], args.out)
+    _tell(rows, stage.results["dropped"], args.out, metric)
     console.emit(profile_text(stage.results["profile"]))
 
 
@@ -182,24 +205,33 @@ def _check_beside_store(args: FitArgs, train: "Split") -> None:
         )
 
 
-def _tell(rows: list[dict[str, Any]], dropped: list[str], out: Path) -> None:
+def _tell(rows: list[dict[str, Any]], dropped: list[str], out: Path, metric: str) -> None:
     """The heads as a table, best first, and below it those that diverged."""
     from bertvision import console
     from bertvision.report import words
 
-    scored = "tuned_f1" in rows[0]
+    scored, spans = metric in rows[0], metric == "tuned_f1"
+
+    def told(row: dict[str, Any]) -> dict[str, str]:
+        if not scored:
+            return {}
+        if spans:
+            return {"dev F1": f"{row['f1']:.1f}", "tuned": f"{row['tuned_f1']:.1f}"}
+        return {name: f"{row[name]:.4f}" for name in dict.fromkeys((metric, *_TOLD)) if name in row}
+
     cells = [
         {"head": row["head"], "parameters": f"{row['parameters']:,}"}
         | {"FLOPs/token": words.compact(row["flops_per_token"]), "epoch": f"{row['epoch']}"}
         | {"loss": f"{row['loss']:.4f}"}
-        | ({"dev F1": f"{row['f1']:.1f}", "tuned": f"{row['tuned_f1']:.1f}"} if scored else {})
+        | told(row)
         | {"seconds": f"{row['seconds']:.1f}"}
         for row in rows
     ]
     for line in columns(
-        cells, terminal_width(), texts=("head",), optional=("epoch", "FLOPs/token", "dev F1")
+        cells, terminal_width(), texts=("head",), optional=("epoch", "FLOPs/token", "dev F1", "loss")
     ):
         console.emit(line)
     if dropped:
         console.emit(f"dropped, because they diverged: {', '.join(dropped)}")
-    console.emit(f"{len(rows)} heads in {out}, best first by {'tuned dev F1' if scored else 'training loss'}")
+    by = "training loss" if not scored else "tuned dev F1" if spans else f"dev {metric}"
+    console.emit(f"{len(rows)} heads in {out}, best first by {by}")

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bertvision.data.examples import SpanData
+from bertvision.errors import ConfigError
 
-__all__ = ["Metric", "TextData", "TextExample", "TextKind"]
+__all__ = ["Metric", "TextData", "TextExample", "TextKind", "join_texts"]
 
 TextKind = Literal["label", "score"]
 Metric = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]
@@ -78,3 +79,25 @@ class TextData:
                 digest.update(self.spans.fingerprint.encode())
             self._cache["fingerprint"] = digest.hexdigest()
         return self._cache["fingerprint"]
+
+
+def join_texts(parts: Sequence[TextData]) -> TextData:
+    """Several sets of one task as one; an id that was used before gets the number of its part in front."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    for other in parts[1:]:
+        if (other.kind, other.classes, other.pairs) != (
+            first.kind,
+            first.classes,
+            first.pairs,
+        ) or other.spans:
+            raise ConfigError(f"{first.name} and {other.name} cannot be joined: they are of different tasks")
+    seen: set[str] = set()
+    examples: list[TextExample] = []
+    for number, part in enumerate(parts):
+        for example in part.examples:
+            own = example if example.id not in seen else replace(example, id=f"{number}-{example.id}")
+            seen.add(own.id)
+            examples.append(own)
+    return replace(first, examples=examples, name=" + ".join(part.name for part in parts), _cache={})

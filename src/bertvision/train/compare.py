@@ -18,7 +18,7 @@ from bertvision.encoder.load import bases_of, load_config
 from bertvision.encoder.policy import check_policy, check_unadapted, parse_policy
 from bertvision.errors import ConfigError
 from bertvision.feed import LiveFeed
-from bertvision.train.evaluate import span_logits
+from bertvision.train.evaluate import task_logits
 from bertvision.train.splits import Split
 from bertvision.train.trained import load_encoder, read_trained
 
@@ -61,6 +61,6 @@ def inference_seconds(
     seconds = 0.0
     for label in ("inference, warm-up", "inference"):
         began = time.perf_counter()
-        span_logits(feed, heads, label=label)  # gives numbers on the CPU, so the device is done
+        task_logits(dev.task, feed, heads, label=label)  # gives numbers on the CPU, so the device is done
         seconds = time.perf_counter() - began
     return seconds

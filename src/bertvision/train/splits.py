@@ -4,6 +4,8 @@ What the data is decides the task: questions with answers are spans, texts have 
 texts are read). Dev and test are read like train: with its classes, the scale of its scores and its prompts.
 """
 
+import hashlib
+import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +19,7 @@ from bertvision.data.load import load_data
 from bertvision.data.reframe import Reframe, reframe
 from bertvision.data.text_tables import Columns
 from bertvision.data.texts import TextData
-from bertvision.data.triplets import TripletData
+from bertvision.data.triplets import TripletData, triplet_windows
 from bertvision.data.window_store import default_cache_dir, windows_fingerprint, windows_for
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
@@ -27,10 +29,19 @@ from bertvision.feed import FeedConfig, Reading
 from bertvision.store.catalogue import default_root, find_entry
 from bertvision.store.identity import Origin
 from bertvision.store.store import Store, open_store
-from bertvision.tasks.kinds import SPAN, SpanTask, Task, task_words
+from bertvision.tasks.kinds import SPAN, SpanTask, Task, TripletTask, task_words
 from bertvision.tasks.text.task import Merge, TextLoss, TextTask, task_of
 
-__all__ = ["PLAIN", "Split", "TextConfig", "load_split", "reframed", "task_about", "window_split"]
+__all__ = [
+    "PLAIN",
+    "Split",
+    "TextConfig",
+    "load_split",
+    "reframed",
+    "task_about",
+    "triplet_split",
+    "window_split",
+]
 
 
 @dataclass(frozen=True)
@@ -169,6 +180,15 @@ def window_split(
     )
     fingerprint = windows_fingerprint(data, tokenizer, config, tokenizer_fingerprint=identity)
     return Split(data, windows, fingerprint, config, task=task or SPAN, text=text)
+
+
+def triplet_split(data: TripletData, encoder: Encoder, config: WindowConfig, task: TripletTask) -> Split:
+    """Triplets in windows, those of a triplet side by side."""
+    encoder.check_length(config.max_seq_length)
+    windows = triplet_windows(data, encoder.tokenizer, config)
+    parts = [data.fingerprint, tokenizer_fingerprint(encoder.tokenizer), to_mapping(config), to_mapping(task)]
+    fingerprint = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+    return Split(data, windows, fingerprint, config, task=task)
 
 
 def load_split(

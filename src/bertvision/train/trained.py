@@ -40,6 +40,7 @@ __all__ = [
     "logits_of_trained",
     "members_of",
     "read_trained",
+    "reading_of",
 ]
 
 
@@ -128,7 +129,7 @@ def read_trained(folder: str | Path) -> Trained:
     return Trained(
         folder=folder,
         heads=[head for head, _ in loaded],
-        readings=[_reading(about, member) for about, member in zip(abouts, members, strict=True)],
+        readings=[reading_of(about, place) for about, place in zip(abouts, places, strict=True)],
         windows=from_mapping(WindowConfig, abouts[0]["windows"], source=str(members[0] / "config.json")),
         encoder=_encoder_source(members[0], abouts[0]["encoder"]),
         fingerprint=fingerprints.pop(),
@@ -174,11 +175,10 @@ def _best_of_run(folder: Path) -> Path:
     return folder / best[-1]["folder"]
 
 
-def _reading(about: dict[str, Any], folder: Path) -> Reading:
-    """Folders that say nothing of it hold heads that read everything."""
+def reading_of(about: dict[str, Any], source: str = "config.json") -> Reading:
+    """Which states a head reads; a config that says nothing of it is of one that reads everything."""
     if "states" not in about:
         return EVERYTHING
-    source = str(folder / "config.json")
     try:
         reading = from_mapping(Reading, about["states"], source=source)
     except (ConfigError, AttributeError) as error:

@@ -1,0 +1,154 @@
+"""`bertvision multitask --config RECIPE`: one encoder tuned for several tasks at once."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from bertvision.cli.columns import columns, terminal_width
+from bertvision.cli.flags import OptionalInt
+from bertvision.cli.scores import told
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Precision
+from bertvision.feed.batches import SourceConfig
+from bertvision.train.finetune_config import MultitaskConfig
+from bertvision.train.multitask import TaskSpec
+
+if TYPE_CHECKING:
+    from bertvision.train.parallel import Parallel
+
+__all__ = ["ARGS", "MultitaskArgs", "main"]
+
+
+@dataclass(frozen=True)
+class MultitaskArgs:
+    """Tune one encoder for several tasks at once, a head for each; the recipe names them (`bertvision recipes qabert`).
+
+    Every snapshot holds the encoder and the heads of all tasks: `bertvision predict` answers all of them.
+    """
+
+    out: Path
+    """Folder for the snapshots."""
+    tasks: tyro.conf.Suppress[tuple[TaskSpec, ...]] = ()
+    encoder: str = "embedded"
+    """embedded, a local folder in Hugging Face format (or a snapshot's), or a name on the Hub."""
+    data: str = ""
+    """The folder that stands for {data} in the recipe's sources."""
+    max_train_examples: OptionalInt = None
+    """Take only the first so many examples of each training set."""
+    max_dev_examples: OptionalInt = None
+    """Take only the first so many dev examples of each task."""
+    device: str = "auto"
+    """auto, cpu, cuda or mps."""
+    precision: Precision = "auto"
+    """fp32, bf16, or auto: bf16 on GPUs that have it."""
+    overwrite: bool = False
+    """Replace work in --out that was done with other settings."""
+    tensorboard: bool = False
+    """Write TensorBoard files beside metrics.jsonl."""
+    windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
+    finetune: Annotated[MultitaskConfig, tyro.conf.arg(name="")] = field(default_factory=MultitaskConfig)
+    feed: SourceConfig = field(default_factory=SourceConfig)
+    json: bool = False
+    """Print the result as JSON."""
+
+
+ARGS = MultitaskArgs
+
+
+def main(args: MultitaskArgs) -> None:
+    from bertvision.encoder.encoder import choose_device
+    from bertvision.errors import ConfigError
+    from bertvision.train.parallel import Parallel
+
+    if not args.tasks:
+        raise ConfigError(
+            "multitask reads its tasks from a recipe: give --config, for example --config qabert"
+        )
+    with Parallel.start(choose_device(args.device)) as parallel:
+        _multitask(args, parallel)
+
+
+def _multitask(args: MultitaskArgs, parallel: "Parallel") -> None:
+    from bertvision.artifacts import check_output, write_text
+    from bertvision.config import dump_yaml
+    from bertvision.encoder.encoder import Encoder
+    from bertvision.feed import FeedConfig
+    from bertvision.feed.reading import EVERYTHING
+    from bertvision.train.finetune import tune_jobs
+    from bertvision.train.multitask import load_jobs
+    from bertvision.train.zoo import encoder_reference
+
+    parallel.on_main(lambda: check_output(args.out))
+    encoder = Encoder.load(encoder_reference(args.encoder)[0], device=args.device, precision=args.precision)
+    limits: dict[str, Any] = {
+        "max_examples": args.max_train_examples,
+        "max_dev_examples": args.max_dev_examples,
+    }
+    jobs = load_jobs(args.tasks, encoder, args.windows, data=args.data, **limits)
+    stage, snapshots = tune_jobs(
+        encoder,
+        jobs,
+        folder=args.out,
+        config=args.finetune,
+        feed=FeedConfig.of(args.feed, EVERYTHING),
+        overwrite=args.overwrite,
+        tensorboard=args.tensorboard,
+        parallel=parallel,
+    )
+
+    def end() -> None:
+        heading = f"bertvision multitask --config {args.out / 'config.yaml'}"
+        write_text(args.out / "config.yaml", dump_yaml(args, heading=heading))
+        _keep(jobs, snapshots, str(encoder.device), encoder.precision)
+        _tell(args, stage.results, snapshots)
+
+    parallel.on_main(end)
+
+
+def _keep(jobs: Any, snapshots: list[Path], device: str, precision: Any) -> None:
+    """Answers, metrics and cards beside the heads."""
+    from bertvision.artifacts import write_text
+    from bertvision.report.card import card
+    from bertvision.report.results import card_inputs, write_head_results
+    from bertvision.report.text_heads import write_text_results
+    from bertvision.tasks.kinds import SpanTask, TripletTask
+    from bertvision.tasks.span.decode import DecodeConfig
+    from bertvision.train.scoring import kept_logits, score_system
+
+    for folder in snapshots:
+        for job in jobs:
+            if isinstance(job.task, TripletTask):
+                continue
+            head = job.folder(folder)
+            if job.dev is not None:
+                logits = kept_logits(folder, job.dev, device=device, precision=precision, head_folder=head)
+                if isinstance(job.task, SpanTask):
+                    scores = score_system([logits], job.dev, DecodeConfig())
+                    write_head_results(head, {"dev": (scores, 0)}, dev=job.dev.name, decode=DecodeConfig())
+                else:
+                    write_text_results(head, {"dev": (job.dev, logits)})
+            write_text(head / "README.md", card(*card_inputs(head)))
+
+
+def _tell(args: MultitaskArgs, results: dict[str, Any], snapshots: list[Path]) -> None:
+    from bertvision import console
+    from bertvision.encoder.policy import counts_text
+
+    if args.json:
+        console.emit_json(results | {"folders": [str(path) for path in snapshots]})
+        return
+    console.emit(f"{results['policy']}: {counts_text(results['trainable'], results['parameters'])}")
+    rows: list[dict[str, Any]] = []
+    for path in snapshots:
+        for name, scores in results["snapshots"].get(path.name, {}).items():
+            rows.append({"snapshot": path.name, "task": name} | told(scores))
+    if rows:
+        names = list(dict.fromkeys(key for row in rows for key in row))
+        rows = [{name: row.get(name, "") for name in names} for row in rows]
+        for line in columns(
+            rows, terminal_width(), texts=("snapshot", "task"), optional=("log loss", "mcc", "mse")
+        ):
+            console.emit(line)
+    console.emit(f"snapshots in {args.out}: {', '.join(path.name for path in snapshots)}")

@@ -1,0 +1,104 @@
+"""Several tasks over one encoder, as a recipe names them.
+
+    tasks:
+      - {name: sst, train: ["cs224n:sst:{data}/ids-sst-train.csv"], dev: ..., head: minbert}
+      - {name: quora, train: [...], dev: ..., head: minbert, loss: bce, subset: 8000, sampling: weighted}
+
+`{data}` is a folder that the command names. Each task has a head, a loss, a prompt and a way to draw its examples; the
+encoder is one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bertvision.data.load import load_data
+from bertvision.data.texts import TextData, join_texts
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError
+from bertvision.train.job import Job
+from bertvision.train.mixing import Sampling
+from bertvision.train.splits import Split, TextConfig, load_split, window_split
+
+__all__ = ["TaskSpec", "load_jobs"]
+
+
+@dataclass(frozen=True)
+class TaskSpec(TextConfig):
+    """One task of several."""
+
+    name: str = ""
+    """Its head's folder."""
+    train: tuple[str, ...] = ()
+    """Its training sets, joined."""
+    dev: str = ""
+    head: str = ""
+    """The head that trains with the encoder; cls_linear for labels and scores, last_state for spans."""
+    batch_size: int = 0
+    """Examples in a batch; 0 = the run's."""
+    sampling: Sampling = "natural"
+    """natural, balanced or weighted (with replacement, by 1 / the size of the class)."""
+    subset: int = 0
+    """Examples of an epoch, drawn anew each time; 0 = all."""
+    weight: float = 1.0
+    """What its loss counts for."""
+    bins: int = 5
+    """Classes that scores are put into for sampling."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.name or not self.train:
+            raise ConfigError("every task of a recipe needs a name and at least one training set under train")
+
+
+def load_jobs(
+    specs: Sequence[TaskSpec],
+    encoder: Encoder,
+    windows: WindowConfig,
+    *,
+    data: str = "",
+    max_examples: int | None = None,
+    max_dev_examples: int | None = None,
+) -> list[Job]:
+    """The tasks with their data in windows; `data` stands where their sources say {data}."""
+    jobs = []
+    for spec in specs:
+        train = _train(spec, encoder, windows, data, max_examples)
+        dev = None
+        if spec.dev:
+            dev = load_split(
+                _placed(spec.dev, data), encoder, windows, max_examples=max_dev_examples, like=train
+            )
+        drawn = {name: getattr(spec, name) for name in ("batch_size", "sampling", "subset", "weight", "bins")}
+        jobs.append(Job(train, dev, spec.name, spec.head, **drawn))
+    return jobs
+
+
+def _train(
+    spec: TaskSpec, encoder: Encoder, windows: WindowConfig, data: str, max_examples: int | None
+) -> Split:
+    """The joined training sets; the classes are those of the first."""
+    if len(spec.train) == 1:
+        source = _placed(spec.train[0], data)
+        return load_split(source, encoder, windows, max_examples=max_examples, text=spec)
+    parts: list[TextData] = []
+    for source in spec.train:
+        found = load_data(
+            _placed(source, data),
+            columns=spec.columns,
+            task=spec.task,
+            classes=parts[0].classes if parts and parts[0].classes else None,
+            max_examples=max_examples,
+        )
+        if not isinstance(found, TextData):
+            raise ConfigError(
+                f"task {spec.name} joins {source}, which has questions: name one training set for spans"
+            )
+        parts.append(found)
+    return window_split(join_texts(parts), encoder, windows, text=spec)
+
+
+def _placed(source: str, data: str) -> str:
+    if "{data}" in source and not data:
+        raise ConfigError(f"the recipe names {source}: say with --data which folder {{data}} is")
+    return source.replace("{data}", data.rstrip("/"))
