@@ -92,7 +92,7 @@ def test_an_ensemble_joins_its_members(home: Path) -> None:
     whole = read_trained(home / "both")
     assert whole.how == "mean"
     assert len(whole.heads) == 2
-    data = bv.load_data("demo:dev", max_examples=1)
+    data = bv.load_span_data("demo:dev", max_examples=1)
     short = dataclasses.replace(whole.windows, max_seq_length=96)
     (split, joined), (_, a), (_, b) = logits_of_trained(
         [dataclasses.replace(one, windows=short) for one in (whole, *members)], data
@@ -107,7 +107,7 @@ def test_an_ensemble_joins_its_members(home: Path) -> None:
 
 def test_a_predictor_equals_the_runs_own_predictions(home: Path, toy_squad: Path) -> None:
     model = bv.load(adapter(home))
-    data = bv.load_data(str(toy_squad))
+    data = bv.load_span_data(str(toy_squad))
     found = model.predict([e.question for e in data.examples], [data.context(e) for e in data.examples])
     written = json.loads((adapter(home) / "dev" / "predictions.json").read_text())
     assert {e.id: p.text for e, p in zip(data.examples, found, strict=True)} == written

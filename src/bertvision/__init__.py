@@ -14,33 +14,49 @@ from bertvision._version import __version__
 if TYPE_CHECKING:
     from bertvision import heads
     from bertvision.data.examples import SpanData
-    from bertvision.data.load import load_span_data as load_data
+    from bertvision.data.load import load_data, load_span_data
+    from bertvision.data.texts import TextData
     from bertvision.encoder.encoder import Encoder
     from bertvision.errors import BertvisionError
-    from bertvision.serve.predictor import Prediction, Predictor, load
+    from bertvision.serve.bundle import Bundle, LabelPrediction, ScorePrediction, TextPredictor
+    from bertvision.serve.load import load
+    from bertvision.serve.predictor import Prediction, Predictor
     from bertvision.train.api import fit
 
 __all__ = [
     "BertvisionError",
+    "Bundle",
     "Encoder",
+    "LabelPrediction",
     "Prediction",
     "Predictor",
+    "ScorePrediction",
     "SpanData",
+    "TextData",
+    "TextPredictor",
     "__version__",
     "fit",
     "heads",
     "load",
     "load_data",
+    "load_span_data",
 ]
 
 _WHERE = {
     "BertvisionError": "bertvision.errors",
+    "Bundle": "bertvision.serve.bundle",
     "Encoder": "bertvision.encoder.encoder",
+    "LabelPrediction": "bertvision.serve.bundle",
     "Prediction": "bertvision.serve.predictor",
     "Predictor": "bertvision.serve.predictor",
+    "ScorePrediction": "bertvision.serve.bundle",
     "SpanData": "bertvision.data.examples",
+    "TextData": "bertvision.data.texts",
+    "TextPredictor": "bertvision.serve.bundle",
     "fit": "bertvision.train.api",
-    "load": "bertvision.serve.predictor",
+    "load": "bertvision.serve.load",
+    "load_data": "bertvision.data.load",
+    "load_span_data": "bertvision.data.load",
 }
 
 
@@ -49,8 +65,6 @@ def __getattr__(name: str) -> Any:
 
     if name == "heads":
         return importlib.import_module("bertvision.heads")
-    if name == "load_data":
-        return importlib.import_module("bertvision.data.load").load_span_data
     if name in _WHERE:
         return getattr(importlib.import_module(_WHERE[name]), name)
     raise AttributeError(f"module 'bertvision' has no attribute {name!r}")

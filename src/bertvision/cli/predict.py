@@ -50,7 +50,7 @@ def main(args: PredictArgs) -> None:
     from bertvision.artifacts import check_output
     from bertvision.data.load import load_span_data
     from bertvision.errors import ConfigError
-    from bertvision.serve.predictor import load
+    from bertvision.serve.load import load
     from bertvision.tasks.span import write_answers
 
     if (args.data is None) == (args.question is None) or (args.question is None) != (args.context is None):

@@ -1,22 +1,21 @@
-"""`bv.load(folder).predict(question, context)`."""
+"""Answers to questions over paragraphs: `bv.load(folder).predict(question, context)`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import overload
 
 from bertvision.data.building import Flaw, SpanBuilder
 from bertvision.data.examples import SpanData
-from bertvision.encoder.encoder import Encoder, Precision
+from bertvision.encoder.encoder import Encoder
 from bertvision.errors import DataError
 from bertvision.feed import LiveFeed
 from bertvision.tasks.span.answers import SpanAnswers
 from bertvision.tasks.span.decode import DecodeConfig, decode
 from bertvision.train.evaluate import logits_by_reading
 from bertvision.train.splits import window_split
-from bertvision.train.trained import Trained, join, load_encoder, read_trained
+from bertvision.train.trained import Trained, join
 
-__all__ = ["Prediction", "Predictor", "load"]
+__all__ = ["Prediction", "Predictor"]
 
 
 @dataclass(frozen=True)
@@ -86,22 +85,3 @@ class Predictor:
             )
             for i in range(len(answers))
         ]
-
-
-def load(
-    folder: str | Path,
-    *,
-    encoder: str | Encoder | None = None,
-    device: str = "auto",
-    precision: Precision = "auto",
-) -> Predictor:
-    """Load a head, an ensemble or a run's best head, with the encoder it was fitted on.
-
-    Args:
-        folder: What `fit`, `finetune`, `ensemble` or `run` wrote.
-        encoder: Where the encoder lies now, if it moved; its weights must still be the same.
-        device: auto, cpu, cuda or mps.
-        precision: fp32, bf16, or auto.
-    """
-    trained = read_trained(folder)
-    return Predictor(trained, load_encoder(trained, encoder, device=device, precision=precision))
