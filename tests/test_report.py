@@ -24,8 +24,9 @@ from bertvision.heads import Geometry, parse_head
 from bertvision.report import figures, rows, words
 from bertvision.report.card import card
 from bertvision.report.html import render, summary, write_report
-from bertvision.report.results import _layer_weights
-from bertvision.report.schema import read_results, validate
+from bertvision.report.pages import read_results
+from bertvision.report.results import layer_weights
+from bertvision.report.schema import validate
 
 FIXTURE = Path(__file__).parent / "data" / "report_fixture.json"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -448,8 +449,8 @@ def test_weights_of_channels_are_told_with_the_pooled_one_first() -> None:
     for order in ("first", "last"):
         head = parse_head(f"tenney_small:order={order}").build(geometry, seed=0)
         own = head.layer_weights() or []
-        assert _layer_weights(head) == (own if order == "first" else [own[-1], *own[:-1]])
-    assert _layer_weights(parse_head("adapter:size=2").build(Geometry(3, 8), seed=0)) is None
+        assert layer_weights(head) == (own if order == "first" else [own[-1], *own[:-1]])
+    assert layer_weights(parse_head("adapter:size=2").build(Geometry(3, 8), seed=0)) is None
 
 
 def test_all_numbers_of_a_head_with_batch_norms_are_told(results: dict[str, Any]) -> None:

@@ -28,16 +28,15 @@ ARGS = Report
 
 
 def main(args: Report) -> None:
-    from bertvision.report.html import summary, write_report
-    from bertvision.report.schema import read_results
+    from bertvision.report.pages import headline, read_results, write_page
 
     results = read_results(args.run_dir)
     folder = args.run_dir if args.run_dir.is_dir() else args.run_dir.parent
     path = args.out or folder / "report.html"
-    write_report(results, path)
-    headline = summary(results)
+    write_page(results, path)
+    said = headline(results)
     if args.json:
-        console.emit_json({"report": str(path), "headline": headline})
+        console.emit_json({"report": str(path), "headline": said})
     else:
-        console.emit(headline)
+        console.emit(said)
         console.emit(str(path))

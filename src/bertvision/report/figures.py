@@ -1,29 +1,30 @@
 """The figures of the report: inline SVG, the same bytes for the same results.
 
-Each function takes checked results and gives an `<svg>` element, or None when there is nothing to draw.
-Matplotlib draws with the light palette below; in the finished SVG every palette colour becomes a CSS
-variable with the light colour as its fallback (`var(--fig-head, #0072b2)`), so that the page can turn dark
-and the figure still stands alone. All figures share one width, small enough to be read on a phone without
-scrolling. Colours are those of Okabe and Ito, safe for colour-blind readers; marker shapes say the same
-again for print.
+Each function takes checked results and gives an `<svg>` element, or None when there is nothing to draw; drawing.py
+holds what they share.
 """
 
-import io
 import re
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bertvision.report import rows, words
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from bertvision.report.drawing import (
+    COSTS,
+    LINE_STYLES,
+    MARKERS,
+    NARROW,
+    PALETTE,
+    SERIES,
+    known_points,
+    new_figure,
+    place_labels,
+    short,
+    styled,
+    to_svg,
+)
 
 __all__ = [
-    "COSTS",
     "differences",
     "finetune_curve",
     "fit_curves",
@@ -31,147 +32,6 @@ __all__ = [
     "over_channels",
     "score_against_cost",
 ]
-
-WIDTH = 4.6  # inches; 331 units of the viewBox
-NARROW = 3.5  # for figures that stand three abreast
-COSTS = {
-    "parameters": "trained parameters (log scale)",
-    "flops_per_token": "FLOPs per token (log scale)",
-    "seconds": "seconds of training (log scale)",
-}
-PALETTE = {
-    "ink": "#24292f",
-    "soft": "#626a73",
-    "grid": "#e3e6ea",
-    "paper": "#fefefe",
-    "snapshot": "#5c6670",
-    "control": "#e69f00",
-    "head": "#0072b2",
-    "ensemble": "#aa5a8c",
-    "baseline": "#9aa3ad",
-}
-_MARKERS = {"snapshot": "s", "control": "D", "head": "o", "ensemble": "^", "baseline": "x"}
-_SERIES = ("#0173b3", "#d65f01", "#029f74", "#cc7aa8", "#57b5e9", "#e5a000", "#6d6d6d")
-_STYLES = ("-", "--", ":")
-_VARIABLES = {colour: f"var(--fig-{name}, {colour})" for name, colour in PALETTE.items()}
-_VARIABLES |= {colour: f"var(--fig-series-{i}, {colour})" for i, colour in enumerate(_SERIES)}
-_COLOUR = re.compile("|".join(_VARIABLES))
-
-_SETTINGS: dict[Any, Any] = {
-    "svg.hashsalt": "bertvision",
-    # Text stays text: it can be searched, read aloud, and takes the page's own font.
-    "svg.fonttype": "none",
-    # A head labelled "$x" is a label, not a formula.
-    "text.parse_math": False,
-    "font.family": "DejaVu Sans",
-    "font.size": 9.0,
-    "text.color": PALETTE["ink"],
-    "axes.labelcolor": PALETTE["soft"],
-    "axes.labelsize": 8.5,
-    "axes.edgecolor": PALETTE["baseline"],
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.formatter.useoffset": False,
-    "grid.color": PALETTE["grid"],
-    "grid.linewidth": 0.8,
-    "xtick.color": PALETTE["baseline"],
-    "ytick.color": PALETTE["baseline"],
-    "xtick.labelcolor": PALETTE["soft"],
-    "ytick.labelcolor": PALETTE["soft"],
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "lines.solid_capstyle": "round",
-}
-
-# --------------------------------------------------------------------------------------------- drawing
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    import matplotlib
-
-    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
-        # A label in a script the font lacks is drawn by the browser's fonts; only its width is a guess.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        yield
-
-
-def _figure(height: float, width: float = WIDTH) -> "Figure":
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained", facecolor="none")
-
-
-def _svg(figure: "Figure", described: str) -> str:
-    """The figure as an element to stand inside a page: no namespaces, no ids or styles that could leak."""
-    for axes in figure.axes:
-        axes.set_facecolor("none")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, facecolor="none")
-    root = ElementTree.fromstring(buffer.getvalue())
-    for parent in list(root.iter()):
-        for child in list(parent):
-            # The style sheet of a figure would apply to the whole page.
-            if child.tag.endswith(("}metadata", "}style")):
-                parent.remove(child)
-    used = set(re.findall(r"#([\w-]+)", " ".join(v for e in root.iter() for v in e.attrib.values())))
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-        for key, value in list(element.attrib.items()):
-            del element.attrib[key]
-            plain = key.rpartition("}")[2]
-            if plain != "id" or value in used:
-                element.set(plain, _COLOUR.sub(lambda hit: _VARIABLES[hit[0]], value))
-    for name in ("width", "height", "version"):
-        root.attrib.pop(name, None)
-    root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
-    root.set("role", "img")
-    root.set("aria-label", described)
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _place_labels(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> None:
-    """Write each label beside its point where it covers nothing, or leave it out."""
-    from matplotlib.transforms import Bbox
-
-    figure = axes.get_figure(root=True)
-    if figure is not None:
-        figure.draw_without_rendering()  # settles the layout, so that extents are final
-    marks = [axes.transData.transform((x, y)) for x, y, _ in points]
-    taken = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in marks]
-    frame = axes.get_window_extent()
-    places = [
-        (7, 0, "left", "center"),
-        (-7, 0, "right", "center"),
-        (0, 8, "center", "bottom"),
-        (0, -8, "center", "top"),
-        (6, 8, "left", "bottom"),
-        (-6, 8, "right", "bottom"),
-        (6, -8, "left", "top"),
-        (-6, -8, "right", "top"),
-    ]
-    for x, y, label in points:
-        for dx, dy, across, along in places:
-            text = axes.annotate(
-                label, (x, y), xytext=(dx, dy), textcoords="offset points", ha=across, va=along, fontsize=8
-            )
-            box = text.get_window_extent()
-            inside = (
-                frame.x0 <= box.x0 and box.x1 <= frame.x1 + 2 and frame.y0 <= box.y0 and box.y1 <= frame.y1
-            )
-            if inside and not any(box.overlaps(other) for other in taken):
-                taken.append(box)
-                break
-            text.remove()
-
-
-def _short(label: str, limit: int = 34) -> str:
-    return label if len(label) <= limit else label[: limit - 1].rstrip() + "…"
 
 
 def _smooth(values: Sequence[float]) -> list[float]:
@@ -184,29 +44,23 @@ def _smooth(values: Sequence[float]) -> list[float]:
     return smoothed
 
 
-def _known(entries: Sequence[Mapping[str, Any]], across: str, up: str) -> tuple[list[float], list[float]]:
-    pairs = [(words.finite(entry.get(across)), words.finite(entry.get(up))) for entry in entries]
-    kept = [(x, y) for x, y in pairs if x is not None and y is not None]
-    return [x for x, _ in kept], [y for _, y in kept]
-
-
 # ------------------------------------------------------------------------------------- learning curves
 
 
 def finetune_curve(results: Mapping[str, Any]) -> str | None:
     """Loss of fine-tuning over epochs, the learning rate in a small panel below it, snapshots marked."""
     entries = results["curves"]["finetune"]
-    epochs, losses = _known(entries, "epoch", "loss")
+    epochs, losses = known_points(entries, "epoch", "loss")
     if len(epochs) < 2:
         return None
-    with _style():
-        figure = _figure(3.5)
+    with styled():
+        figure = new_figure(3.5)
         loss_panel, rate_panel = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
         loss_panel.plot(epochs, losses, color=PALETTE["head"], linewidth=0.8, alpha=0.35)
         loss_panel.plot(epochs, _smooth(losses), color=PALETTE["head"], linewidth=1.8)
         loss_panel.set_ylabel("training loss")
         loss_panel.set_ylim(bottom=0)
-        at, rates = _known(entries, "epoch", "lr")
+        at, rates = known_points(entries, "epoch", "lr")
         rate_panel.plot(at, rates, color=PALETTE["soft"], linewidth=1.4)
         rate_panel.set_ylim(0, max(rates, default=1.0) * 1.15 or 1.0)
         rate_panel.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
@@ -227,7 +81,7 @@ def finetune_curve(results: Mapping[str, Any]) -> str | None:
                 va="top",
                 fontsize=8,
             )
-        return _svg(figure, f"Training loss and learning rate over {epochs[-1]:g} epochs of fine-tuning")
+        return to_svg(figure, f"Training loss and learning rate over {epochs[-1]:g} epochs of fine-tuning")
 
 
 def _fractions(results: Mapping[str, Any]) -> list[float]:
@@ -247,18 +101,18 @@ def fit_curves(results: Mapping[str, Any]) -> str | None:
     drawn = [
         panel
         for panel in (("loss", "training loss"), ("dev_f1", "F1 on dev"))
-        if any(_known(entries, "epoch", panel[0])[0] for _, entries in series)
+        if any(known_points(entries, "epoch", panel[0])[0] for _, entries in series)
     ]
     if not drawn:
         return None
     columns = 2
-    with _style():
-        figure = _figure(1.75 * len(drawn) + 0.2 * -(-len(series) // columns) + 0.2)
+    with styled():
+        figure = new_figure(1.75 * len(drawn) + 0.2 * -(-len(series) // columns) + 0.2)
         panels = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
         for panel, (key, title) in zip(panels, drawn, strict=True):
             for i, (system, entries) in enumerate(series):
-                at, values = _known(entries, "epoch", key)
-                look = _SERIES[i % len(_SERIES)], _STYLES[i // len(_SERIES) % len(_STYLES)]
+                at, values = known_points(entries, "epoch", key)
+                look = SERIES[i % len(SERIES)], LINE_STYLES[i // len(SERIES) % len(LINE_STYLES)]
                 width = 2.2 if system is view.head else 1.4
                 panel.plot(
                     at,
@@ -268,7 +122,7 @@ def fit_curves(results: Mapping[str, Any]) -> str | None:
                     linewidth=width,
                     marker="o",
                     markersize=2.5,
-                    label=_short(view.title(system), 26),
+                    label=short(view.title(system), 26),
                 )
             panel.set_ylabel(title)
         panels[-1].set_xlabel("epoch of fitting")
@@ -278,7 +132,7 @@ def fit_curves(results: Mapping[str, Any]) -> str | None:
         figure.legend(
             handles, labels, loc="outside lower center", ncols=columns, handlelength=1.8, columnspacing=1.2
         )
-        return _svg(figure, f"Learning curves of {len(series)} heads by epoch of fitting")
+        return to_svg(figure, f"Learning curves of {len(series)} heads by epoch of fitting")
 
 
 # ---------------------------------------------------------------------------------------- the findings
@@ -303,8 +157,8 @@ def layer_weights(results: Mapping[str, Any], system: str) -> str | None:
     if not raw or None in raw:
         return None
     weights = [weight for weight in raw if weight is not None]
-    with _style():
-        figure = _figure(2.1, NARROW)
+    with styled():
+        figure = new_figure(2.1, NARROW)
         axes = figure.subplots()
         axes.bar(range(len(weights)), weights, color=PALETTE["head"], width=0.72)
         axes.axhline(1 / len(weights), color=PALETTE["ink"], linewidth=0.9, linestyle=(0, (4, 2)))
@@ -332,7 +186,7 @@ def layer_weights(results: Mapping[str, Any], system: str) -> str | None:
                     bbox={"facecolor": PALETTE["paper"], "edgecolor": "none", "pad": 0.4},
                     fontsize=8,
                 )
-        return _svg(figure, f"Weights of the {len(weights)} hidden states")
+        return to_svg(figure, f"Weights of the {len(weights)} hidden states")
 
 
 def score_against_cost(results: Mapping[str, Any], cost: str = "parameters") -> str | None:
@@ -346,8 +200,8 @@ def score_against_cost(results: Mapping[str, Any], cost: str = "parameters") -> 
     if not points:
         return None
     lines = [(rows.f1(system, view.split), system["label"]) for system in view.of_kind("snapshot")]
-    with _style():
-        figure = _figure(3.4)
+    with styled():
+        figure = new_figure(3.4)
         axes = figure.subplots()
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: re.sub(r"\.0+", "", words.compact(value)))
@@ -357,7 +211,7 @@ def score_against_cost(results: Mapping[str, Any], cost: str = "parameters") -> 
             if mine:
                 axes.scatter(
                     *zip(*mine, strict=True),
-                    marker=_MARKERS[kind],
+                    marker=MARKERS[kind],
                     s=34,
                     color=PALETTE[kind],
                     edgecolors=PALETTE["ink"],
@@ -370,7 +224,7 @@ def score_against_cost(results: Mapping[str, Any], cost: str = "parameters") -> 
             if y is not None:
                 axes.axhline(y, color=PALETTE["snapshot"], linewidth=1.2, linestyle=(0, (5, 2)))
                 axes.annotate(
-                    _short(label, 26),
+                    short(label, 26),
                     (1, y),
                     xycoords=("axes fraction", "data"),
                     xytext=(-2, 3),
@@ -384,8 +238,8 @@ def score_against_cost(results: Mapping[str, Any], cost: str = "parameters") -> 
         figure.legend(loc="outside lower center", ncols=3, handletextpad=0.2)
         # The chosen head first: where space is short, its label is the one that stays.
         points.sort(key=lambda point: (point[2] is not view.head, -point[1]))
-        _place_labels(axes, [(x, y, _short(view.title(system), 28)) for x, y, system in points])
-        return _svg(figure, f"F1 of {len(points)} systems against {COSTS[cost]}")
+        place_labels(axes, [(x, y, short(view.title(system), 28)) for x, y, system in points])
+        return to_svg(figure, f"F1 of {len(points)} systems against {COSTS[cost]}")
 
 
 def differences(results: Mapping[str, Any]) -> str | None:
@@ -402,8 +256,8 @@ def differences(results: Mapping[str, Any]) -> str | None:
         return None
     from matplotlib.lines import Line2D
 
-    with _style():
-        figure = _figure(0.46 * len(found) + 1.0)
+    with styled():
+        figure = new_figure(0.46 * len(found) + 1.0)
         axes = figure.subplots()
         axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
         looks = [_interval_look(tuned=True), _interval_look(tuned=False)]
@@ -414,7 +268,7 @@ def differences(results: Mapping[str, Any]) -> str | None:
                     reach = [[max(0.0, size - part["low"])], [max(0.0, part["high"] - size)]]
                     axes.errorbar(size, i + down, xerr=reach, zorder=3, **look)
             axes.annotate(
-                _short(view.title(system), 44),
+                short(view.title(system), 44),
                 (0, i),
                 xycoords=("axes fraction", "data"),
                 xytext=(0, 5),
@@ -430,7 +284,7 @@ def differences(results: Mapping[str, Any]) -> str | None:
         axes.set_xlabel(f"F1 on {view.split} less the snapshot's, points, with 95 % interval")
         keys = [Line2D([], [], **look) for look in looks]
         figure.legend(keys, ["tuned threshold", "threshold 0"], loc="outside lower center", ncols=2)
-        return _svg(
+        return to_svg(
             figure, f"Paired F1 differences of {len(found)} systems to their snapshot on {view.split}"
         )
 

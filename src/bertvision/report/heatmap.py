@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from bertvision.report import figures, words
+from bertvision.report import drawing, words
 
 __all__ = ["heat_map", "heat_maps", "metric_name", "names", "scored", "shares", "short_score"]
 
@@ -111,8 +111,8 @@ def heat_map(sweep: Mapping[str, Any], across: str, up: str) -> str | None:
     scale = Normalize(low, high if high > low else low + 1e-9)
     colours = matplotlib.colormaps[_COLOURS]
     counted = sweep["mode"] != "grid"  # of a grid every cell has as many
-    with figures._style():
-        figure = figures._figure(0.42 * len(y.labels) + 1.1)
+    with drawing.styled():
+        figure = drawing.new_figure(0.42 * len(y.labels) + 1.1)
         axes = figure.subplots()
         for (column, row), score in best.items():
             colour = colours(scale(score))
@@ -122,7 +122,7 @@ def heat_map(sweep: Mapping[str, Any], across: str, up: str) -> str | None:
                     1,
                     1,
                     facecolor=colour,
-                    edgecolor=figures.PALETTE["paper"],
+                    edgecolor=drawing.PALETTE["paper"],
                     linewidth=1.2,
                 )
             )
@@ -148,7 +148,7 @@ def heat_map(sweep: Mapping[str, Any], across: str, up: str) -> str | None:
             side.set_visible(False)
         axes.set_xlabel(across)
         axes.set_ylabel(up)
-        return figures._svg(figure, f"Best {metric_name(sweep)} on dev by {across} and {up}")
+        return drawing.to_svg(figure, f"Best {metric_name(sweep)} on dev by {across} and {up}")
 
 
 # ---- columns

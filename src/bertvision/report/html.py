@@ -14,9 +14,20 @@ from bertvision.artifacts import write_text
 from bertvision.report import figures, rows, words
 from bertvision.report.schema import validate
 
-__all__ = ["render", "summary", "write_report"]
+__all__ = [
+    "Drawing",
+    "Fact",
+    "dated",
+    "drawn",
+    "layer_drawings",
+    "page",
+    "render",
+    "run_facts",
+    "summary",
+    "write_report",
+]
 
-_MAX_WEIGHT_FIGURES = 6
+_MOST_WEIGHT_FIGURES = 6
 # Settings that no score depends on.
 _UNTOLD = {"checkpoint_seconds", "log_every", "accumulate", "profiles"}
 
@@ -44,17 +55,22 @@ def write_report(results: Mapping[str, Any], path: Path) -> None:
 
 def render(results: Mapping[str, Any]) -> str:
     """The whole page as text."""
+    checked = validate(results)
+    return page("template.html.j2", **_context(checked))
+
+
+def page(template: str, **context: Any) -> str:
+    """A template of this folder with the values it names."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    checked = validate(results)
     loader = FileSystemLoader(Path(__file__).parent)
     # Explicitly on: jinja's own guess goes by the file ending and would miss ".j2".
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["svg"] = Markup
-    return environment.get_template("template.html.j2").render(_context(checked))
+    return environment.get_template(template).render(**context)
 
 
 def summary(results: Mapping[str, Any]) -> str:
@@ -81,9 +97,9 @@ def _context(results: dict[str, Any]) -> dict[str, Any]:
         "comparison": _comparison(results),
         "costs": _costs(results, view),
         "learning": _learning(results),
-        "weights": _weights(results, view),
-        "created": _date(results["created"]),
-        "run_facts": _run_facts(results),
+        "weights": layer_drawings(results, view),
+        "created": dated(results["created"]),
+        "run_facts": run_facts(results),
     }
 
 
@@ -161,7 +177,8 @@ def _facts(results: Mapping[str, Any], view: rows.Overview) -> list[Fact]:
     return facts
 
 
-def _date(created: str) -> str:
+def dated(created: str) -> str:
+    """The time of results.json as people write it."""
     try:
         when = datetime.fromisoformat(created)
     except ValueError:
@@ -169,7 +186,7 @@ def _date(created: str) -> str:
     return f"{when.day} {when:%B %Y, %H:%M} {when.tzname() or ''}".strip()
 
 
-def _run_facts(results: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+def run_facts(results: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Settings, encoder and machine as lists of names and values; what is not known is left out."""
     groups = [
         ("Encoder", results["encoder"]),
@@ -207,7 +224,8 @@ def _fact(key: str, value: Any) -> str:
 # --------------------------------------------------------------------------------------------- figures
 
 
-def _drawn(svg: str | None, title: str, caption: str) -> list[Drawing]:
+def drawn(svg: str | None, title: str, caption: str) -> list[Drawing]:
+    """A list to add to others; empty where there was nothing to draw."""
     return [] if svg is None else [Drawing(svg, title, caption)]
 
 
@@ -215,7 +233,7 @@ def _comparison(results: Mapping[str, Any]) -> list[Drawing]:
     caption = (
         "Right of zero: better than the snapshot on the same questions. A line across zero settles nothing."
     )
-    return _drawn(figures.differences(results), "Paired difference to the snapshot", caption)
+    return drawn(figures.differences(results), "Paired difference to the snapshot", caption)
 
 
 def _costs(results: Mapping[str, Any], view: rows.Overview) -> list[Drawing]:
@@ -226,17 +244,17 @@ def _costs(results: Mapping[str, Any], view: rows.Overview) -> list[Drawing]:
     }
     drawings = []
     for cost, title in titles.items():
-        drawings += _drawn(figures.score_against_cost(results, cost), title, captions[cost])
+        drawings += drawn(figures.score_against_cost(results, cost), title, captions[cost])
     return drawings
 
 
 def _learning(results: Mapping[str, Any]) -> list[Drawing]:
-    drawings = _drawn(
+    drawings = drawn(
         figures.finetune_curve(results),
         "Fine-tuning the encoder",
         "Thin: each recorded step; thick: running mean. Below: the learning rate.",
     )
-    drawings += _drawn(
+    drawings += drawn(
         figures.fit_curves(results),
         "Fitting the heads",
         "The snapshot stays frozen. With several seeds, their mean.",
@@ -244,13 +262,16 @@ def _learning(results: Mapping[str, Any]) -> list[Drawing]:
     return drawings
 
 
-def _weights(results: Mapping[str, Any], view: rows.Overview) -> list[Drawing]:
+def layer_drawings(results: Mapping[str, Any], view: rows.Overview) -> list[Drawing]:
+    """The layer weights of the systems that have some."""
     drawings = []
     for system in view.systems:
         svg = figures.layer_weights(results, system["name"])
         pooled = figures.over_channels(results, system["name"])
         first = (
-            "The pooled vector first, then input embedding" if pooled else "Input embedding first, then the"
+            "The pooled vector first, then input embedding and layers"
+            if pooled
+            else "Input embedding first, then the layers"
         )
-        drawings += _drawn(svg, system["label"], f"{first} {'and ' * pooled}layers; dashed: an even share.")
-    return drawings[:_MAX_WEIGHT_FIGURES]
+        drawings += drawn(svg, system["label"], f"{first}; dashed: an even share.")
+    return drawings[:_MOST_WEIGHT_FIGURES]

@@ -26,7 +26,16 @@ from bertvision.train.scoring import SystemScores, compare
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
 
-__all__ = ["Entry", "card_inputs", "collect", "environment", "write_head_results"]
+__all__ = [
+    "Entry",
+    "card_inputs",
+    "collect",
+    "commit",
+    "environment",
+    "finetune_facts",
+    "layer_weights",
+    "write_head_results",
+]
 
 _EXAMPLES = 12
 
@@ -116,12 +125,12 @@ def collect(
         "bertvision": __version__,
         "command": command,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit(),
         "environment": environment(device, precision),
         "encoder": encoder,
         "data": {name: split.describe() for name, split in splits.items()},
         "settings": settings,
-        "finetune": _finetune(settings["finetune"], finetune),
+        "finetune": finetune_facts(settings["finetune"], finetune),
         "fit": settings["fit"]
         | {
             # A stage's time holds that of its encoder, which is told by itself.
@@ -136,12 +145,12 @@ def collect(
             "finetune": read_metrics(finetune.metrics) if finetune else [],
             "fit": {e.name: _mean_history(e) for e in entries if e.infos and e.kind != "ensemble"},
         },
-        "layer_weights": {e.name: w for e in entries if e.head and (w := _layer_weights(e.head))},
+        "layer_weights": {e.name: w for e in entries if e.head and (w := layer_weights(e.head))},
         "examples": _disagreements(entries, splits[final], final),
     }
 
 
-def _layer_weights(head: Head) -> list[float] | None:
+def layer_weights(head: Head) -> list[float] | None:
     """One share a state; the pooled vector's, where a head over channels reads it, always first."""
     weights = head.layer_weights()
     if weights and head.geometry.pooled and getattr(head.config, "order", "first") == "last":
@@ -190,7 +199,7 @@ def _system(
 
 def _baselines(splits: dict[str, Split], settings: dict[str, Any]) -> list[dict[str, Any]]:
     """What can be had without learning: always no answer, and on the demo set the best-overlapping sentence."""
-    shown = {name: splits[name].data for name in ("dev", "test") if name in splits}
+    shown = {name: splits[name].spans for name in ("dev", "test") if name in splits}
     nothing = {name: [""] * len(data) for name, data in shown.items()}
     rows = [_baseline("always no answer", shown, nothing, nothing)]
     if settings["dev"].startswith("demo:"):
@@ -238,7 +247,8 @@ def _baseline(
     return {"name": label, "kind": "baseline", "label": label, "best": False, "scores": scores, **nothing}
 
 
-def _finetune(settings: dict[str, Any], stage: Stage | None) -> dict[str, Any] | None:
+def finetune_facts(settings: dict[str, Any], stage: Stage | None) -> dict[str, Any] | None:
+    """What the report tells of the fine-tuning."""
     if stage is None:
         return None
     names = ("lr", "schedule", "warmup", "batch_size", "epochs", "seed", "weight_decay")
@@ -272,13 +282,13 @@ def _disagreements(entries: list[Entry], split: Split, name: str) -> list[dict[s
         return []
     ours = best.scores[name].answers[0].predictions(best.scores[name].thresholds[0])
     theirs = own.scores[name].answers[0].predictions(own.scores[name].thresholds[0])
-    differ = [e for e in split.data.examples if ours[e.id] != theirs[e.id]]
+    differ = [e for e in split.spans.examples if ours[e.id] != theirs[e.id]]
     random.Random(0).shuffle(differ)
     return [
         {
             "id": e.id,
             "question": e.question,
-            "context": split.data.context(e),
+            "context": split.spans.context(e),
             "gold": [answer.text for answer in e.answers],
             "snapshot": theirs[e.id],
             "head": ours[e.id],
@@ -314,7 +324,7 @@ def _cpu() -> str:
     return platform.processor()
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The checkout's commit, where this is a checkout of bertvision."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():

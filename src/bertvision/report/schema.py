@@ -1,4 +1,4 @@
-"""The results of a run, as `results.json` holds them: read, checked, gaps filled.
+"""The results of a run on questions, as `results.json` holds them: checked, gaps filled.
 
 A report is only as good as what it is given, so a file of another version or with a part missing is
 refused in one sentence that names the key. What a run may leave out (fine-tuning, curves, layer weights,
@@ -10,14 +10,12 @@ Scores               percent; "zero" is threshold 0, "tuned" the threshold tuned
 Per seed (optional)  scores.<split>.per_seed: [{"seed", "exact", "f1" (at 0), "tuned_exact", "tuned_f1"}]
 """
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from bertvision.artifacts import read_json
 from bertvision.errors import ArtifactError
 
-__all__ = ["KINDS", "RESULTS_FILE", "SCHEMA", "read_results", "validate"]
+__all__ = ["KINDS", "RESULTS_FILE", "SCHEMA", "CheckScores", "check_results", "validate"]
 
 SCHEMA = 1
 RESULTS_FILE = "results.json"
@@ -54,17 +52,17 @@ _SYSTEM_GAPS: dict[str, Any] = {
 }
 _JSON_NAMES = {dict: "an object", list: "a list", str: "a text"}
 
-
-def read_results(run: Path) -> dict[str, Any]:
-    """The checked results of a run folder (or of a results file itself)."""
-    if not run.exists():
-        raise ArtifactError(f"there is no {run}: give the folder of a run")
-    path = run / RESULTS_FILE if run.is_dir() else run
-    return validate(read_json(path), str(path))
+CheckScores = Callable[[Mapping[str, Any], str], None]
+"""Refuses one system's scores on one part of the data; the text says where they stand."""
 
 
 def validate(results: Any, source: str = RESULTS_FILE) -> dict[str, Any]:
     """A copy of `results` with every optional part present; `source` names the file in messages."""
+    return check_results(results, source, _check_scores)
+
+
+def check_results(results: Any, source: str, check_scores: CheckScores) -> dict[str, Any]:
+    """The same for results of any kind of task, whose scores `check_scores` knows."""
     if not isinstance(results, Mapping):
         raise ArtifactError(f"{source}: holds no JSON object; give the results.json of a run")
     version = results.get("schema")
@@ -84,7 +82,7 @@ def validate(results: Any, source: str = RESULTS_FILE) -> dict[str, Any]:
     checked["curves"] = {"finetune": [], "fit": {}} | checked["curves"]
     checked["command"] = results.get("command") or ""
     checked["commit"] = results.get("commit") or ""
-    checked["systems"] = _systems(results["systems"], source)
+    checked["systems"] = _systems(results["systems"], source, check_scores)
     return checked
 
 
@@ -95,7 +93,7 @@ def _expect(holder: Mapping[str, Any], key: str, kind: type, where: str) -> None
         raise ArtifactError(f"{where} should be {_JSON_NAMES[kind]}, not {type(holder[key]).__name__}")
 
 
-def _systems(systems: list[Any], source: str) -> list[dict[str, Any]]:
+def _systems(systems: list[Any], source: str, check_scores: CheckScores) -> list[dict[str, Any]]:
     if not systems:
         raise ArtifactError(f"{source}: key systems is empty; a report needs at least one scored system")
     checked: list[dict[str, Any]] = []
@@ -111,20 +109,22 @@ def _systems(systems: list[Any], source: str) -> list[dict[str, Any]]:
         if system["name"] in names:
             raise ArtifactError(f"{where}.name {system['name']!r} occurs twice; names of systems must differ")
         names.add(system["name"])
-        _check_scores(system["scores"], f"{where}.scores")
+        if not system["scores"]:
+            raise ArtifactError(f"{where}.scores is empty; every system needs scores on dev or test")
+        for split, parts in system["scores"].items():
+            if not isinstance(parts, Mapping):
+                kind = type(parts).__name__
+                raise ArtifactError(f"{where}.scores.{split} should be an object, not {kind}")
+            check_scores(parts, f"{where}.scores.{split}")
         label = system.get("label") or system["name"]
         checked.append(_SYSTEM_GAPS | dict(system) | {"label": str(label)})
     return checked
 
 
-def _check_scores(scores: Mapping[str, Any], where: str) -> None:
-    if not scores:
-        raise ArtifactError(f"{where} is empty; every system needs scores on dev or test")
-    for split, parts in scores.items():
-        if not isinstance(parts, Mapping):
-            raise ArtifactError(f"{where}.{split} should be an object, not {type(parts).__name__}")
-        for threshold in ("zero", "tuned"):
-            _expect(parts, threshold, dict, f"{where}.{split}.{threshold}")
-            for metric in ("exact", "f1"):
-                if metric not in parts[threshold]:
-                    raise ArtifactError(f"{where}.{split}.{threshold}.{metric} is missing; repeat the run")
+def _check_scores(parts: Mapping[str, Any], where: str) -> None:
+    """Scores of spans on one part of the data."""
+    for threshold in ("zero", "tuned"):
+        _expect(parts, threshold, dict, f"{where}.{threshold}")
+        for metric in ("exact", "f1"):
+            if metric not in parts[threshold]:
+                raise ArtifactError(f"{where}.{threshold}.{metric} is missing; repeat the run")

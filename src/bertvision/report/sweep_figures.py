@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertvision.report import figures, words
+from bertvision.report import drawing, words
 from bertvision.report.heatmap import metric_name, scored, shares
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ def score_by_trial(sweep: Mapping[str, Any]) -> str | None:
         return None
     ended = [t["score"] if t["status"] == "done" else -math.inf for t in trials]
     best = [score if score > -math.inf else math.nan for score in itertools.accumulate(ended, max)]
-    with figures._style():
-        figure = figures._figure(2.6, figures.NARROW)
+    with drawing.styled():
+        figure = drawing.new_figure(2.6, drawing.NARROW)
         axes = figure.subplots()
         axes.step(
             [trial["number"] for trial in trials],
             best,
             where="post",
-            color=figures.PALETTE["control"],
+            color=drawing.PALETTE["control"],
             linewidth=1.6,
             label="best so far",
         )
@@ -39,7 +39,7 @@ def score_by_trial(sweep: Mapping[str, Any]) -> str | None:
         figure.legend(
             loc="outside lower center", ncols=3, handletextpad=0.3, handlelength=1.2, columnspacing=0.8
         )
-        return figures._svg(figure, f"Scores of {len(trials)} trials in their order")
+        return drawing.to_svg(figure, f"Scores of {len(trials)} trials in their order")
 
 
 def score_by_value(sweep: Mapping[str, Any], most: int = 6) -> list[tuple[str, float, str]]:
@@ -50,8 +50,8 @@ def score_by_value(sweep: Mapping[str, Any], most: int = 6) -> list[tuple[str, f
         trials = [trial for trial in scored(sweep) if words.finite(trial["values"].get(name)) is not None]
         if len({trial["values"][name] for trial in trials}) < 2:
             continue
-        with figures._style():
-            figure = figures._figure(2.1, figures.NARROW)
+        with drawing.styled():
+            figure = drawing.new_figure(2.1, drawing.NARROW)
             axes = figure.subplots()
             if about.get("log"):
                 axes.set_xscale("log")
@@ -60,7 +60,7 @@ def score_by_value(sweep: Mapping[str, Any], most: int = 6) -> list[tuple[str, f
             _dots(axes, [trial["values"][name] for trial in trials], trials)
             axes.set_xlabel(name)
             axes.set_ylabel(f"{metric_name(sweep)} on dev")
-            svg = figures._svg(figure, f"Scores of {len(trials)} trials against {name}")
+            svg = drawing.to_svg(figure, f"Scores of {len(trials)} trials against {name}")
         found.append((name, share, svg))
     return found[:most]
 
@@ -75,8 +75,8 @@ def _dots(axes: "Axes", across: Sequence[float], trials: Sequence[Mapping[str, A
             axes.scatter(
                 *zip(*mine, strict=True),
                 s=20,
-                facecolors="none" if early else figures.PALETTE["head"],
-                edgecolors=figures.PALETTE["head"],
+                facecolors="none" if early else drawing.PALETTE["head"],
+                edgecolors=drawing.PALETTE["head"],
                 linewidths=1.0,
                 label=label,
                 zorder=3,

@@ -8,7 +8,7 @@ from typing import Any
 from bertvision.artifacts import write_text
 from bertvision.report import words
 from bertvision.report.heatmap import heat_maps, metric_name, names, scored, shares, short_score
-from bertvision.report.html import Drawing, Fact
+from bertvision.report.html import Drawing, Fact, page
 from bertvision.report.sweep_figures import score_by_trial, score_by_value
 
 __all__ = ["render_sweep", "write_sweep_report"]
@@ -21,19 +21,9 @@ def write_sweep_report(sweep: Mapping[str, Any], path: Path) -> None:
 
 def render_sweep(sweep: Mapping[str, Any]) -> str:
     """The whole page as text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["svg"] = Markup
     best = next((trial for trial in sweep["trials"] if trial["number"] == sweep["best"]), None)
-    return environment.get_template("sweep_report.html.j2").render(
+    return page(
+        "sweep_report.html.j2",
         sweep=sweep,
         headline=_headline(sweep, best),
         sentences=_sentences(sweep),

@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertvision.report import text_rows, text_words, words
-from bertvision.report.figures import (
-    _MARKERS,
-    _SERIES,
-    _STYLES,
+from bertvision.report.drawing import (
     COSTS,
+    LINE_STYLES,
+    MARKERS,
     PALETTE,
-    _figure,
-    _known,
-    _place_labels,
-    _short,
-    _style,
-    _svg,
+    SERIES,
+    known_points,
+    new_figure,
+    place_labels,
+    short,
+    styled,
+    to_svg,
 )
 from bertvision.report.text_schema import metrics_of
 
@@ -62,8 +62,8 @@ def confusion(results: Mapping[str, Any], system: Mapping[str, Any]) -> str | No
 
     size, told = len(names), len(names) <= _MOST_NAMED
     limit = 14 if size <= 4 else 9
-    with _style():
-        figure = _figure(min(4.4, 1.5 + 0.42 * size))
+    with styled():
+        figure = new_figure(min(4.4, 1.5 + 0.42 * size))
         axes = figure.subplots()
         for row, counts in enumerate(table):
             total = sum(counts) or 1
@@ -84,8 +84,8 @@ def confusion(results: Mapping[str, Any], system: Mapping[str, Any]) -> str | No
         axes.set_ylim(size, 0)
         axes.grid(visible=False)
         places = [i + 0.5 for i in range(size)] if told else []
-        axes.set_xticks(places, [_short(name, limit) for name in names] if told else [])
-        axes.set_yticks(places, [_short(name, limit + 4) for name in names] if told else [])
+        axes.set_xticks(places, [short(name, limit) for name in names] if told else [])
+        axes.set_yticks(places, [short(name, limit + 4) for name in names] if told else [])
         axes.tick_params(length=0)
         if told and size > 4:
             axes.tick_params(axis="x", labelrotation=35)
@@ -93,14 +93,14 @@ def confusion(results: Mapping[str, Any], system: Mapping[str, Any]) -> str | No
         axes.set_ylabel("true")
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
-        return _svg(figure, f"Confusion matrix of {system['label']} over {size} classes")
+        return to_svg(figure, f"Confusion matrix of {system['label']} over {size} classes")
 
 
 def label_histogram(results: Mapping[str, Any]) -> str | None:
     """How often each class occurs and how often each system says it."""
     names = results["task"]["classes"]
     tables = [
-        (kind, _short(s["label"], 26), t)
+        (kind, short(s["label"], 26), t)
         for kind, s in _compared(results)
         if (t := _detail(results, s, "confusion"))
     ]
@@ -113,19 +113,19 @@ def label_histogram(results: Mapping[str, Any]) -> str | None:
         for kind, label, table in tables
     ]
     width = 0.8 / len(series)
-    with _style():
-        figure = _figure(2.9)
+    with styled():
+        figure = new_figure(2.9)
         axes = figure.subplots()
         for j, (label, colour, counts) in enumerate(series):
             at = [i - 0.4 + (j + 0.5) * width for i in range(len(names))]
             axes.bar(at, [100 * c / total for c in counts], width=0.92 * width, color=colour, label=label)
         axes.grid(visible=False, axis="x")
         named = len(names) <= _MOST_NAMED
-        axes.set_xticks(range(len(names)) if named else [], [_short(n, 14) for n in names] if named else [])
+        axes.set_xticks(range(len(names)) if named else [], [short(n, 14) for n in names] if named else [])
         axes.tick_params(axis="x", length=0, labelrotation=0 if len(names) <= 5 else 35)
         axes.set_ylabel("share of examples, %")
         figure.legend(loc="outside lower center", ncols=2, handlelength=1.2, columnspacing=1.2)
-        return _svg(figure, f"True and predicted shares of {len(names)} classes")
+        return to_svg(figure, f"True and predicted shares of {len(names)} classes")
 
 
 def calibration(results: Mapping[str, Any]) -> str | None:
@@ -135,8 +135,8 @@ def calibration(results: Mapping[str, Any]) -> str | None:
     ]
     if not curves:
         return None
-    with _style():
-        figure = _figure(3.6)
+    with styled():
+        figure = new_figure(3.6)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         upper.plot([0, 1], [0, 1], color=PALETTE["soft"], linewidth=1.0, linestyle=(0, (4, 2)))
         for j, (kind, system, bins) in enumerate(curves):
@@ -146,9 +146,9 @@ def calibration(results: Mapping[str, Any]) -> str | None:
                 [part["accuracy"] for part in full],
                 color=PALETTE[kind],
                 linewidth=1.6,
-                marker=_MARKERS[kind],
+                marker=MARKERS[kind],
                 markersize=4,
-                label=_short(system["label"], 26),
+                label=short(system["label"], 26),
             )
             total = sum(part["count"] for part in bins) or 1
             wide = 0.42 / len(bins) * 2 / len(curves)
@@ -161,7 +161,7 @@ def calibration(results: Mapping[str, Any]) -> str | None:
         lower.set_xlabel("probability of the predicted class")
         handles, labels = upper.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2)
-        return _svg(figure, "Share of right predictions by the probability of the predicted class")
+        return to_svg(figure, "Share of right predictions by the probability of the predicted class")
 
 
 # ------------------------------------------------------------------------------------------- scores
@@ -176,8 +176,8 @@ def predicted_against_true(results: Mapping[str, Any], system: Mapping[str, Any]
     # Both systems on the same axes, or the wider one would look as good as the narrower.
     drawn = [p for _, s in _compared(results) for p in _detail(results, s, "points") or []]
     low, high = min(map(min, drawn)), max(map(max, drawn))
-    with _style():
-        figure = _figure(3.4)
+    with styled():
+        figure = new_figure(3.4)
         axes = figure.subplots()
         axes.plot([low, high], [low, high], color=PALETTE["ink"], linewidth=1.0, linestyle=(0, (4, 2)))
         axes.scatter(x, y, s=9, color=PALETTE["head"], alpha=0.35, linewidths=0)
@@ -186,7 +186,7 @@ def predicted_against_true(results: Mapping[str, Any], system: Mapping[str, Any]
         axes.set_ylim(low - reach, high + reach)
         axes.set_xlabel("true score")
         axes.set_ylabel("predicted score")
-        return _svg(figure, f"Predicted against true scores of {len(points)} examples")
+        return to_svg(figure, f"Predicted against true scores of {len(points)} examples")
 
 
 def errors(results: Mapping[str, Any]) -> str | None:
@@ -194,8 +194,8 @@ def errors(results: Mapping[str, Any]) -> str | None:
     found = [(kind, s, e) for kind, s in _compared(results) if (e := _detail(results, s, "errors"))]
     if not found:
         return None
-    with _style():
-        figure = _figure(3.0)
+    with styled():
+        figure = new_figure(3.0)
         axes = figure.subplots()
         axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
         for kind, system, histogram in found:
@@ -203,13 +203,13 @@ def errors(results: Mapping[str, Any]) -> str | None:
             # Densities: the two systems need not have bins of one width.
             width = histogram["edges"][1] - histogram["edges"][0]
             density = [count / total / width for count in histogram["counts"]]
-            look = {"linewidth": 1.6, "color": PALETTE[kind], "label": _short(system["label"], 26)}
+            look = {"linewidth": 1.6, "color": PALETTE[kind], "label": short(system["label"], 26)}
             axes.stairs(density, histogram["edges"], **look)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("predicted less true score")
         axes.set_ylabel("density")
         figure.legend(loc="outside lower center", ncols=2)
-        return _svg(figure, "Histogram of prediction errors")
+        return to_svg(figure, "Histogram of prediction errors")
 
 
 # ------------------------------------------------------------------------------------ all systems
@@ -222,8 +222,8 @@ def differences(results: Mapping[str, Any]) -> str | None:
     found = [(s, part) for s in view.systems if (part := text_words.paired(s["versus"], view.split))]
     if not found:
         return None
-    with _style():
-        figure = _figure(0.42 * len(found) + 0.8)
+    with styled():
+        figure = new_figure(0.42 * len(found) + 0.8)
         axes = figure.subplots()
         axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
         for i, (system, part) in enumerate(found):
@@ -235,13 +235,13 @@ def differences(results: Mapping[str, Any]) -> str | None:
                 i,
                 xerr=reach,
                 color=PALETTE[kind],
-                marker=_MARKERS[kind],
+                marker=MARKERS[kind],
                 markersize=5,
                 linewidth=1.8,
                 zorder=3,
             )
             axes.annotate(
-                _short(view.title(system), 44),
+                short(view.title(system), 44),
                 (0, i),
                 xycoords=("axes fraction", "data"),
                 xytext=(0, 5),
@@ -255,7 +255,7 @@ def differences(results: Mapping[str, Any]) -> str | None:
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.set_xlabel(f"{title} on {view.split} less the snapshot's, with 95 % interval")
-        return _svg(figure, f"Paired differences of {len(found)} systems to their snapshot on {view.split}")
+        return to_svg(figure, f"Paired differences of {len(found)} systems to their snapshot on {view.split}")
 
 
 def score_against_cost(results: Mapping[str, Any], cost: str = "parameters") -> str | None:
@@ -271,8 +271,8 @@ def score_against_cost(results: Mapping[str, Any], cost: str = "parameters") -> 
             points.append((x, y, words.finite(spread) or 0.0, system))
     if not points:
         return None
-    with _style():
-        figure = _figure(3.4)
+    with styled():
+        figure = new_figure(3.4)
         axes = figure.subplots()
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: re.sub(r"\.0+", "", words.compact(value)))
@@ -285,7 +285,7 @@ def score_against_cost(results: Mapping[str, Any], cost: str = "parameters") -> 
                     x,
                     y,
                     yerr=spread,
-                    fmt=_MARKERS[kind],
+                    fmt=MARKERS[kind],
                     markersize=6,
                     color=PALETTE[kind],
                     markeredgecolor=PALETTE["ink"],
@@ -302,15 +302,15 @@ def score_against_cost(results: Mapping[str, Any], cost: str = "parameters") -> 
                 beside = {"xytext": (-2, 3), "textcoords": "offset points", "ha": "right", "fontsize": 8}
                 place = ("axes fraction", "data")
                 axes.annotate(
-                    _short(system["label"], 26), (1, y), xycoords=place, color=PALETTE["snapshot"], **beside
+                    short(system["label"], 26), (1, y), xycoords=place, color=PALETTE["snapshot"], **beside
                 )
         axes.set_xlabel(COSTS[cost])
         axes.set_ylabel(f"{text_words.TITLES[metric]} on {view.split}")
         figure.legend(loc="outside lower center", ncols=3, handletextpad=0.2)
         # The chosen head first: where space is short, its label is the one that stays.
         points.sort(key=lambda point: (point[3] is not view.head, -point[1]))
-        _place_labels(axes, [(x, y, _short(view.title(system), 28)) for x, y, _, system in points])
-        return _svg(figure, f"{text_words.TITLES[metric]} of {len(points)} systems against {COSTS[cost]}")
+        place_labels(axes, [(x, y, short(view.title(system), 28)) for x, y, _, system in points])
+        return to_svg(figure, f"{text_words.TITLES[metric]} of {len(points)} systems against {COSTS[cost]}")
 
 
 def fit_curves(results: Mapping[str, Any]) -> str | None:
@@ -321,25 +321,25 @@ def fit_curves(results: Mapping[str, Any]) -> str | None:
     drawn = [
         panel
         for panel in (("loss", "training loss"), ("dev_score", title))
-        if any(_known(entries, "epoch", panel[0])[0] for _, entries in series)
+        if any(known_points(entries, "epoch", panel[0])[0] for _, entries in series)
     ]
     if not drawn:
         return None
-    with _style():
-        figure = _figure(1.75 * len(drawn) + 0.2 * -(-len(series) // 2) + 0.2)
+    with styled():
+        figure = new_figure(1.75 * len(drawn) + 0.2 * -(-len(series) // 2) + 0.2)
         panels = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
         for panel, (key, name) in zip(panels, drawn, strict=True):
             for i, (system, entries) in enumerate(series):
-                at, values = _known(entries, "epoch", key)
+                at, values = known_points(entries, "epoch", key)
                 panel.plot(
                     at,
                     values,
-                    color=_SERIES[i % len(_SERIES)],
-                    linestyle=_STYLES[i // len(_SERIES) % len(_STYLES)],
+                    color=SERIES[i % len(SERIES)],
+                    linestyle=LINE_STYLES[i // len(SERIES) % len(LINE_STYLES)],
                     linewidth=2.2 if system is view.head else 1.4,
                     marker="o",
                     markersize=2.5,
-                    label=_short(view.title(system), 26),
+                    label=short(view.title(system), 26),
                 )
             panel.set_ylabel(name)
         panels[-1].set_xlabel("epoch of fitting")
@@ -348,4 +348,4 @@ def fit_curves(results: Mapping[str, Any]) -> str | None:
         figure.legend(
             handles, labels, loc="outside lower center", ncols=2, handlelength=1.8, columnspacing=1.2
         )
-        return _svg(figure, f"Learning curves of {len(series)} heads by epoch of fitting")
+        return to_svg(figure, f"Learning curves of {len(series)} heads by epoch of fitting")

@@ -10,7 +10,7 @@ from typing import Any
 from bertvision.artifacts import write_text
 from bertvision.report import figures, text_figures, text_rows, text_words, words
 from bertvision.report.heatmap import heat_maps
-from bertvision.report.html import _MAX_WEIGHT_FIGURES, Drawing, Fact, _date, _drawn, _run_facts
+from bertvision.report.html import Drawing, Fact, dated, drawn, layer_drawings, page, run_facts
 from bertvision.report.rows import Overview, System
 from bertvision.report.text_schema import validate_texts
 
@@ -24,16 +24,8 @@ def write_text_report(results: Mapping[str, Any], path: Path) -> None:
 
 def render_texts(results: Mapping[str, Any]) -> str:
     """The whole page as text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
     checked = validate_texts(results)
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["svg"] = Markup
-    return environment.get_template("text_report.html.j2").render(_context(checked))
+    return page("text_report.html.j2", **_context(checked))
 
 
 def summary_texts(results: Mapping[str, Any]) -> str:
@@ -61,12 +53,12 @@ def _context(results: dict[str, Any]) -> dict[str, Any]:
         "closer": _closer(results, view),
         "comparison": _comparison(results),
         "learning": _learning(results),
-        "weights": _weights(results, view),
+        "weights": layer_drawings(results, view),
         "maps": _maps(results),
         "examples": text_rows.examples(results),
         "data": text_rows.data_rows(results),
-        "created": _date(results["created"]),
-        "run_facts": _task_facts(task) + _run_facts(results),
+        "created": dated(results["created"]),
+        "run_facts": _task_facts(task) + run_facts(results),
     }
 
 
@@ -148,12 +140,12 @@ def _task_facts(task: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]
 
 
 def _comparison(results: Mapping[str, Any]) -> list[Drawing]:
-    drawings = _drawn(
+    drawings = drawn(
         text_figures.differences(results),
         "Paired difference to the snapshot",
         "Right of zero: better than the snapshot on the same examples. A line across zero settles nothing.",
     )
-    drawings += _drawn(
+    drawings += drawn(
         text_figures.score_against_cost(results),
         "Against trained parameters",
         "Up and to the left is better. The dashed line is the snapshot; bars: one standard deviation over seeds.",
@@ -169,27 +161,27 @@ def _closer(results: Mapping[str, Any], view: Overview) -> list[Drawing]:
             continue
         seed = (results["details"].get(system["name"]) or {}).get("seed")
         which = f" Seed {seed}." if seed is not None and len(system["seeds"] or []) > 1 else ""
-        drawings += _drawn(
+        drawings += drawn(
             text_figures.confusion(results, system),
             f"Confusions of {system['label']}",
             f"Examples, and their share of the true class. Blue: right; orange: confused.{which}",
         )
-        drawings += _drawn(
+        drawings += drawn(
             text_figures.predicted_against_true(results, system),
             f"Predictions of {system['label']}",
             f"A point an example (at most 1,500, drawn at random); dashed: exact.{which}",
         )
-    drawings += _drawn(
+    drawings += drawn(
         text_figures.label_histogram(results),
         "Predicted labels against the truth",
         "A class that is said more often than it occurs is a habit, not a finding.",
     )
-    drawings += _drawn(
+    drawings += drawn(
         text_figures.calibration(results),
         "Calibration",
         "On the dashed line a probability means what it says; below it the system is too sure of itself.",
     )
-    drawings += _drawn(
+    drawings += drawn(
         text_figures.errors(results),
         "Prediction errors",
         "Left of zero: the score was predicted too low. The narrower the better.",
@@ -198,31 +190,17 @@ def _closer(results: Mapping[str, Any], view: Overview) -> list[Drawing]:
 
 
 def _learning(results: Mapping[str, Any]) -> list[Drawing]:
-    drawings = _drawn(
+    drawings = drawn(
         figures.finetune_curve(results),
         "Fine-tuning the encoder",
         "Thin: each recorded step; thick: running mean. Below: the learning rate.",
     )
-    drawings += _drawn(
+    drawings += drawn(
         text_figures.fit_curves(results),
         "Fitting the heads",
         "The snapshot stays frozen. With several seeds, their mean.",
     )
     return drawings
-
-
-def _weights(results: Mapping[str, Any], view: Overview) -> list[Drawing]:
-    drawings = []
-    for system in view.systems:
-        pooled = figures.over_channels(results, system["name"])
-        first = (
-            "The pooled vector first, then input embedding and layers"
-            if pooled
-            else "Input embedding first, then the layers"
-        )
-        svg = figures.layer_weights(results, system["name"])
-        drawings += _drawn(svg, system["label"], f"{first}; dashed: an even share.")
-    return drawings[:_MAX_WEIGHT_FIGURES]
 
 
 def _maps(results: Mapping[str, Any]) -> list[Drawing]:

@@ -14,7 +14,7 @@ from bertvision.config import to_mapping
 from bertvision.data.texts import TextData
 from bertvision.heads.base import Head
 from bertvision.heads.cost import cost
-from bertvision.report.results import _commit, _finetune, _layer_weights, environment
+from bertvision.report.results import commit, environment, finetune_facts, layer_weights
 from bertvision.report.schema import SCHEMA
 from bertvision.report.text_details import details, disagreements
 from bertvision.tasks.text import (
@@ -150,12 +150,12 @@ def collect_texts(
         "task": to_mapping(entries[0].task),
         "command": command,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit(),
         "environment": environment(device, precision),
         "encoder": encoder,
         "data": {name: _describe(split) for name, split in splits.items()},
         "settings": settings,
-        "finetune": _finetune(settings["finetune"], finetune),
+        "finetune": finetune_facts(settings["finetune"], finetune),
         "fit": settings["fit"]
         | {
             "seconds": sum(max(0.0, stage.seconds - stage.results["encode_seconds"]) for stage in fits),
@@ -168,7 +168,7 @@ def collect_texts(
             "finetune": read_metrics(finetune.metrics) if finetune else [],
             "fit": {e.name: _mean_history(e) for e in entries if e.infos and e.kind != "ensemble"},
         },
-        "layer_weights": {e.name: w for e in entries if e.head and (w := _layer_weights(e.head))},
+        "layer_weights": {e.name: w for e in entries if e.head and (w := layer_weights(e.head))},
         "details": {e.name: details(e.scores[final].answers[e.shipped], data, _seed(e)) for e in shown},
         "examples": _examples(entries, data, final),
     }

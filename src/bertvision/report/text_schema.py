@@ -54,29 +54,12 @@ def validate_texts(results: Any, source: str = schema.RESULTS_FILE) -> dict[str,
     for key in ("kind", "metric", "classes"):
         if key not in task:
             raise ArtifactError(f"{source}: key task.{key} is missing; repeat the run to write it again")
-    checked = schema.validate(_with_stand_ins(results), source)
+
+    def check_scores(parts: Mapping[str, Any], where: str) -> None:
+        if task["metric"] not in (parts.get("mean") or {}):
+            raise ArtifactError(f"{where}.mean.{task['metric']} is missing; repeat the run")
+
+    checked = schema.check_results(results, source, check_scores)
     checked["details"] = results.get("details") or {}
     checked["sweep"] = results.get("sweep") or None
-    for i, (system, own) in enumerate(zip(checked["systems"], results["systems"], strict=True)):
-        system["scores"] = own["scores"]
-        where = f"{source}: key systems[{i}].scores"
-        for split, parts in system["scores"].items():
-            if not isinstance(parts, Mapping) or task["metric"] not in (parts.get("mean") or {}):
-                raise ArtifactError(f"{where}.{split}.mean.{task['metric']} is missing; repeat the run")
     return checked
-
-
-def _with_stand_ins(results: Mapping[str, Any]) -> Any:
-    """The results with scores as spans have them, so that all the rest is checked as it is for spans."""
-    systems = results.get("systems")
-    if not isinstance(systems, list):
-        return results
-    blank = dict.fromkeys(("exact", "f1"))
-    stand_in = {"zero": blank, "tuned": blank}
-    changed = [
-        system | {"scores": dict.fromkeys(system["scores"], stand_in)}
-        if isinstance(system, dict) and isinstance(system.get("scores"), dict)
-        else system
-        for system in systems
-    ]
-    return {**results, "systems": changed}
