@@ -37,7 +37,7 @@ from bertvision.train.steps import Steps
 @contextmanager
 def loss_breaks_at(call: int, value: float = math.nan) -> Iterator[None]:
     """The loss of one window of that call, counted from 1, is `value`."""
-    real, calls = tunable.span_loss, []
+    real, calls = tunable.window_losses, []
 
     def broken(*args: Any, **how: Any) -> Tensor:
         calls.append(1)
@@ -47,7 +47,7 @@ def loss_breaks_at(call: int, value: float = math.nan) -> Iterator[None]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tunable, "span_loss", broken)
+        patch.setattr(tunable, "window_losses", broken)
         yield
 
 
@@ -139,7 +139,7 @@ def test_a_step_that_breaks_the_weights_is_in_no_checkpoint(
     """Its own loss is a number: only the weights tell."""
 
     def spoil(steps: Steps) -> None:
-        module = steps.tunable.head if part == "head" else steps.tunable.body
+        module = steps.tunable.head() if part == "head" else steps.tunable.body
         with torch.no_grad():
             next(iter(module.parameters())).view(-1)[0] = math.nan
 

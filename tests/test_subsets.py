@@ -27,7 +27,7 @@ from bertvision.feed.memory import MemoryFeed
 from bertvision.feed.reading import Reading
 from bertvision.heads import Head, load_head
 from bertvision.report.card import card
-from bertvision.serve.predictor import load
+from bertvision.serve.load import load
 from bertvision.tasks.span import DecodeConfig, SpanLogits, combine, decode
 from bertvision.tasks.span.threshold import best_threshold
 from bertvision.train.evaluate import NOT_READ

@@ -487,7 +487,7 @@ def test_a_head_finds_a_local_encoder_from_anywhere(
     monkeypatch.chdir(tiny_bert.parent)
     zoo(Encoder.load(tiny_bert.name), train, tmp_path)
     _, config = load_head(tmp_path / "last-state.seed0")
-    assert Path(config["encoder"]["path"]) == tiny_bert.resolve()
+    assert (tmp_path / "last-state.seed0" / config["encoder"]["path"]).resolve() == tiny_bert.resolve()
 
 
 def test_logits_are_kept_for_their_data_and_made_anew_for_other(

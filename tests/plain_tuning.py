@@ -1,0 +1,219 @@
+"""Toy texts with labels or scores, and fine-tuning on them by nothing but torch and transformers: what the library's
+own fine-tuning is compared with. Texts come from the tokenizer, vectors from the model's own pooler, heads and losses
+are written out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from bertvision.data.texts import TextData, TextExample
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Encoder
+from bertvision.heads import Geometry
+from bertvision.tasks.kinds import SpanTask
+from bertvision.tasks.text.task import TextTask
+from bertvision.train.job import Job
+from bertvision.train.splits import Split, TextConfig, window_split
+
+__all__ = ["PlainTuning", "label_texts", "score_texts", "snapshot_weights", "split_of"]
+
+WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
+_WORDS = [
+    "the",
+    "wind",
+    "was",
+    "cold",
+    "and",
+    "road",
+    "long",
+    "mill",
+    "bridge",
+    "tower",
+    "barn",
+    "chapel",
+    "it",
+    "stands",
+    "near",
+    "old",
+    "in",
+    "built",
+    "by",
+]
+_NAMES = ("poor", "fair", "good", "great", "best")
+
+
+def _text(random: np.random.Generator, mark: str) -> str:
+    """Three to fourteen words, so that batches have pads, with a word that tells the label."""
+    words = random.choice(_WORDS, random.integers(3, 15)).tolist()
+    words[int(random.integers(len(words)))] = mark
+    return " ".join(words)
+
+
+def label_texts(count: int = 27, classes: int = 3, *, pairs: bool = False, seed: int = 0) -> TextData:
+    """Texts whose label one of their words tells; of pairs, one of the second's."""
+    random = np.random.default_rng([seed, classes])
+    marks, made = ("arden", "brill", "corwen", "elham", "fowey"), []
+    for i in range(count):
+        label = int(random.integers(classes))
+        told = _text(random, marks[label])
+        first, second = (_text(random, "hythe"), told) if pairs else (told, None)
+        made.append(TextExample(f"t{i}", first, second, label))
+    return TextData(made, "label", _NAMES[:classes], name=f"labels{classes}")
+
+
+def score_texts(count: int = 25, *, pairs: bool = True, seed: int = 0) -> TextData:
+    """Pairs with a score from 0 to 5: how many of three words the second one has."""
+    random = np.random.default_rng([seed, 7])
+    made = []
+    for i in range(count):
+        score = float(random.integers(0, 11)) / 2
+        first, second = _text(random, "hythe"), _text(random, "goring" if score > 2.5 else "dunster")
+        made.append(TextExample(f"s{i}", first, second if pairs else None, score))
+    return TextData(made, "score", name="scores", metric="pearson")
+
+
+def split_of(data: Any, source: Path, *, apart: bool = False, **text: Any) -> Split:
+    """The data in windows, one a text."""
+    config = replace(WINDOWS, apart=apart)
+    split = window_split(data, Encoder.load(str(source)), config, text=TextConfig(**text))
+    assert not isinstance(data, TextData) or len(split.windows) == len(data) * split.task.group
+    return split
+
+
+def snapshot_weights(snapshot: Path) -> dict[str, Tensor]:
+    """Every tensor of a snapshot with any number of heads."""
+    files = [snapshot / "encoder" / "model.safetensors", *snapshot.glob("head/model.safetensors")]
+    files += snapshot.glob("heads/*/model.safetensors")
+    return {
+        f"{file.parent.relative_to(snapshot)}/{name}": tensor
+        for file in files
+        for name, tensor in load_file(file).items()
+    }
+
+
+class PlainTuning:
+    """One encoder and a head for each job, in float32 on the CPU.
+
+    Heads are cls_linear, minbert without dropout (of one vector or two) and last_state.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        jobs: Sequence[Job],
+        config: Any,
+        *,
+        frozen: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self.encoder = Encoder.load(str(source))
+        self.model, self.jobs, self.config = self.encoder.model, jobs, config
+        self.model.eval()  # tests give it no dropout
+        for name, p in self.model.named_parameters():
+            p.requires_grad_(not frozen(name))
+        self.heads = []
+        for job in jobs:
+            text = job.task.kind != "span"
+            geometry = Geometry(
+                self.encoder.num_states, self.encoder.hidden, job.task.outputs, job.task.kind, text
+            )
+            begun = job.spec.build(geometry, seed=config.seed)
+            self.heads.append({n: p.detach().clone().requires_grad_() for n, p in begun.named_parameters()})
+        own = [p for p in self.model.parameters() if p.requires_grad]
+        if len(jobs) == 1:
+            self.optimizers = [[self._optimizer([*own, *self.heads[0].values()])]]
+        else:
+            shared = self._optimizer(own)
+            self.optimizers = [[shared, self._optimizer(list(head.values()))] for head in self.heads]
+        self.losses: list[float] = []
+
+    def _optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
+        groups = [
+            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": self.config.weight_decay},
+            {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, lr=self.config.lr, eps=self.config.eps)
+
+    # ---- from texts to losses
+
+    def _read(self, *texts: list[str]) -> Any:
+        """The model's output for texts or pairs of them."""
+        given = self.encoder.tokenizer(*texts, padding=True, return_tensors="pt")
+        return self.model(**given)
+
+    def _head(self, number: int, vectors: Tensor) -> Tensor:
+        """A stack of Linear, LayerNorm and ReLU, where the head has one, and the output layer."""
+        head = self.heads[number]
+        for i in sorted({int(n.split(".")[1]) for n in head if n.startswith("blocks.")})[::2]:
+            vectors = F.linear(vectors, head[f"blocks.{i}.weight"], head[f"blocks.{i}.bias"])
+            norm = head[f"blocks.{i + 1}.weight"], head[f"blocks.{i + 1}.bias"]
+            vectors = F.relu(F.layer_norm(vectors, vectors.shape[-1:], *norm))
+        return F.linear(vectors, head["project.weight"], head["project.bias"])
+
+    def loss(self, number: int, units: NDArray[np.int64]) -> Tensor:
+        """The mean loss of examples (of spans: of windows)."""
+        job = self.jobs[number]
+        if isinstance(job.task, SpanTask):
+            return self._span_loss(number, units)
+        examples = [job.train.texts.examples[i] for i in units]
+        firsts, seconds = [e.first for e in examples], [e.second or "" for e in examples]
+        if job.task.group == 2:
+            both = (self._read(texts).pooler_output for texts in (firsts, seconds))
+            vectors = torch.cat(list(both), dim=-1)
+        else:
+            texts = (firsts, seconds) if job.train.texts.pairs else (firsts,)
+            vectors = self._read(*texts).pooler_output
+        logits, labels = self._head(number, vectors), torch.tensor([e.label for e in examples])
+        assert isinstance(job.task, TextTask)
+        if job.task.loss == "ce":
+            return F.cross_entropy(logits, labels)
+        if job.task.loss == "bce":
+            return F.binary_cross_entropy_with_logits(logits[:, 0], labels.float())
+        every = np.array([e.label for e in job.train.texts.examples])
+        return F.mse_loss(logits[:, 0], (labels.float() - float(every.mean())) / float(every.std()))
+
+    def _span_loss(self, number: int, units: NDArray[np.int64]) -> Tensor:
+        windows = self.jobs[number].train.windows
+        pieces = [slice(windows.offsets[i], windows.offsets[i + 1]) for i in units]
+        ids, types = (
+            torch.nn.utils.rnn.pad_sequence(
+                [torch.from_numpy(flat[p].astype(np.int64)) for p in pieces], True
+            )
+            for flat in (windows.ids, windows.types)
+        )
+        lengths = torch.tensor([p.stop - p.start for p in pieces])
+        mask = torch.arange(ids.shape[1]) < lengths[:, None]
+        last = self.model(input_ids=ids, attention_mask=mask.long(), token_type_ids=types).last_hidden_state
+        logits = self._head(number, last).masked_fill(~mask[..., None], -1e30)
+        target = torch.from_numpy(windows.labels[units].astype(np.int64))
+        return sum(F.cross_entropy(logits[..., i], target[:, i]) for i in (0, 1)) / 2  # type: ignore[return-value]
+
+    # ---- steps
+
+    def step(self, number: int, units: NDArray[np.int64]) -> None:
+        """One step on examples of one job."""
+        loss = self.loss(number, units) * self.jobs[number].weight
+        loss.backward()
+        optimizers = self.optimizers[number]
+        torch.nn.utils.clip_grad_norm_(
+            [p for o in optimizers for group in o.param_groups for p in group["params"]], self.config.clip
+        )
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.losses.append(loss.item())
+
+    def weights(self) -> dict[str, Tensor]:
+        """By the names they have in a snapshot."""
+        found = {f"encoder/{n}": p.detach() for n, p in self.model.named_parameters()}
+        for job, head in zip(self.jobs, self.heads, strict=True):
+            folder = f"heads/{job.name}" if job.name else "head"
+            found |= {f"{folder}/{n}": p.detach() for n, p in head.items()}
+        return found

@@ -1,0 +1,256 @@
+"""Fine-tuning on texts with labels or scores: the same as a plain loop over the tokenizer's own output, and what is
+kept of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from plain_tuning import PlainTuning, label_texts, score_texts, snapshot_weights, split_of
+from toy import save_encoder
+from tuning_helpers import (
+    assert_equal,
+    config_of,
+    fixture_no_dropout,  # noqa: F401
+    fixture_three_layers,  # noqa: F401
+    largest_difference,
+    losses,
+    tuned,
+)
+
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError, OutputError, TrainingError
+from bertvision.heads import load_head
+from bertvision.train.batching import Batching
+from bertvision.train.finetune import tune
+from bertvision.train.job import Job
+from bertvision.train.log import read_metrics
+from bertvision.train.splits import Split
+from bertvision.train.trained import logits_of_trained, read_trained
+
+# Adam divides by the gradient's own size; a large eps keeps it from blowing rounding up.
+SETTINGS: dict[str, Any] = {"epochs": 2.0, "eps": 1e-2, "weight_decay": 0.1, "lr": 1e-2}
+
+CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "ce of three classes": (label_texts(), {}, "cls_linear"),
+    "ce of two": (label_texts(classes=2), {"loss": "ce"}, ""),
+    "bce": (label_texts(classes=2), {"loss": "bce"}, "minbert:dropout=0,blocks=2"),
+    "score": (score_texts(pairs=False), {}, ""),
+    "pairs joint": (label_texts(classes=2, pairs=True), {}, "minbert:dropout=0,blocks=1"),
+    "scores of pairs joint": (score_texts(), {}, ""),
+    "pairs apart": (label_texts(classes=2, pairs=True), {"apart": True, "loss": "bce"}, "minbert:vectors=2,dropout=0"),
+    "scores of pairs apart": (score_texts(), {"apart": True}, "minbert:vectors=2,dropout=0,blocks=1"),
+}  # fmt: skip
+
+
+def units_of(job: Job, config: Any) -> list[np.ndarray]:
+    """The examples of every step of two epochs."""
+    plan = Batching.of([job], batch_size=config.batch_size, tokens=0, seed=config.seed, epochs=2)
+    group = job.task.group
+    for batch in plan.epoch(0):
+        assert batch.reshape(-1, group).tolist() == [list(range(i, i + group)) for i in batch[::group]], (
+            "neighbours stay together"
+        )
+        assert (batch[::group] % group == 0).all()
+    return [batch[::group] // group for epoch in (0, 1) for batch in plan.epoch(epoch)]
+
+
+def run_both(
+    tmp_path: Path, source: Path, case: str, *, frozen: Any = lambda _: False, feed: Any = None, **values: Any
+) -> tuple[PlainTuning, Any]:
+    data, text, head = CASES[case]
+    split = split_of(data, source, **text)
+    values = SETTINGS | {"head": head} | values
+    job = Job(split, head=head)
+    plain = PlainTuning(source, [job], config_of(**values), frozen=frozen)
+    for units in units_of(job, config_of(**values)):
+        assert len(units) <= 8
+        plain.step(0, units)
+    stage = tuned(tmp_path, split, source, feed=feed, **values)
+    return plain, stage
+
+
+def assert_same(plain: PlainTuning, stage: Any, snapshot: Path) -> None:
+    assert losses(stage) == pytest.approx(plain.losses, rel=2e-5, abs=1e-6)
+    wanted, found = plain.weights(), snapshot_weights(snapshot)
+    begin = snapshot_weights_of_source(plain)
+    moved = max(float((wanted[n] - begin[n]).abs().max()) for n in begin)
+    assert moved > 1e-3, "hardly moved"
+    assert largest_difference({n: found[n] for n in wanted}, wanted) < 1e-5
+
+
+def snapshot_weights_of_source(plain: PlainTuning) -> dict[str, torch.Tensor]:
+    fresh = Encoder.load(plain.encoder.name).model
+    return {f"encoder/{n}": p.detach() for n, p in fresh.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("case", "accumulate"), [*((c, 1) for c in CASES), ("bce", 2), ("score", 3), ("pairs apart", 2)]
+)
+def test_fine_tuning_is_the_plain_loop(case: str, accumulate: int, tmp_path: Path, no_dropout: Path) -> None:
+    plain, stage = run_both(tmp_path, no_dropout, case, accumulate=accumulate)
+    assert_same(plain, stage, tmp_path / "snapshot-2")
+    pooler = "encoder/pooler.dense.weight"
+    assert not torch.equal(plain.weights()[pooler], snapshot_weights_of_source(plain)[pooler]), (
+        "the pooler trains with the encoder"
+    )
+
+
+@pytest.mark.parametrize("case", ["ce of three classes", "scores of pairs joint", "pairs apart"])
+@pytest.mark.parametrize("policy", ["top-1", "cut-1"])
+def test_policies_are_the_plain_loop_too(policy: str, case: str, tmp_path: Path, no_dropout: Path) -> None:
+    def frozen(name: str) -> bool:
+        last = name.startswith("encoder.layer.2.")
+        return not (last or (policy == "top-1" and "LayerNorm" in name))
+
+    plain, stage = run_both(
+        tmp_path, no_dropout, case, frozen=frozen, feed={"source": "live"}, policy=policy, accumulate=2
+    )
+    assert_same(plain, stage, tmp_path / "snapshot-2")
+    before = snapshot_weights_of_source(plain)
+    still = {n: t for n, t in before.items() if frozen(n.removeprefix("encoder/"))}
+    assert {"encoder/pooler.dense.weight", "encoder/embeddings.word_embeddings.weight"} <= still.keys()
+    found = snapshot_weights(tmp_path / "snapshot-2")
+    assert_equal({n: found[n] for n in still}, still)
+
+
+@pytest.mark.parametrize("source", ["live", "memory", "stored"])
+def test_the_top_learns_from_any_source(source: str, tmp_path: Path, no_dropout: Path) -> None:
+    """The pooler above a cut reads the top's own last state, wherever the state below came from."""
+
+    def frozen(name: str) -> bool:
+        return not name.startswith("encoder.layer.2.")
+
+    feed = {"source": source, "store": str(tmp_path / "store"), "dtype": "fp32"}
+    plain, stage = run_both(tmp_path / "out", no_dropout, "bce", frozen=frozen, feed=feed, policy="cut-1")
+    rel = 1e-3 if source == "memory" else 2e-5  # kept in half precision
+    assert losses(stage) == pytest.approx(plain.losses, rel=rel)
+
+
+@pytest.mark.parametrize("head", ["tenney_small", "adapter_pooler:size=4", "mean_pooler", "attention_pooler"])
+@pytest.mark.parametrize("policy", ["cut-1", "full"])
+def test_a_label_head_over_all_layers_trains_with_the_encoder(
+    policy: str, head: str, tmp_path: Path, no_dropout: Path
+) -> None:
+    """Under a cut it reads the lower layers through a digest; its snapshot answers as it was scored."""
+    data = label_texts(40, 2)
+    split = split_of(data, no_dropout)
+    values = {"policy": policy, "head": head, "epochs": 6.0, "lr": 5e-3, "digest": 8}
+    stage = tuned(tmp_path, split, no_dropout, dev=split, feed={"source": "live"}, **values)
+    curve = losses(stage)
+    assert np.mean(curve[-5:]) < 0.8 * np.mean(curve[:5])
+    made, about = load_head(tmp_path / "snapshot-6" / "head")
+    assert made.name == ("digest.v1" if policy == "cut-1" else f"{head.split(':')[0]}.v1")
+    assert about["task"]["classes"] == ["poor", "fair"]
+    ((_, again),) = logits_of_trained([read_trained(tmp_path / "snapshot-6")], data)
+    told = stage.results["snapshots"]["snapshot-6"]["accuracy"]
+    right = (again.values.argmax(axis=1) == [e.label for e in data.examples]).mean()
+    assert right == pytest.approx(told)
+
+
+@pytest.mark.parametrize("architecture", ["mpnet", "albert", "distilbert", "electra", "modernbert"])
+def test_every_kind_of_encoder_learns_labels(architecture: str, tmp_path: Path) -> None:
+    """With a pooler of its own shape, or none: then the head reads [CLS] of the last state."""
+    source = save_encoder(tmp_path / "encoder", architecture)
+    split = split_of(label_texts(40, 2), source)
+    stage = tuned(tmp_path / "out", split, source, dev=split, epochs=8.0, lr=3e-3)
+    curve = losses(stage)
+    assert np.mean(curve[-5:]) < 0.8 * np.mean(curve[:5])
+    head, _ = load_head(tmp_path / "out" / "snapshot-8" / "head")
+    assert head.geometry.pooled == (architecture in ("mpnet", "albert"))
+
+
+@pytest.mark.parametrize("sampling", ["balanced", "weighted"])
+def test_rare_classes_come_as_often_as_others(sampling: str, no_dropout: Path) -> None:
+    data = label_texts(200, 2)
+    rare = [i for i, e in enumerate(data.examples) if e.label][:10]
+    data = data.take([i for i, e in enumerate(data.examples) if not e.label] + rare)
+    job = Job(split_of(data, no_dropout), sampling=sampling)  # type: ignore[arg-type]
+    seen = np.concatenate([b for e in range(20) for b in _epoch(job, e)])
+    assert len(seen) == 20 * len(data)
+    share = np.mean([data.examples[i].label for i in seen])
+    assert share == pytest.approx(0.5, abs=0.05)
+
+
+def _epoch(job: Job, epoch: int) -> list[np.ndarray]:
+    return Batching.of([job], batch_size=8, tokens=0, seed=0, epochs=20).epoch(epoch)
+
+
+# ---- what is kept and told
+
+
+def test_scores_on_the_way_stand_in_the_log_and_change_nothing(tmp_path: Path, three_layers: Path) -> None:
+    """With dropout: looking takes no random number."""
+    split = split_of(label_texts(40, 2), three_layers)
+    quiet = tuned(tmp_path / "quiet", split, three_layers, epochs=2.0)
+    watched = tuned(tmp_path / "out", split, three_layers, dev=split, epochs=2.0, score_every=0.5)
+    assert losses(quiet) == losses(watched)
+    assert_equal(*(snapshot_weights(tmp_path / name / "snapshot-2") for name in ("quiet", "out")))
+    records = [r for r in read_metrics(watched.metrics) if "accuracy" in r]
+    assert [r["step"] for r in records] == [2, 5, 8, 10], "5 steps an epoch; halves are rounded to even"
+    assert [r.get("snapshot") for r in records] == [None, None, None, "snapshot-2"]
+    assert records[-1]["accuracy"] == watched.results["snapshots"]["snapshot-2"]["accuracy"]
+    # Another interval is the same work: nothing is trained again.
+    again = tuned(tmp_path / "out", split, three_layers, dev=split, epochs=2.0, score_every=1.0)
+    assert again.results == watched.results
+
+
+def test_a_look_scores_what_a_snapshot_there_scores(tmp_path: Path, no_dropout: Path) -> None:
+    split = split_of(score_texts(), no_dropout)
+    looked = tuned(tmp_path / "a", split, no_dropout, dev=split, epochs=2.0, score_every=1.0)
+    kept = tuned(tmp_path / "b", split, no_dropout, dev=split, epochs=2.0, snapshots=(1.0,))
+    one, other = ([r for r in read_metrics(s.metrics) if "pearson" in r] for s in (looked, kept))
+    assert [{**r, "snapshot": 0} for r in one] == [{**r, "snapshot": 0} for r in other]
+    assert [r.get("snapshot") for r in other] == ["snapshot-1", "snapshot-2"]
+
+
+def test_a_broken_step_names_its_examples(tmp_path: Path, no_dropout: Path) -> None:
+    split = split_of(label_texts(), no_dropout)
+    with pytest.raises(TrainingError, match=r"step \d of fine-tuning on the examples t\d+, ") as caught:
+        tuned(tmp_path, split, no_dropout, lr=1e36, clip=0.0, epochs=4.0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("case", "head", "words"),
+    [
+        (
+            "pairs apart",
+            "cls_linear",
+            "reads 1 window of an example, and .* has 2 side by side: name one that does",
+        ),
+        (
+            "pairs joint",
+            "minbert:vectors=2",
+            "reads 2 windows of an example, and .* 1 side by side: give it --apart",
+        ),
+        ("score", "last_state", "last_state.v1 is a head for span tasks, not for score"),
+        ("bce", "adapter", "is a head for span tasks, not for label"),
+    ],
+)
+def test_a_head_that_does_not_suit_is_one_sentence(
+    case: str, head: str, words: str, tmp_path: Path, no_dropout: Path
+) -> None:
+    data, text, _ = CASES[case]
+    split = split_of(data, no_dropout, **text)
+    with pytest.raises(ConfigError, match=words) as caught:
+        tuned(tmp_path / "out", split, no_dropout, head=head)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_task_is_kept_with_the_head_and_decides_the_work(tmp_path: Path, no_dropout: Path) -> None:
+    data = score_texts()
+    split = split_of(data, no_dropout)
+    tuned(tmp_path / "out", split, no_dropout)
+    config = json.loads((tmp_path / "out" / "snapshot-1" / "head" / "config.json").read_text())
+    values = np.array([e.label for e in data.examples])
+    assert config["task"]["shift"] == pytest.approx(values.mean())
+    assert config["task"]["scale"] == pytest.approx(values.std())
+    two = label_texts(classes=2)
+    tune(Encoder.load(str(no_dropout)), split_of(two, no_dropout), folder=tmp_path / "b", config=config_of())
+    other: Split = split_of(two, no_dropout, loss="bce")
+    with pytest.raises(OutputError, match=r"other settings \(task.task.loss\)"):
+        tune(Encoder.load(str(no_dropout)), other, folder=tmp_path / "b", config=config_of())
