@@ -17,6 +17,7 @@ from bertvision.data.examples import SpanData
 from bertvision.data.reframe import reframe
 from bertvision.data.text_windows import make_windows_of
 from bertvision.data.texts import TextData, TextExample
+from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
 from bertvision.heads.base import nearest
@@ -24,7 +25,8 @@ from bertvision.serve.predictor import Prediction, Predictor
 from bertvision.serve.walk import Reader, walk
 from bertvision.tasks.span.answers import SpanAnswers
 from bertvision.tasks.span.decode import decode
-from bertvision.tasks.text.answers import TextAnswers, answer
+from bertvision.tasks.text.answers import TextAnswers, answer, class_logits, softmax
+from bertvision.tasks.text.logits import TextLogits
 from bertvision.tasks.text.task import TextTask
 from bertvision.train.trained import Trained, join
 
@@ -259,13 +261,24 @@ class Bundle:
             own = join(system, [logits[f"{name}/{i}"] for i in range(len(system.heads))], windows)
             if isinstance(system.task, TextTask):
                 assert texts is not None
-                task = system.task
-                like = replace(texts, kind=task.kind, classes=task.classes, _cache={})
-                found[name] = answer(windows, own, like, task, temperature=self.temperatures[name])
+                found[name] = _merged(windows, own, texts, system.task, self.temperatures[name])
             else:
                 assert spans is not None
                 found[name] = decode(windows, own, spans, self.decodings[name])
         return found
+
+
+def _merged(
+    windows: Windows, logits: TextLogits, data: TextData, task: TextTask, temperature: float
+) -> TextAnswers:
+    """The answers of one system; where every text is one window, as most are, there is nothing to merge."""
+    rows = len(windows) // task.group
+    if rows > len(data) or task.kind == "score":
+        like = replace(data, kind=task.kind, classes=task.classes, _cache={})
+        return answer(windows, logits, like, task, temperature=temperature)
+    logits.check(rows)
+    probabilities = softmax(class_logits(logits.values, task) / temperature)
+    return TextAnswers([e.id for e in data.examples], task, probabilities, probabilities.argmax(axis=1))
 
 
 def _spans(system: Trained) -> bool:

@@ -84,7 +84,7 @@ def walk(
     walks = dict.fromkeys(reading for reading in readings.values() if reading.positions == "context")
     if shared:
         walks[wide_reading(shared, encoder.num_states)] = None
-    found: dict[str, _Texts | _Spans] = {}
+    found: dict[str, Logits] = {}
     for reading in walks:
         feed = LiveFeed(encoder, windows, reading=reading)
         of_context = reading.positions == "context"
@@ -93,19 +93,22 @@ def walk(
             for name, theirs in readings.items()
             if (theirs == reading if of_context else theirs.positions != "context")
         }
-        sinks = {name: _Spans(feed) if _of_spans(readers[name]) else _Texts(feed, group) for name in own}
+        texts = _Texts(len(windows) // group, group)
+        spans = {name: _Spans(feed) for name in own if isinstance(readers[name].task, SpanTask)}
         for call in _calls(feed, group):
             batch = feed.read(call)
             parts = {one: batch if of_context else narrow(batch, feed, one) for one in set(own.values())}
-            with encoder.autocast():
+            outputs: dict[str, Tensor] = {}
+            with torch.inference_mode(), encoder.autocast():
                 for name, theirs in own.items():
-                    sinks[name].add(parts[theirs], _run(readers[name].head, parts[theirs]))
-        found |= sinks
-    return {name: found[name].logits() for name in readers}
-
-
-def _of_spans(reader: Reader) -> bool:
-    return isinstance(reader.task, SpanTask)
+                    output = _run(readers[name].head, parts[theirs])
+                    if name in spans:
+                        spans[name].add(parts[theirs], output)
+                    else:
+                        outputs[name] = output
+                texts.add(batch, outputs)
+        found |= texts.logits() | {name: sink.logits() for name, sink in spans.items()}
+    return {name: found[name] for name in readers}
 
 
 def _calls(feed: LiveFeed, group: int) -> list[NDArray[np.int64]]:
@@ -125,21 +128,27 @@ def _run(head: Head, batch: StateBatch) -> Tensor:
 
 
 class _Texts:
-    """Collects rows of logits, (B / group, C) at a time."""
+    """Collects rows of logits of all heads side by side, so that a device is asked once a batch for all of them."""
 
-    def __init__(self, feed: LiveFeed, group: int) -> None:
-        self._rows, self._group = len(feed.windows) // group, group
-        self._values: NDArray[np.float32] | None = None
+    def __init__(self, rows: int, group: int) -> None:
+        self._rows, self._group = rows, group
+        self._columns: dict[str, int] = {}
+        self._values = np.zeros((rows, 0), np.float32)
 
-    def add(self, batch: StateBatch, output: Tensor) -> None:
-        values = output.float().cpu().numpy()
-        if self._values is None:
+    def add(self, batch: StateBatch, outputs: Mapping[str, Tensor]) -> None:
+        """(B / group, C) of every head."""
+        if not outputs:
+            return
+        values = torch.cat([output.float() for output in outputs.values()], dim=1).cpu().numpy()
+        if not self._columns:
+            self._columns = {name: output.shape[1] for name, output in outputs.items()}
             self._values = np.empty((self._rows, values.shape[1]), np.float32)
         self._values[batch.windows[:: self._group] // self._group] = values
 
-    def logits(self) -> Logits:
-        assert self._values is not None
-        return TextLogits(self._values)
+    def logits(self) -> dict[str, Logits]:
+        ends = np.cumsum([0, *self._columns.values()]).tolist()
+        places = zip(self._columns, ends[:-1], ends[1:], strict=True)
+        return {name: TextLogits(self._values[:, begin:end]) for name, begin, end in places}
 
 
 class _Spans:
