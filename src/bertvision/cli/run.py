@@ -32,29 +32,65 @@ def default_recipe(argv: list[str]) -> str | None:
 def main(args: RunArgs) -> None:
     from bertvision import console
     from bertvision.pipeline import run
-    from bertvision.report.rows import overview
+    from bertvision.report.text_schema import about_texts
 
     settings = {field.name: getattr(args, field.name) for field in dataclasses.fields(RunConfig)}
     results = run(RunConfig(**settings), command=shlex.join(["bertvision", *sys.argv[1:]]))
     report = args.out / "report.html"
     if args.json:
-        kept = ("encoder", "data", "systems", "seconds")
-        console.emit_json({"report": str(report)} | {key: results[key] for key in kept})
+        kept = ("task", "encoder", "data", "systems", "seconds")
+        told = {key: results[key] for key in kept if key in results}
+        console.emit_json({"report": str(report)} | told)
         return
     final = "test" if "test" in results["data"] else "dev"
-    columns = ["system", "EM", "F1", "EM tuned", "F1 tuned", "F1 tuned vs snapshot (95 %)", "parameters"]
-    rows = [_row(system, final) for system in overview(results).systems]  # best first, as in the report
-    console.table(f"{final}: threshold 0, and the threshold tuned on dev", columns, rows)
+    (_tell_texts if about_texts(results) else _tell_spans)(results, final)
     best = "* best on dev.  " if any(system["best"] for system in results["systems"]) else ""
     console.emit(f"{best}Report: {report}  ({results['seconds']:.0f} s)")
 
 
-def _row(system: Mapping[str, Any], split: str) -> list[str]:
+def _name(system: Mapping[str, Any]) -> str:
+    return system["label"] + (" *" if system["best"] else "")
+
+
+def _size(system: Mapping[str, Any]) -> str:
+    return f"{system['parameters']:,}" if system["parameters"] else ""
+
+
+def _tell_spans(results: Mapping[str, Any], split: str) -> None:
+    from bertvision import console
+    from bertvision.report.rows import overview
+
+    columns = ["system", "EM", "F1", "EM tuned", "F1 tuned", "F1 tuned vs snapshot (95 %)", "parameters"]
+    rows = [_span_row(system, split) for system in overview(results).systems]  # best first, as in the report
+    console.table(f"{split}: threshold 0, and the threshold tuned on dev", columns, rows)
+
+
+def _span_row(system: Mapping[str, Any], split: str) -> list[str]:
     scores, versus = system["scores"][split], system["versus"]
     gain = versus["tuned"]["f1"] if versus else None
     return [
-        system["label"] + (" *" if system["best"] else ""),
+        _name(system),
         *(f"{scores[at][metric]:.1f}" for at in ("zero", "tuned") for metric in ("exact", "f1")),
         f"{gain['difference']:+.1f} ({gain['low']:+.1f} … {gain['high']:+.1f})" if gain else "",
-        f"{system['parameters']:,}" if system["parameters"] else "",
+        _size(system),
     ]
+
+
+def _tell_texts(results: Mapping[str, Any], split: str) -> None:
+    """The task's metric first, and the two next to it."""
+    from bertvision import console
+    from bertvision.report import text_rows, text_words
+    from bertvision.report.text_schema import metrics_of
+
+    shown = metrics_of(results)[:3]
+    titles = [text_words.TITLES[name] for name in shown]
+    rows = []
+    for system in text_rows.overview(results).systems:
+        found = text_words.paired(system["versus"], split)
+        gain = ""
+        if found is not None:
+            ends = text_words.interval(found["low"], found["high"])
+            gain = f"{text_words.change(found['difference'])} ({ends})"
+        numbers = [text_words.number(text_rows.mean(system, split, name)) for name in shown]
+        rows.append([_name(system), *numbers, gain, _size(system)])
+    console.table(split, ["system", *titles, f"{titles[0]} vs snapshot (95 %)", "parameters"], rows)

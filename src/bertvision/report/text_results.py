@@ -103,6 +103,11 @@ class TextEntry:
         return self.folders[self.shipped]
 
     @property
+    def by_seed(self) -> dict[int, Path]:
+        """Folders of fitted heads by seed; empty for a snapshot."""
+        return {info["seed"]: folder for info, folder in zip(self.infos, self.folders, strict=False)}
+
+    @property
     def seeds(self) -> list[int] | None:
         return [info["seed"] for info in self.infos] or None
 

@@ -1,0 +1,106 @@
+"""The whole job: settings and data are checked before anything is computed or written, then the stages run."""
+
+import dataclasses
+import time
+from typing import Any
+
+from bertvision.artifacts import check_output, read_json, write_json, write_text
+from bertvision.config import dump_yaml
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError
+from bertvision.feed.ranks import rank_and_world
+from bertvision.heads.catalogue import expand
+from bertvision.heads.spec import parse_head
+from bertvision.pipeline.config import RunConfig
+from bertvision.pipeline.spans import SpanRun
+from bertvision.pipeline.texts import TextRun
+from bertvision.report.pages import write_page
+from bertvision.tasks.kinds import SpanTask
+from bertvision.train.splits import Split, load_split
+from bertvision.train.zoo import zoo_members
+
+__all__ = ["run"]
+
+
+def run(config: RunConfig, *, command: str) -> dict[str, Any]:
+    """Do the whole job; returns what results.json holds."""
+    config = config.seeded()
+    if not config.train or not config.dev:
+        raise ConfigError("--train and --dev must both be given (or neither, which runs the demo)")
+    if rank_and_world()[1] > 1:
+        raise ConfigError("run works in one process: use finetune and fit, its stages, with several")
+    for text, _ in expand(config.fit.heads):  # a mistyped head should fail now, not after the fine-tuning
+        parse_head(text)
+    began = time.monotonic()
+    out = config.out
+    check_output(out)
+    encoder = Encoder.load(config.encoder, device=config.device, precision=config.precision)
+    config.feed.reading.numbers(encoder.num_states)  # so should a layer there is not
+    splits = _splits(config, encoder)
+    task = splits["train"].task
+    zoo_members(config.fit, task)  # and a head of another task
+    kind = SpanRun if isinstance(task, SpanTask) else TextRun
+    config = kind.settled(config, task)
+    record = _Record(config, command)
+    record.begin()
+    results = kind(config, encoder, splits).results(record.command)
+    results["seconds"] = record.seconds or time.monotonic() - began
+    record.end()
+    write_json(out / "results.json", results)
+    write_page(results, out / "report.html")
+    return results
+
+
+def _splits(config: RunConfig, encoder: Encoder) -> dict[str, Split]:
+    limits = {
+        "train": config.max_train_examples,
+        "dev": config.max_dev_examples,
+        "test": config.max_test_examples,
+    }
+    sources = {"train": config.train, "dev": config.dev, "test": config.test}
+    for name, source in sources.items():
+        if source.startswith("store:"):
+            raise ConfigError(
+                f"--{name} {source} has no questions to ask: name the data, `fit --train` reads stores"
+            )
+    splits: dict[str, Split] = {}
+    for name, source in sources.items():
+        if source:
+            # Dev and test are read as train is: with its task, its classes and its prompts.
+            splits[name] = load_split(
+                source,
+                encoder,
+                config.windows,
+                max_examples=limits[name],
+                text=config.text,
+                like=splits.get("train"),
+            )
+    return splits
+
+
+class _Record:
+    """config.yaml: the resolved settings as a recipe, under the command that gave them.
+
+    It is written first only where there is none: a command that is refused because of its settings must not
+    replace the record of the work that stands there. A repeated run keeps the command and the time of the first.
+    """
+
+    def __init__(self, config: RunConfig, command: str) -> None:
+        self._path, self._config = config.out / "config.yaml", dataclasses.replace(config, overwrite=False)
+        self.command, self.seconds = command, 0.0
+        if self._path.is_file():
+            first, _, rest = self._path.read_text(encoding="utf-8").partition("\n")
+            if f"{first}\n{rest}" == self._text(first.removeprefix("# ")):
+                self.command = first.removeprefix("# ")
+                results = config.out / "results.json"
+                self.seconds = read_json(results).get("seconds", 0.0) if results.is_file() else 0.0
+
+    def _text(self, command: str) -> str:
+        return dump_yaml(self._config, heading=f"{command}\nbertvision run --config {self._path}")
+
+    def begin(self) -> None:
+        if not self._path.exists():
+            self.end()
+
+    def end(self) -> None:
+        write_text(self._path, self._text(self.command))

@@ -1,0 +1,110 @@
+"""The evaluation of a run on texts with labels or scores: answers merged over windows, ensembles of their means."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertvision.artifacts import write_text
+from bertvision.errors import ConfigError
+from bertvision.heads.base import Head, head_class
+from bertvision.pipeline.config import RunConfig
+from bertvision.pipeline.stages import SplitLogits, Stages, by_label, pairs_to_join
+from bertvision.report.card import card
+from bertvision.report.results import card_inputs
+from bertvision.report.text_heads import write_text_results
+from bertvision.report.text_results import TextEntry, TextScores, collect_texts, score_members
+from bertvision.tasks.kinds import Task
+from bertvision.tasks.text import TextAnswers, answer, combine_answers
+from bertvision.train.stage import Stage
+from bertvision.train.zoo import zoo_members
+
+__all__ = ["TextRun"]
+
+
+def _is_control(head: Head) -> bool:
+    """Whether it reads the last state alone."""
+    return head.name.startswith(("cls_linear.", "cls_mlp.")) or bool(getattr(head.config, "last", False))
+
+
+class TextRun(Stages[TextEntry]):
+    """A run whose heads give a class or a score."""
+
+    @staticmethod
+    def settled(config: RunConfig, task: Task) -> RunConfig:
+        if task.group > 1:
+            raise ConfigError(
+                "run fits heads on texts read together: leave out --apart, or use finetune, which trains a head for "
+                "pairs encoded apart with its encoder"
+            )
+        if config.combine == "product":
+            raise ConfigError("--combine product is for spans: labels and scores are joined by their mean")
+        members = zoo_members(config.fit, task)
+        wide = [spec.label for _, spec, _ in members if not head_class(spec.name).cls_only]
+        if wide and config.feed.positions == "cls":
+            raise ConfigError(f"--feed.positions cls keeps one token, and {wide[0]} reads all: leave it out")
+        return dataclasses.replace(config, combine="mean")
+
+    def evaluate(
+        self, name: str, heads: Mapping[Path, Head], stage: Stage, logits: SplitLogits
+    ) -> list[TextEntry]:
+        answers = {
+            split: {folder: self._answer(split, own) for folder, own in logits[split].items()}
+            for split in self.eval_names
+        }
+        for folder in heads:
+            write_text_results(
+                folder, {split: (self.splits[split], logits[split][folder]) for split in self.eval_names}
+            )
+            write_text(folder / "README.md", card(*card_inputs(folder)))
+        entries = []
+        for label, members in by_label(name, heads, stage).items():
+            infos = [info for folder in members if (info := stage.results["heads"].get(folder.name))]
+            head = heads[members[0]]
+            entries.append(
+                TextEntry(
+                    snapshot=name,
+                    label=label,
+                    kind="snapshot" if not infos else "control" if _is_control(head) else "head",
+                    head=head,
+                    folders=members,
+                    infos=infos,
+                    scores=self._score(
+                        {split: [answers[split][folder] for folder in members] for split in self.eval_names}
+                    ),
+                )
+            )
+        return entries + self._ensembles(name, entries, answers)
+
+    def collect(self, **measured: Any) -> dict[str, Any]:
+        return collect_texts(self.entries, **measured)
+
+    def _answer(self, split: str, logits: Any) -> TextAnswers:
+        own = self.splits[split]
+        return answer(own.windows, logits, own.texts, own.text_task)
+
+    def _score(self, members: dict[str, list[TextAnswers]]) -> dict[str, TextScores]:
+        return {split: score_members(found, self.splits[split].texts) for split, found in members.items()}
+
+    def _ensembles(
+        self, snapshot: str, entries: list[TextEntry], answers: Mapping[str, Mapping[Path, TextAnswers]]
+    ) -> list[TextEntry]:
+        joined = []
+        for first, second, seeds, pairs in pairs_to_join(entries, lambda e: e.dev_score):
+            members = {
+                split: [combine_answers([answers[split][folder] for folder in pair]) for pair in pairs]
+                for split in self.eval_names
+            }
+            joined.append(
+                TextEntry(
+                    snapshot=snapshot,
+                    label=f"mean of {first.label} and {second.label}",
+                    kind="ensemble",
+                    head=None,
+                    folders=[],
+                    infos=[info for info in second.infos if info["seed"] in seeds],
+                    scores=self._score(members),
+                    members=[first.label, second.label],
+                )
+            )
+        return joined
