@@ -57,7 +57,7 @@ def ids_of_step(train: Split, step: int, **values: Any) -> set[str]:
     batching = Batching(train.windows, **(plan | values))
     epoch, number = batching.place(step - 1)
     batch = batching.epoch(epoch)[number]
-    return {train.data.examples[train.windows.example[window]].id for window in batch}
+    return {train.spans.examples[train.windows.example[window]].id for window in batch}
 
 
 def named(message: str) -> tuple[set[str], int]:

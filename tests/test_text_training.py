@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from plain_tuning import PlainTuning, label_texts, score_texts, snapshot_weights, split_of
+from plain_tuning import (
+    PlainTuning,
+    fixture_lively,  # noqa: F401
+    label_texts,
+    score_texts,
+    snapshot_weights,
+    split_of,
+)
 from toy import save_encoder
 from tuning_helpers import (
     assert_equal,
@@ -73,7 +80,7 @@ def run_both(
 
 
 def assert_same(plain: PlainTuning, stage: Any, snapshot: Path) -> None:
-    assert losses(stage) == pytest.approx(plain.losses, rel=2e-5, abs=1e-6)
+    assert losses(stage) == pytest.approx(plain.losses, rel=5e-5, abs=2e-6)
     wanted, found = plain.weights(), snapshot_weights(snapshot)
     begin = snapshot_weights_of_source(plain)
     moved = max(float((wanted[n] - begin[n]).abs().max()) for n in begin)
@@ -89,8 +96,8 @@ def snapshot_weights_of_source(plain: PlainTuning) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("case", "accumulate"), [*((c, 1) for c in CASES), ("bce", 2), ("score", 3), ("pairs apart", 2)]
 )
-def test_fine_tuning_is_the_plain_loop(case: str, accumulate: int, tmp_path: Path, no_dropout: Path) -> None:
-    plain, stage = run_both(tmp_path, no_dropout, case, accumulate=accumulate)
+def test_fine_tuning_is_the_plain_loop(case: str, accumulate: int, tmp_path: Path, lively: Path) -> None:
+    plain, stage = run_both(tmp_path, lively, case, accumulate=accumulate)
     assert_same(plain, stage, tmp_path / "snapshot-2")
     pooler = "encoder/pooler.dense.weight"
     assert not torch.equal(plain.weights()[pooler], snapshot_weights_of_source(plain)[pooler]), (
@@ -100,13 +107,13 @@ def test_fine_tuning_is_the_plain_loop(case: str, accumulate: int, tmp_path: Pat
 
 @pytest.mark.parametrize("case", ["ce of three classes", "scores of pairs joint", "pairs apart"])
 @pytest.mark.parametrize("policy", ["top-1", "cut-1"])
-def test_policies_are_the_plain_loop_too(policy: str, case: str, tmp_path: Path, no_dropout: Path) -> None:
+def test_policies_are_the_plain_loop_too(policy: str, case: str, tmp_path: Path, lively: Path) -> None:
     def frozen(name: str) -> bool:
         last = name.startswith("encoder.layer.2.")
         return not (last or (policy == "top-1" and "LayerNorm" in name))
 
     plain, stage = run_both(
-        tmp_path, no_dropout, case, frozen=frozen, feed={"source": "live"}, policy=policy, accumulate=2
+        tmp_path, lively, case, frozen=frozen, feed={"source": "live"}, policy=policy, accumulate=2
     )
     assert_same(plain, stage, tmp_path / "snapshot-2")
     before = snapshot_weights_of_source(plain)
@@ -117,28 +124,28 @@ def test_policies_are_the_plain_loop_too(policy: str, case: str, tmp_path: Path,
 
 
 @pytest.mark.parametrize("source", ["live", "memory", "stored"])
-def test_the_top_learns_from_any_source(source: str, tmp_path: Path, no_dropout: Path) -> None:
+def test_the_top_learns_from_any_source(source: str, tmp_path: Path, lively: Path) -> None:
     """The pooler above a cut reads the top's own last state, wherever the state below came from."""
 
     def frozen(name: str) -> bool:
         return not name.startswith("encoder.layer.2.")
 
     feed = {"source": source, "store": str(tmp_path / "store"), "dtype": "fp32"}
-    plain, stage = run_both(tmp_path / "out", no_dropout, "bce", frozen=frozen, feed=feed, policy="cut-1")
-    rel = 1e-3 if source == "memory" else 2e-5  # kept in half precision
+    plain, stage = run_both(tmp_path / "out", lively, "bce", frozen=frozen, feed=feed, policy="cut-1")
+    rel = 1e-2 if source == "memory" else 5e-5  # kept in half precision
     assert losses(stage) == pytest.approx(plain.losses, rel=rel)
 
 
 @pytest.mark.parametrize("head", ["tenney_small", "adapter_pooler:size=4", "mean_pooler", "attention_pooler"])
 @pytest.mark.parametrize("policy", ["cut-1", "full"])
 def test_a_label_head_over_all_layers_trains_with_the_encoder(
-    policy: str, head: str, tmp_path: Path, no_dropout: Path
+    policy: str, head: str, tmp_path: Path, lively: Path
 ) -> None:
     """Under a cut it reads the lower layers through a digest; its snapshot answers as it was scored."""
     data = label_texts(40, 2)
-    split = split_of(data, no_dropout)
+    split = split_of(data, lively)
     values = {"policy": policy, "head": head, "epochs": 6.0, "lr": 5e-3, "digest": 8}
-    stage = tuned(tmp_path, split, no_dropout, dev=split, feed={"source": "live"}, **values)
+    stage = tuned(tmp_path, split, lively, dev=split, feed={"source": "live"}, **values)
     curve = losses(stage)
     assert np.mean(curve[-5:]) < 0.8 * np.mean(curve[:5])
     made, about = load_head(tmp_path / "snapshot-6" / "head")
@@ -163,11 +170,11 @@ def test_every_kind_of_encoder_learns_labels(architecture: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("sampling", ["balanced", "weighted"])
-def test_rare_classes_come_as_often_as_others(sampling: str, no_dropout: Path) -> None:
+def test_rare_classes_come_as_often_as_others(sampling: str, lively: Path) -> None:
     data = label_texts(200, 2)
     rare = [i for i, e in enumerate(data.examples) if e.label][:10]
     data = data.take([i for i, e in enumerate(data.examples) if not e.label] + rare)
-    job = Job(split_of(data, no_dropout), sampling=sampling)  # type: ignore[arg-type]
+    job = Job(split_of(data, lively), sampling=sampling)  # type: ignore[arg-type]
     seen = np.concatenate([b for e in range(20) for b in _epoch(job, e)])
     assert len(seen) == 20 * len(data)
     share = np.mean([data.examples[i].label for i in seen])

@@ -236,6 +236,11 @@ def _stored_split(name: str, encoder: Encoder, root: str | Path) -> Split:
             f"{store.folder.address} holds states of {store.about['encoder']} (fingerprint {identity.encoder[:12]}), "
             f"not of {encoder.name} ({encoder.fingerprint[:12]}): name the encoder it was made with"
         )
+    if store.windows.labels.shape[1] != 2:
+        raise ConfigError(
+            f"--train store:{name} has states of texts, but not what their labels mean: name the data instead, its "
+            "states are found by it"
+        )
     config = from_mapping(WindowConfig, identity.preprocessing, source=store.folder.address)
     data = SpanData([], [], store.about["data"])
     return Split(data, store.windows, identity.windows, config, store)

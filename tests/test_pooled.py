@@ -1,0 +1,250 @@
+"""The pooler's vectors: every source hands out those of the Hugging Face model, and label heads fitted on any of them,
+on [CLS] alone, stacked or alone are the same heads."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cli_runner import bertvision
+from plain_tuning import label_texts, score_texts, split_of
+from store_cases import toy_store
+from toy import save_encoder
+
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError
+from bertvision.feed import Feed, FeedConfig, LiveFeed, MemoryFeed, StoredFeed
+from bertvision.feed.reading import EVERYTHING, Reading
+from bertvision.heads import load_head
+from bertvision.train.evaluate import text_logits
+from bertvision.train.fit import FitConfig, fit
+from bertvision.train.splits import Split, load_split
+from bertvision.train.stage import Stage
+from bertvision.train.trained import logits_of_trained, read_trained
+from bertvision.train.zoo import fit_zoo, zoo_members
+
+CALL = 120
+"""Tokens of an encoder call: batches are put together from several, and calls cut into several batches."""
+HEADS = (
+    "cls_linear", "tenney_small", "tenney_small:order=last", "adapter_pooler:size=4", "cls_mlp:width=5",
+    "minbert:blocks=1,dropout=0",
+)  # fmt: skip
+"""Heads that read [CLS] and pooled alone."""
+WIDE = ("mean_pooler", "attention_pooler")
+
+
+@pytest.fixture(scope="module")
+def lively_encoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Encoders with large weights, whose vectors differ from text to text."""
+    folder = tmp_path_factory.mktemp("lively")
+
+    def make(architecture: str) -> Path:
+        if not (folder / architecture).exists():
+            save_encoder(folder / architecture, architecture, initializer_range=0.3)
+        return folder / architecture
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def bert(lively_encoder: Callable[[str], Path]) -> Path:
+    return lively_encoder("bert")
+
+
+def feeds(encoder: Encoder, split: Split, root: Path, reading: Reading = EVERYTHING) -> dict[str, Feed]:
+    store = toy_store(root, encoder, split.windows, reading=reading.resolved(encoder.num_states))
+    return {
+        "live": LiveFeed(encoder, split.windows, tokens_per_call=CALL, reading=reading),
+        "memory": MemoryFeed(encoder, split.windows, tokens_per_call=CALL, reading=reading),
+        "stored": StoredFeed(encoder, store, tokens_per_call=CALL),
+    }
+
+
+def pooler_output(encoder: Encoder, split: Split) -> torch.Tensor:
+    """(E, H) by the model itself, text by text."""
+    found = []
+    with torch.no_grad():
+        for e in split.texts.examples:
+            texts = (e.first,) if e.second is None else (e.first, e.second)
+            given = encoder.tokenizer(*texts, return_tensors="pt")
+            found.append(encoder.model.eval()(**given).pooler_output[0])
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "mpnet", "albert", "roberta"])
+@pytest.mark.parametrize(
+    "reading", [Reading(), Reading(positions="cls"), Reading((-1, 0), "context"), Reading((2,))], ids=str
+)
+def test_every_source_gives_the_model_s_pooled_vectors(
+    architecture: str, reading: Reading, lively_encoder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = lively_encoder(architecture)
+    encoder, split = Encoder.load(str(source)), split_of(label_texts(13, pairs=True), source)
+    wanted = pooler_output(encoder, split)
+    assert wanted.std(dim=0).max() > 0.01, "they differ from text to text"
+    for kind, feed in feeds(encoder, split, tmp_path, reading).items():
+        assert feed.has_pooled
+        seen = 0
+        for batches in (feed.epoch(1, batch_size=4, seed=0), feed.walk()):
+            for batch in batches:
+                assert batch.pooled is not None
+                tolerance = 2e-3 if kind == "memory" else 1e-5
+                assert torch.allclose(batch.pooled, wanted[batch.windows], atol=tolerance), kind
+                part = batch.rows(slice(1, 3)).pooled
+                assert part is not None
+                assert torch.equal(part, batch.pooled[1:3])
+                seen += len(batch.windows)
+        assert seen == 2 * len(split.windows)
+
+
+@pytest.mark.parametrize("architecture", ["distilbert", "modernbert", "electra"])
+def test_without_a_pooler_there_is_nothing_pooled(
+    architecture: str, lively_encoder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = lively_encoder(architecture)
+    encoder, split = Encoder.load(str(source)), split_of(label_texts(9), source)
+    assert not encoder.has_pooler
+    for feed in feeds(encoder, split, tmp_path).values():
+        assert not feed.has_pooled
+        assert all(batch.pooled is None for batch in feed.walk())
+
+
+def test_spans_and_readings_without_the_last_state_have_nothing_pooled(
+    bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    encoder = Encoder.load(str(bert))
+    spans = load_split(str(toy_squad), encoder, WindowConfig(max_seq_length=64, doc_stride=24))
+    for feed in feeds(encoder, spans, tmp_path / "a").values():
+        assert all(batch.pooled is None for batch in feed.walk())
+    texts = split_of(label_texts(9), bert)
+    for feed in feeds(encoder, texts, tmp_path / "b", Reading((0, 1))).values():
+        assert not feed.has_pooled
+        assert all(batch.pooled is None for batch in feed.walk())
+
+
+# ---- heads fitted on them
+
+
+def fitted(feed: Feed, split: Split, folder: Path, *heads: str, **values: Any) -> dict[str, Any]:
+    config = FitConfig(heads=heads, epochs=2, batch_size=6, lr=3e-3, eps=1e-2, **values)
+    return fit(feed, zoo_members(config, split.task), config, Stage(folder, {}), task=split.task)
+
+
+def largest(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
+    """The largest difference of two fits' weights; they must have moved much more than it."""
+    assert ours.keys() == theirs.keys()
+    return max(
+        float((p - q).detach().abs().max())
+        for name in ours
+        for p, q in zip(ours[name].head.parameters(), theirs[name].head.parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("data", [label_texts(25), score_texts(25)], ids=["labels", "scores"])
+def test_heads_fitted_from_every_source_and_on_cls_alone_are_the_same(
+    data: Any, bert: Path, tmp_path: Path
+) -> None:
+    encoder, split = Encoder.load(str(bert)), split_of(data, bert)
+    whole, narrow = (
+        feeds(encoder, split, tmp_path / name, reading)
+        for name, reading in (("all", Reading()), ("cls", Reading(positions="cls")))
+    )
+    reference = fitted(whole["live"], split, tmp_path / "live", *HEADS)
+    begun = {
+        name: f.spec.build(f.head.geometry, seed=0).state_dict()["project.weight"]
+        for name, f in reference.items()
+    }
+    assert all((f.head.project.weight - begun[n]).abs().max() > 1e-3 for n, f in reference.items())
+    for kind, feed in {**whole, **{f"{k} cls": f for k, f in narrow.items()}}.items():
+        again = fitted(feed, split, tmp_path / kind, *HEADS)
+        assert largest(again, reference) < (2e-4 if "memory" in kind else 2e-6), kind
+        ours = text_logits(feed, {n: f.head for n, f in again.items()})
+        theirs = text_logits(whole["live"], {n: f.head for n, f in again.items()})
+        for name in ours:
+            tolerance = 5e-3 if "memory" in kind else 1e-5
+            assert np.allclose(ours[name].values, theirs[name].values, atol=tolerance), (kind, name)
+
+
+def test_stacked_heads_are_those_fitted_alone(bert: Path, tmp_path: Path) -> None:
+    encoder, split = Encoder.load(str(bert)), split_of(score_texts(25), bert)
+    feed = LiveFeed(encoder, split.windows)
+    texts = [f"{h}{',' if ':' in h else ':'}lr={rate}" for h in (*HEADS, *WIDE) for rate in ("1e-3", "3e-3")]
+    stacked = fitted(feed, split, tmp_path / "on", *texts, stack="on")
+    alone = fitted(feed, split, tmp_path / "off", *texts, stack="off")
+    assert largest(stacked, alone) < 2e-6
+
+
+def zoo(encoder: Encoder, train: Split, folder: Path, *heads: str, feed: Any = None, **values: Any) -> Any:
+    config = FitConfig(heads=heads, epochs=2, batch_size=6, lr=3e-3, **values)
+    return fit_zoo(
+        encoder, train, folder=folder, config=config, encoder_about={"name": encoder.name},
+        feed=feed or FeedConfig(source="memory"), dev=train,
+    )  # fmt: skip
+
+
+def test_heads_on_cls_are_fitted_and_used_on_it_without_being_asked(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = label_texts(25)
+    encoder, split = Encoder.load(str(bert)), split_of(data, bert)
+    kept: list[int] = []
+    real = MemoryFeed.__init__
+
+    def begin(self: MemoryFeed, *args: Any, **how: Any) -> None:
+        real(self, *args, **how)
+        kept.append(self.store.shape[1])
+
+    monkeypatch.setattr(MemoryFeed, "__init__", begin)
+    zoo(encoder, split, tmp_path / "cls", *HEADS, keep="best")
+    assert kept == [len(split.windows)] * 2, "train and dev: one token a window"
+    zoo(encoder, split, tmp_path / "all", *HEADS, WIDE[0], keep="best")
+    assert kept[2:] == [split.windows.num_tokens] * 2
+    for folder in sorted(tmp_path.glob("cls/*.seed0")):
+        (head, about), (twin, other) = load_head(folder), load_head(tmp_path / "all" / folder.name)
+        assert about["states"] == {"layers": [0, 1, 2], "positions": "cls"}
+        assert "states" not in other
+        for p, q in zip(head.parameters(), twin.parameters(), strict=True):
+            assert torch.allclose(p, q, atol=1e-6)
+        both = [read_trained(path) for path in (folder, tmp_path / "all" / folder.name)]
+        assert both[0].readings[0].positions == "cls"
+        (_, ours), (_, theirs) = logits_of_trained(both, data)
+        assert np.allclose(ours.values, theirs.values, atol=1e-5)
+
+
+def test_a_head_that_reads_all_tokens_is_not_given_one(bert: Path, tmp_path: Path) -> None:
+    encoder, split = Encoder.load(str(bert)), split_of(label_texts(12), bert)
+    with pytest.raises(
+        ConfigError, match=r"positions cls keeps one token, and mean-pooler reads all"
+    ) as caught:
+        zoo(encoder, split, tmp_path / "out", "cls_linear", "mean_pooler", feed=FeedConfig(positions="cls"))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_pairs_apart_are_not_fitted_on_frozen_states(bert: Path, tmp_path: Path) -> None:
+    split = split_of(score_texts(12), bert, apart=True)
+    with pytest.raises(ConfigError, match="use finetune, or leave out --apart"):
+        zoo(Encoder.load(str(bert)), split, tmp_path / "out", "cls_linear")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_store_of_texts_is_named_by_its_data(bert: Path, tmp_path: Path) -> None:
+    """Its windows have labels, but nothing says what they mean."""
+    table = tmp_path / "texts.tsv"
+    rows = [f"{e.first}\t{('no', 'yes')[int(e.label or 0)]}" for e in label_texts(12, 2).examples]
+    table.write_text("\n".join(["sentence\tlabel", *rows]) + "\n", encoding="utf-8")
+    words = ("--train", table, "--heads", "cls_linear", "mean_pooler", "--max-seq-length", "64")
+    kept = ("--feed.source", "stored", "--feed.store", tmp_path / "states")
+    done = bertvision("fit", bert, *words, "--out", tmp_path / "a", *kept)
+    assert done.code == 0, done.err
+    (store,) = [path.name for path in (tmp_path / "states").iterdir() if path.is_dir()]
+    for head in ("cls_linear", "last_state"):
+        words = ("--train", f"store:{store}", "--heads", head, *kept)
+        done = bertvision("fit", bert, *words, "--out", tmp_path / "b")
+        assert done.code == 2
+        assert "name the data" in done.err
+        assert done.err.count("\n") == 1
+        assert not (tmp_path / "b").exists()
