@@ -126,7 +126,7 @@ class Split:
     @property
     def origin(self) -> Origin:
         """What a store of its states is called by."""
-        return Origin(self.fingerprint, to_mapping(self.config), self.data.name)
+        return Origin(self.fingerprint, self.config.settings, self.data.name)
 
     def describe(self) -> dict[str, int | str]:
         """Its row in the report."""

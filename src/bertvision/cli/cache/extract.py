@@ -7,6 +7,7 @@ hand, one after another or on machines that do not know each other, do the same.
 
 import dataclasses
 import logging
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
 from bertvision.errors import BertvisionError, ConfigError
 from bertvision.store.plan import SHARD_TOKENS
+from bertvision.train.splits import TextConfig
 
 if TYPE_CHECKING:
     from bertvision.store.store import Store
@@ -42,18 +44,19 @@ class ExtractArgs:
     encoder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENCODER")]
     """A snapshot folder, a folder in Hugging Face format, a name on the Hub, or embedded."""
     data: str
-    """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train or a saved datasets folder."""
+    """Questions: SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train, a saved datasets folder. Texts with labels or
+    scores: glue:TASK:FILE, cs224n:SET:FILE, answerable:QUESTIONS, .csv, .tsv, .jsonl (--text.label names a column)."""
     store: str = ""
     """Folder or fsspec address (s3://..., gs://...) of the stores; by default ~/.cache/bertvision/states."""
     layers: tuple[int, ...] = ()
     """Hidden states to keep, 0 = embedding output, -1 = last layer; none = all."""
     positions: Positions = "all"
-    """Tokens whose states are kept: all, the one that stands for no answer (cls), or that one and the paragraph's
-    (context)."""
+    """Tokens whose states are kept: all, the one that stands for no answer or the whole text (cls, which is what label
+    heads such as tenney_small read), or that one and the paragraph's (context)."""
     dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
     """How states are stored; auto: half precision. int8 has a scale for each token and layer."""
     max_examples: OptionalInt = None
-    """Take only the first so many questions."""
+    """Take only the first so many examples."""
     device: str = "auto"
     """auto, cpu, cuda or mps; auto under torchrun: one GPU a rank."""
     precision: Precision = "auto"
@@ -63,6 +66,7 @@ class ExtractArgs:
     shard_tokens: int = SHARD_TOKENS
     """Tokens of a shard: the most that a kill loses. A store that was begun keeps its own."""
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
+    text: TextConfig = field(default_factory=TextConfig)
     json: bool = False
     """Print the result as JSON."""
 
@@ -98,6 +102,7 @@ def _extract(args: ExtractArgs) -> None:
     from bertvision.feed.ranks import rank_and_world
     from bertvision.feed.stored import StoredFeed
     from bertvision.store.folder import LocalFolder, open_folder
+    from bertvision.tasks.kinds import SpanTask
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import encoder_reference
 
@@ -116,7 +121,7 @@ def _extract(args: ExtractArgs) -> None:
         check_output(local)
     rank, world = rank_and_world()
     encoder = Encoder.load(encoder_reference(args.encoder)[0], device=args.device, precision=args.precision)
-    split = load_split(args.data, encoder, args.windows, max_examples=args.max_examples)
+    split = load_split(args.data, encoder, args.windows, max_examples=args.max_examples, text=args.text)
     about = (encoder, split.windows, config, split.origin)
     store = planned_states(*about, shard_tokens=args.shard_tokens)
     if local is not None and (store.missing() or store.info is None):
@@ -146,10 +151,11 @@ def _extract(args: ExtractArgs) -> None:
         "seconds": seconds,
         "flags": _flags(args),
     }
+    spans = isinstance(split.task, SpanTask)
     if args.json:
         console.emit_json(result)
     else:
-        _tell(result, args, world)
+        _tell(result, args, world, spans=spans)
 
 
 def _flags(args: ExtractArgs) -> str:
@@ -161,12 +167,23 @@ def _flags(args: ExtractArgs) -> str:
     flags += [f"--feed.positions {args.positions}"] * (args.positions != "all")
     flags += [f"--max-train-examples {args.max_examples}"] * (args.max_examples is not None)
     flags += [f"--precision {args.precision}"] * (args.precision != "auto")
-    settings = dataclasses.asdict(args.windows)
-    usual = dataclasses.asdict(WindowConfig())
-    flags += [
-        f"--{name.replace('_', '-')} {settings[name]}" for name in settings if settings[name] != usual[name]
-    ]
+    flags += _other(args.windows, WindowConfig(), "")
+    flags += _other(args.text, TextConfig(), "text.")
     return " ".join(flags)
+
+
+def _other(settings: WindowConfig | TextConfig, usual: WindowConfig | TextConfig, prefix: str) -> list[str]:
+    """Flags of the settings that are not as usual, as a shell reads them."""
+    flags = []
+    for each in dataclasses.fields(settings):
+        name, value = each.name.replace("_", "-"), getattr(settings, each.name)
+        if value == getattr(usual, each.name):
+            continue
+        if isinstance(value, bool):
+            flags.append(f"--{prefix}{name}" if value else f"--{prefix}no-{name}")
+        else:
+            flags.append(f"--{prefix}{name} {shlex.quote(str(value))}")
+    return flags
 
 
 def _announce(store: "Store", args: ExtractArgs) -> None:
@@ -191,7 +208,7 @@ def _announce(store: "Store", args: ExtractArgs) -> None:
         logger.info("the store was begun with --shard-tokens %d and keeps them", own)
 
 
-def _tell(result: dict[str, Any], args: ExtractArgs, world: int) -> None:
+def _tell(result: dict[str, Any], args: ExtractArgs, world: int, *, spans: bool) -> None:
     from bertvision import console
 
     there = result["shards"] - result["missing"]
@@ -210,6 +227,9 @@ def _tell(result: dict[str, Any], args: ExtractArgs, world: int) -> None:
     if result["finished"]:
         console.emit(f"finished: fit reads it with --train {args.data} {result['flags']}")
         where = f" --feed.store {args.store}" * bool(args.store)
-        console.emit(f"          or without the data, with --train store:{result['key'][:12]}{where}")
+        if spans:  # of texts a store does not know what their labels mean
+            console.emit(f"          or without the data, with --train store:{result['key'][:12]}{where}")
+        elif args.positions == "all":
+            console.emit("          heads that read [CLS] alone look for states made with --positions cls")
     else:
         console.emit(f"unfinished: {there} of {result['shards']} shards are there, other ranks make the rest")
