@@ -3,22 +3,25 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from bertvision.cli.flags import OptionalInt, OptionalPath, OptionalText
+from bertvision.data.text_tables import Columns
 from bertvision.encoder.encoder import Precision
 from bertvision.feed.batches import SourceConfig
 from bertvision.tasks.span.decode import DecodeConfig
-from bertvision.tasks.span.ensemble import Combination
+
+if TYPE_CHECKING:
+    from bertvision.train.trained import Trained
 
 __all__ = ["ARGS", "EnsembleArgs", "main"]
 
 
 @dataclass(frozen=True)
 class EnsembleArgs:
-    """Join the probabilities of several heads, score the result and its members, and tune its threshold."""
+    """Join the probabilities (or scores) of several heads, score the result and its members, and tune its threshold."""
 
     folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FOLDER ...")]
     """Heads or snapshots that fit, finetune or run wrote (of a fit, all its heads); they must read the same windows."""
@@ -26,8 +29,9 @@ class EnsembleArgs:
     """Data to score on; with --out the threshold stored with the ensemble is tuned on it, so give dev."""
     out: OptionalPath = None
     """Write the ensemble here, to be used by eval and predict."""
-    how: Combination = "max"
-    """Element-wise max of the probabilities (the paper's), their mean or their product."""
+    how: Literal["auto", "max", "mean", "product"] = "auto"
+    """Element-wise max of the probabilities (the paper's), their mean or their product; auto: max for spans, mean for
+    labels and scores, which know no other."""
     encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""
     max_examples: OptionalInt = None
@@ -37,6 +41,7 @@ class EnsembleArgs:
     precision: Precision = "auto"
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
     decode: Annotated[DecodeConfig, tyro.conf.arg(name="")] = field(default_factory=DecodeConfig)
+    text: Columns = field(default_factory=Columns)
     feed: SourceConfig = field(default_factory=SourceConfig)
     json: bool = False
     """Print the result as JSON."""
@@ -46,15 +51,10 @@ ARGS = EnsembleArgs
 
 
 def main(args: EnsembleArgs) -> None:
-    from bertvision._version import __version__
-    from bertvision.artifacts import atomic_folder, check_output, write_json
-    from bertvision.cli.eval import decoding, members, show, unique_names
-    from bertvision.config import to_mapping
-    from bertvision.data.load import load_span_data
+    from bertvision.artifacts import check_output
+    from bertvision.cli.eval import members, of_texts, unique_names
     from bertvision.errors import ConfigError, OutputError
-    from bertvision.tasks.span import combine, decode, write_answers
-    from bertvision.train.scoring import score_answers
-    from bertvision.train.trained import logits_of_trained, read_trained
+    from bertvision.train.trained import read_trained
 
     folders = members(args.folders)
     if len(folders) < 2:
@@ -65,39 +65,97 @@ def main(args: EnsembleArgs) -> None:
             raise OutputError(f"--out {args.out} exists and is not an ensemble: choose another folder")
     systems = [read_trained(folder) for folder in folders]
     names = unique_names(systems)
-    if len({system.decode for system in systems}) > 1 and args.decode == DecodeConfig():
-        raise ConfigError("these heads were tuned with different decodings: name one with --decoding")
     if args.out is not None and len({system.fingerprint for system in systems}) > 1:
         raise ConfigError(
             "these heads read different encoders: score them without --out, nothing could load it"
         )
     if args.out is not None and any(len(system.heads) > 1 for system in systems):
         raise ConfigError("an ensemble cannot be a member of another with --out: name its heads instead")
-    settings = decoding(args.decode, systems[0])
-    data = load_span_data(args.data, max_examples=args.max_examples)
+    (_join_texts if of_texts(systems) else _join_spans)(args, names, systems)
+
+
+def _logits(args: EnsembleArgs, systems: "list[Trained]", data: Any) -> list[tuple[Any, Any]]:
+    """Logits of every member; all must be on the same windows."""
+    from bertvision.errors import ConfigError
+    from bertvision.train.trained import logits_of_trained
+
     results = logits_of_trained(
         systems, data, encoder=args.encoder, device=args.device, precision=args.precision, feed=args.feed
     )
     if len({split.fingerprint for split, _ in results}) > 1:
         raise ConfigError(
-            "these heads read different windows (tokenizer or window settings): they cannot be joined"
+            "these heads read different windows (tokenizer, window settings or prompts): they cannot be joined"
         )
+    return results
+
+
+def _write_config(folder: Path, args: EnsembleArgs, systems: "list[Trained]", how: str) -> None:
+    from bertvision._version import __version__
+    from bertvision.artifacts import write_json
+
+    assert args.out is not None
+    parts = [os.path.relpath(system.folder.resolve(), args.out.resolve()) for system in systems]
+    write_json(
+        folder / "config.json", {"bertvision": __version__, "ensemble": {"how": how, "members": parts}}
+    )
+
+
+def _join_texts(args: EnsembleArgs, names: list[str], systems: "list[Trained]") -> None:
+    from bertvision.artifacts import atomic_folder
+    from bertvision.cli.eval_texts import load_labelled, row_of, show_texts, text_task
+    from bertvision.errors import ConfigError
+    from bertvision.report.text_heads import write_text_results
+    from bertvision.tasks.text.logits import TextLogits, joined_logits
+
+    if args.how not in ("auto", "mean"):
+        raise ConfigError(f"--how {args.how} is for spans: labels and scores are joined by their mean")
+    task = text_task(systems[0])
+    if other := next((system for system in systems if system.task != task), None):
+        raise ConfigError(
+            f"{systems[0].folder} and {other.folder} are for different tasks (classes, scale of scores, loss): "
+            "they cannot be joined"
+        )
+    data = load_labelled(args.data, task, columns=args.text, max_examples=args.max_examples)
+    results = _logits(args, systems, data)
+    rows = [row_of(name, split, logits) for name, (split, logits) in zip(names, results, strict=True)]
+    split = results[0][0]
+    joined = TextLogits(joined_logits([logits.values for _, logits in results], task))
+    rows.append(row_of(f"mean of {len(systems)}", split, joined))
+    if args.out is not None:
+        with atomic_folder(args.out) as temporary:
+            _write_config(temporary, args, systems, "mean")
+            # As dev, because a temperature that is stored with the ensemble is fitted on it.
+            write_text_results(temporary, {"dev": (split, joined)})
+    show_texts(rows, as_json=args.json)
+
+
+def _join_spans(args: EnsembleArgs, names: list[str], systems: "list[Trained]") -> None:
+    from bertvision.artifacts import atomic_folder, write_json
+    from bertvision.cli.eval import decoding, show
+    from bertvision.config import to_mapping
+    from bertvision.data.load import load_span_data
+    from bertvision.errors import ConfigError
+    from bertvision.tasks.span import combine, decode, write_answers
+    from bertvision.train.scoring import score_answers
+
+    how = "max" if args.how == "auto" else args.how
+    if len({system.decode for system in systems}) > 1 and args.decode == DecodeConfig():
+        raise ConfigError("these heads were tuned with different decodings: name one with --decoding")
+    settings = decoding(args.decode, systems[0])
+    data = load_span_data(args.data, max_examples=args.max_examples)
+    results = _logits(args, systems, data)
     windows = results[0][0].windows
-    joined = combine([logits for _, logits in results], windows, how=args.how)
+    joined = combine([logits for _, logits in results], windows, how=how)
     answers = decode(windows, joined, data, settings)
     threshold = score_answers(answers, 0.0)["oracle"]["threshold"]
     rows = [
         {"system": name, **score_answers(decode(windows, logits, data, settings), system.threshold)}
         for name, system, (_, logits) in zip(names, systems, results, strict=True)
     ]
-    rows.append({"system": f"{args.how} of {len(systems)}", **score_answers(answers, threshold)})
+    rows.append({"system": f"{how} of {len(systems)}", **score_answers(answers, threshold)})
     if args.out is not None:
         with atomic_folder(args.out) as temporary:
-            parts = [os.path.relpath(system.folder.resolve(), args.out.resolve()) for system in systems]
-            write_json(
-                temporary / "config.json",
-                {"bertvision": __version__, "ensemble": {"how": args.how, "members": parts}},
-            )
+            _write_config(temporary, args, systems, how)
             tuned = {"value": threshold, "tuned_on": data.name}
             write_json(
                 temporary / "metrics.json",

@@ -1,4 +1,4 @@
-"""`bertvision eval HEAD ... --data FILE`: official scores of trained heads."""
+"""`bertvision eval HEAD ... --data FILE`: official scores of trained heads; all metrics of labels and scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from bertvision.cli.flags import OptionalInt, OptionalPath, OptionalText
+from bertvision.data.text_tables import Columns
 from bertvision.encoder.encoder import Precision
 from bertvision.errors import ConfigError
 from bertvision.feed.batches import SourceConfig
@@ -16,20 +17,22 @@ from bertvision.tasks.span.decode import DecodeConfig
 if TYPE_CHECKING:
     from bertvision.train.trained import Trained
 
-__all__ = ["ARGS", "EvalArgs", "decoding", "main", "members", "show", "unique_names"]
+__all__ = ["ARGS", "EvalArgs", "decoding", "main", "members", "of_texts", "show", "unique_names"]
 
 
 @dataclass(frozen=True)
 class EvalArgs:
-    """Score trained heads, ensembles or runs on a data set: at threshold 0, and at the threshold stored with each."""
+    """Score trained heads, ensembles or runs on a data set: spans at threshold 0 and at the threshold stored with each,
+    labels and scores by all metrics of their task."""
 
     folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FOLDER ...")]
     """What fit, finetune, ensemble or run wrote (of a fit, all its heads); those on one encoder share one pass."""
     data: str
-    """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:test or a saved datasets folder."""
+    """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:test or a saved datasets folder; for labels and scores
+    glue:TASK:FILE, cs224n:SET:FILE, .csv, .tsv, .jsonl or hub:NAME[:SPLIT] with columns of texts and labels."""
     out: OptionalPath = None
     """Write predictions.json (at the stored threshold), nbest_predictions.json, null_odds.json and metrics.json
-    here, a folder a head."""
+    here, a folder a head; of labels and scores metrics.json, and predictions and probabilities in the folder eval."""
     encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""
     scorer: Literal["official", "wordpiece"] = "official"
@@ -41,6 +44,7 @@ class EvalArgs:
     precision: Precision = "auto"
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
     decode: Annotated[DecodeConfig, tyro.conf.arg(name="")] = field(default_factory=DecodeConfig)
+    text: Columns = field(default_factory=Columns)
     feed: SourceConfig = field(default_factory=SourceConfig)
     json: bool = False
     """Print the result as JSON."""
@@ -63,6 +67,11 @@ def main(args: EvalArgs) -> None:
     names = unique_names(systems)
     if args.out is not None:
         check_output(args.out)
+    if of_texts(systems):
+        from bertvision.cli.eval_texts import eval_texts
+
+        eval_texts(args, names, systems)
+        return
     data = load_span_data(args.data, max_examples=args.max_examples)
     results = logits_of_trained(
         systems, data, encoder=args.encoder, device=args.device, precision=args.precision, feed=args.feed
@@ -79,6 +88,19 @@ def main(args: EvalArgs) -> None:
             write_json(args.out / name / "metrics.json", row)
         rows.append(row)
     show(rows, as_json=args.json)
+
+
+def of_texts(systems: "Sequence[Trained]") -> bool:
+    """Whether these are systems of labels or scores; some of each kind are refused."""
+    from bertvision.tasks.text.task import TextTask
+
+    texts = [isinstance(system.task, TextTask) for system in systems]
+    if any(texts) and not all(texts):
+        raise ConfigError(
+            f"{systems[texts.index(True)].folder} gives a label or a score and {systems[texts.index(False)].folder} "
+            "finds spans: name those of one kind"
+        )
+    return all(texts)
 
 
 def decoding(asked: DecodeConfig, system: "Trained") -> DecodeConfig:

@@ -1,41 +1,61 @@
-"""`bertvision predict FOLDER`: answer questions from the command line or a file."""
+"""`bertvision predict FOLDER`: answers, labels and scores from the command line or a file."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from bertvision.cli.flags import OptionalFloat, OptionalInt, OptionalPath, OptionalText
+from bertvision.data.text_tables import Columns
 from bertvision.encoder.encoder import Precision
+from bertvision.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bertvision.data.examples import SpanData
+    from bertvision.data.texts import TextData
+    from bertvision.serve.bundle import Bundle
+    from bertvision.train.trained import Trained
 
 __all__ = ["ARGS", "PredictArgs", "main"]
 
 
 @dataclass(frozen=True)
 class PredictArgs:
-    """Answer questions with a trained head: one with --question and --context, or all of a file with --data."""
+    """Answer questions (--question and --context) or tell labels and scores of texts (--text, for pairs with --pair),
+    one on the command line or all of a file (--data). A folder of several tasks answers all of them in one pass."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
-    """What fit, finetune, ensemble or run wrote; a run means its best head."""
+    """What fit, finetune, multitask, ensemble or run wrote; a run means its best head."""
     question: OptionalText = None
     """The question to answer; goes with --context."""
     context: OptionalText = None
     """The text to find the answer in."""
+    text: OptionalText = None
+    """The text whose label or score is wanted."""
+    pair: OptionalText = None
+    """The other text of a pair; goes with --text."""
     data: OptionalText = None
-    """Questions from a SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT] or demo:test; answers may be missing in it."""
+    """Questions from a SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT] or demo:test; texts from glue:TASK:FILE,
+    cs224n:SET:FILE, .csv, .tsv, .jsonl or hub:NAME[:SPLIT]. Answers and labels may be missing in it."""
+    tasks: tuple[str, ...] = ()
+    """Of a folder of several tasks, those that are to answer; none = all."""
     out: OptionalPath = None
-    """With --data: write predictions.json, nbest_predictions.json and null_odds.json here."""
+    """With --data: write predictions.json here, of spans nbest_predictions.json and null_odds.json, of labels
+    probabilities.json; of several tasks in a folder each."""
+    glue: OptionalText = None
+    """With --data and --out: write the submission file of this GLUE task (RTE, MNLI-mm, ...) into --out."""
     threshold: OptionalFloat = None
     """No answer is given where its score exceeds the best candidate's by more than this; stored with the head."""
     encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""
     max_examples: OptionalInt = None
-    """Take only the first so many questions of --data."""
+    """Take only the first so many examples of --data."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
     precision: Precision = "auto"
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
+    columns: Columns = field(default_factory=Columns)
     json: bool = False
     """Print the result as JSON."""
 
@@ -46,48 +66,193 @@ ARGS = PredictArgs
 def main(args: PredictArgs) -> None:
     import dataclasses
 
-    from bertvision import console
     from bertvision.artifacts import check_output
-    from bertvision.data.load import load_span_data
-    from bertvision.errors import ConfigError
-    from bertvision.serve.load import load
-    from bertvision.tasks.span import write_answers
+    from bertvision.serve.bundle import Bundle, asks
+    from bertvision.serve.load import open_systems, read_systems
+    from bertvision.serve.predictor import Predictor
+    from bertvision.tasks.text.task import TextTask
 
-    if (args.data is None) == (args.question is None) or (args.question is None) != (args.context is None):
-        raise ConfigError("give --question together with --context, or --data")
+    _check(args)
     if args.out is not None:
-        if args.data is None:
-            raise ConfigError("--out goes with --data")
         check_output(args.out)
-    data = (
-        load_span_data(args.data, max_examples=args.max_examples, answers_required=False)
-        if args.data
-        else None
-    )
-    model = load(args.folder, encoder=args.encoder, device=args.device, precision=args.precision)
-    if args.threshold is not None:
-        model.decoding = dataclasses.replace(model.decoding, null_score_diff_threshold=args.threshold)
-    if data is None:
-        assert args.question is not None
-        assert args.context is not None
-        found = {"": model.predict(args.question, args.context)}
-        questions = [args.question]
-    else:
-        answers = model.answer(data)
-        found = dict(zip(answers.ids, model.predictions(answers), strict=True))
-        questions = [example.question for example in data.examples]
-        if args.out is not None:
-            write_answers(args.out, answers)
-    rows = [
-        {"id": key, "question": q, **asdict(p)} for (key, p), q in zip(found.items(), questions, strict=True)
-    ]
-    if args.json:
-        console.emit_json(rows[0] if data is None else rows)
-        return
-    for row in rows:
-        where = f"[{row['start']}:{row['end']}] " if row["text"] else ""
-        console.emit(row["question"])
-        console.emit(
-            f"  {row['text'] or '(no answer)'}  {where}p={row['probability']:.3f}  "
-            f"no answer p={row['no_answer_probability']:.3f}"
+    systems = _asked(read_systems(args.folder), args.tasks)
+    spans = [name for name, system in systems.items() if not isinstance(system.task, TextTask)]
+    if args.threshold is not None and not spans:
+        raise ConfigError("--threshold is for spans: labels and scores have none")
+    if args.glue is not None:
+        _check_glue(args.glue, systems)
+    if args.text is not None and spans == list(systems):
+        raise ConfigError(f"{args.folder} answers questions: give --question and --context")
+    if args.question is not None and not any(asks(system) for system in systems.values()):
+        raise ConfigError(
+            f"{args.folder} gives labels or scores of texts: give --text, for pairs with --pair"
         )
+    data = _load(args, systems) if args.data is not None else None
+    model = open_systems(systems, encoder=args.encoder, device=args.device, precision=args.precision)
+    # One way for all of them: a lone system is a bundle of one.
+    bundle = (
+        model
+        if isinstance(model, Bundle)
+        else Bundle(list(systems.values()), model.encoder, names=list(systems))
+    )
+    if isinstance(model, Predictor):
+        bundle.decodings[spans[0]] = model.decoding
+    if args.threshold is not None:
+        for name in spans:
+            bundle.decodings[name] = dataclasses.replace(
+                bundle.decodings[name], null_score_diff_threshold=args.threshold
+            )
+    if data is None:
+        first, second = (args.text, args.pair) if args.text is not None else (args.question, args.context)
+        assert first is not None
+        _tell(args, [("", first, second, bundle.predict(first, second))], systems)
+    else:
+        _tell(args, _predict_all(args, data, bundle), systems)
+
+
+def _check(args: PredictArgs) -> None:
+    """Refuse flags that do not go together."""
+    ways = [
+        args.question is not None or args.context is not None,
+        args.text is not None,
+        args.data is not None,
+    ]
+    if args.pair is not None and args.text is None:
+        raise ConfigError("--pair goes with --text")
+    if sum(ways) != 1 or (args.question is None) != (args.context is None):
+        raise ConfigError("give --question together with --context, or --text, or --data")
+    if args.data is None and (args.out is not None or args.glue is not None):
+        raise ConfigError(f"--{'out' if args.out is not None else 'glue'} goes with --data")
+    if args.glue is not None and args.out is None:
+        raise ConfigError("--glue needs --out, a folder for the submission file")
+
+
+def _asked(systems: "dict[str, Trained]", tasks: tuple[str, ...]) -> "dict[str, Trained]":
+    from bertvision.heads.base import nearest
+
+    for name in tasks:
+        if name not in systems:
+            raise ConfigError(f"--tasks names {name!r}: {nearest(name, list(systems))}")
+    return {name: systems[name] for name in dict.fromkeys(tasks)} if tasks else systems
+
+
+def _check_glue(name: str, systems: "dict[str, Trained]") -> None:
+    """Refuse a submission that several tasks, or one of another kind, would have to fill."""
+    from bertvision.data.glue_tasks import glue_task
+
+    meant = glue_task("MNLI" if name.lower() in ("mnli-m", "mnli-mm") else name)
+    if len(systems) > 1:
+        raise ConfigError(f"--glue {name} is filled by one task: name it with --tasks")
+    (task,) = (system.task for system in systems.values())
+    if task.kind != meant.kind:
+        raise ConfigError(
+            f"--glue {name} wants a {meant.kind} of each text, and this head gives a {task.kind}"
+        )
+
+
+def _load(args: PredictArgs, systems: "dict[str, Trained]") -> "SpanData | TextData":
+    """The data, read as the tasks read it; its labels do not matter."""
+    from dataclasses import replace
+
+    from bertvision.data.load import load_data, load_span_data
+    from bertvision.data.texts import TextData
+    from bertvision.serve.bundle import asks
+
+    assert args.data is not None
+    questions = {asks(system) for system in systems.values()}
+    if len(questions) > 1:
+        names = ", ".join(name for name, system in systems.items() if asks(system))
+        raise ConfigError(
+            f"of these tasks {names} read questions and the others texts: name those that --data suits with --tasks"
+        )
+    if questions == {True}:
+        source = args.data.removeprefix("answerable:")
+        return load_span_data(source, max_examples=args.max_examples, answers_required=False)
+    known = args.data.startswith(("glue:", "cs224n:"))
+    kinds = {system.task.kind for system in systems.values()}
+    # A score can be read from any number; a label only where it is a name or a whole number.
+    kind = "auto" if known else "score" if kinds == {"score"} else "label"
+    data = load_data(
+        args.data, columns=args.columns, task=kind, max_examples=args.max_examples, answers_required=False
+    )
+    if not isinstance(data, TextData) or data.spans is not None:
+        raise ConfigError(
+            f"--data {args.data} holds questions, and this folder gives labels or scores of texts"
+        )
+    return replace(data, examples=[replace(example, label=None) for example in data.examples], _cache={})
+
+
+_Row = tuple[str, str, str | None, dict[str, Any]]
+"""Id, first and second text, predictions by task."""
+
+
+def _predict_all(args: PredictArgs, data: "SpanData | TextData", bundle: "Bundle") -> list[_Row]:
+    from dataclasses import replace
+
+    from bertvision.data.examples import SpanData
+    from bertvision.data.glue import write_submission
+    from bertvision.serve.bundle import text_predictions
+    from bertvision.serve.predictor import Predictor
+    from bertvision.tasks.span import write_answers
+    from bertvision.tasks.text import TextAnswers, write_text_answers
+
+    found = bundle.answer(data)
+    told: dict[str, list[Any]] = {}
+    for name, answers in found.items():
+        folder = args.out / name if args.out is not None and len(found) > 1 else args.out
+        if isinstance(answers, TextAnswers):
+            told[name] = text_predictions(answers)
+            if folder is not None:
+                write_text_answers(folder, answers)
+            if args.glue is not None:
+                assert folder is not None
+                assert not isinstance(data, SpanData)
+                like = replace(data, kind=answers.task.kind, classes=answers.task.classes, _cache={})
+                write_submission(args.glue, like, answers.values.tolist(), folder)
+        else:
+            told[name] = list(Predictor.predictions(answers))
+            if folder is not None:
+                write_answers(folder, answers)
+    if isinstance(data, SpanData):
+        texts = [(e.id, e.question, None) for e in data.examples]
+    else:
+        texts = [(e.id, e.first, e.second) for e in data.examples]
+    return [(*row, {name: told[name][i] for name in found}) for i, row in enumerate(texts)]
+
+
+def _tell(args: PredictArgs, rows: list[_Row], systems: "dict[str, Trained]") -> None:
+    """Print the predictions: of one task beside its text, of several by their names."""
+    from bertvision import console
+    from bertvision.tasks.text.task import TextTask
+
+    alone = len(systems) == 1
+    span = alone and not any(isinstance(system.task, TextTask) for system in systems.values())
+    if args.json:
+        made = []
+        for key, first, second, found in rows:
+            row: dict[str, Any] = {"id": key, "question" if span else "text": first}
+            if second is not None and not span:
+                row["pair"] = second
+            told = {name: asdict(prediction) for name, prediction in found.items()}
+            made.append(row | (next(iter(told.values())) if alone else {"tasks": told}))
+        console.emit_json(made if args.data is not None else made[0])
+        return
+    for _, first, second, found in rows:
+        console.emit(first if second is None or span else f"{first} | {second}")
+        for name, prediction in found.items():
+            console.emit(f"  {_words(prediction)}" if alone else f"  {name}: {_words(prediction)}")
+
+
+def _words(prediction: Any) -> str:
+    """A prediction on one line."""
+    from bertvision.serve.bundle import LabelPrediction, ScorePrediction
+
+    if isinstance(prediction, LabelPrediction):
+        return f"{prediction.label}  p={prediction.probability:.3f}"
+    if isinstance(prediction, ScorePrediction):
+        return f"{prediction.score:.3f}"
+    where = f"[{prediction.start}:{prediction.end}] " if prediction.text else ""
+    return (
+        f"{prediction.text or '(no answer)'}  {where}p={prediction.probability:.3f}  "
+        f"no answer p={prediction.no_answer_probability:.3f}"
+    )

@@ -2,7 +2,8 @@
 
 `card` takes what the artifact folder holds (config.json, metrics.json) and never fails for a missing key: a
 card with a gap is better than a head without a card. Metrics come as {split: {"exact", "f1", "tuned_exact",
-"tuned_f1"}}, as {split: {"zero": {...}, "tuned": {...}}} or as one flat set of scores; all in percent.
+"tuned_f1"}}, as {split: {"zero": {...}, "tuned": {...}}} or as one flat set of scores; all in percent. What cards of
+labels and scores say in their own way is in text_card.py.
 """
 
 import re
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertvision.report import words
+from bertvision.report import text_card, words
 
 __all__ = ["card"]
 
@@ -31,13 +32,15 @@ def card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
     import yaml
 
     front = yaml.safe_dump(_front_matter(config, metrics), sort_keys=False, allow_unicode=True, width=110)
+    text = text_card.is_text(config)
     parts = [
-        f"# {_inline(_label(config))}",
+        f"# {text_card.inline(_label(config))}",
         _what(config),
-        _USE,
-        _scores_section(metrics),
+        text_card.text_use(config) if text else _USE,
+        text_card.text_scores(metrics) if text else _scores_section(metrics),
         _training_section(config),
-        _LIMITS,
+        text_card.text_limits(config) if text else _LIMITS,
+        _LICENCE,
     ]
     return f"---\n{front}---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
 
@@ -57,9 +60,9 @@ _LIMITS = """## Limits
 
 The head copies a span of the text it is given, or says that there is none; it knows nothing beyond that text.
 Scores hold for data like the data it was fitted on, at the thresholds named. A confident answer can still be
-wrong, most of all for questions that nearly fit the text.
+wrong, most of all for questions that nearly fit the text."""
 
-## Licence
+_LICENCE = """## Licence
 
 No licence is set for these weights. bertvision is Apache-2.0; the encoder and the training data have licences
 of their own, and what they ask (attribution, share-alike) may extend to this head. Choose a licence that
@@ -100,14 +103,28 @@ def _splits(metrics: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]
 
 
 def _front_matter(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    text = text_card.is_text(config)
+    tag = text_card.pipeline_tag(config) if text else "question-answering"
+    kind = tag if text else "extractive-qa"
     front: dict[str, Any] = {
         "library_name": "bertvision",
-        "pipeline_tag": "question-answering",
-        "tags": ["bertvision", "extractive-qa", "frozen-encoder", "hidden-states"],
+        "pipeline_tag": tag,
+        "tags": ["bertvision", kind, "frozen-encoder", "hidden-states"],
     }
     base = _base_model(config)
     if base is not None:
         front["base_model"] = base
+    if text:
+        names, results = text_card.text_results(config, metrics, lambda split: _data_name(config, split))
+    else:
+        names, results = ["exact_match", "f1"], _span_results(config, metrics)
+    if results:
+        front["metrics"] = names
+        front["model-index"] = [{"name": _label(config), "results": results}]
+    return front
+
+
+def _span_results(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
     results = []
     for split, named in _splits(metrics).items():
         scores = []
@@ -126,10 +143,7 @@ def _front_matter(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict
                     "metrics": scores,
                 }
             )
-    if results:
-        front["metrics"] = ["exact_match", "f1"]
-        front["model-index"] = [{"name": _label(config), "results": results}]
-    return front
+    return results
 
 
 def _data_name(config: Mapping[str, Any], split: str) -> str:
@@ -142,27 +156,31 @@ def _what(config: Mapping[str, Any]) -> str:
     encoder = config.get("encoder") or {}
     name = _base_model(config) or Path(str(encoder.get("name") or "an encoder")).name
     size = words.finite(config.get("parameters"))
-    said = (
-        f"A question-answering head with {words.count(size)} parameters"
-        if size
-        else "A question-answering head"
-    )
+    text = text_card.is_text(config)
+    said = f"A {text_card.pipeline_tag(config) if text else 'question-answering'} head"
+    said += f" with {words.count(size)} parameters" if size else ""
     kind = str((config.get("head") or {}).get("name") or "")
     snapshot = "a fine-tuned snapshot of " if encoder.get("path") else ""
-    said += f" that reads {_states(config, kind)} of {snapshot}{_inline(name)}, which stays frozen."
-    said += (
-        " Given a question and a text it returns the span that answers the question, or says that the text"
-    )
-    said += " holds no answer."
+    said += f" that reads {_states(config, kind)} of {snapshot}{text_card.inline(name)}, which stays frozen."
+    said += " " + (text_card.what_it_tells(config) if text else _ANSWERS)
     mark = encoder.get("fingerprint")
     lines = [("Head", kind), ("Encoder fingerprint", mark), ("bertvision", config.get("bertvision"))]
-    listed = "\n".join(f"- {title}: `{_inline(value)}`" for title, value in lines if value)
+    listed = "\n".join(f"- {title}: `{text_card.inline(value)}`" for title, value in lines if value)
     return f"{said}\n\n{listed}" if listed else said
 
+
+_ANSWERS = (
+    "Given a question and a text it returns the span that answers the question, or says that the text "
+    "holds no answer."
+)
 
 _PLACES = {
     "context": " at the paragraph's tokens and the one for no answer",
     "cls": " at the token for no answer",
+}
+_TEXT_PLACES = {
+    "context": " at [CLS] and the tokens of the longer text",
+    "cls": " at [CLS]",
 }
 
 
@@ -174,10 +192,13 @@ def _states(config: Mapping[str, Any], kind: str) -> str:
     if not numbers:
         said = "the last hidden state" if last else "the hidden states of all layers"
     elif last or len(numbers) == 1:
-        said = f"hidden state {_inline(numbers[-1])} (0 is the embedding output)"
+        said = f"hidden state {text_card.inline(numbers[-1])} (0 is the embedding output)"
     else:
-        said = f"the hidden states {_inline(', '.join(map(str, numbers)))} (0 is the embedding output)"
-    return said + _PLACES.get(str(reading.get("positions")), "")
+        said = (
+            f"the hidden states {text_card.inline(', '.join(map(str, numbers)))} (0 is the embedding output)"
+        )
+    places = _TEXT_PLACES if text_card.is_text(config) else _PLACES
+    return said + places.get(str(reading.get("positions")), "")
 
 
 def _scores_section(metrics: Mapping[str, Any]) -> str:
@@ -194,7 +215,7 @@ def _scores_section(metrics: Mapping[str, Any]) -> str:
     for split, threshold, part in rows:
         write = {key: words.count if key == "total" else words.score for key, _ in columns}
         cells = [
-            _inline(split),
+            text_card.inline(split),
             threshold or words.UNKNOWN,
             *(write[key](part.get(key)) for key, _ in columns),
         ]
@@ -225,10 +246,5 @@ def _training_section(config: Mapping[str, Any]) -> str:
 
 def _setting(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return _inline(" ".join(map(str, value)) or "none")
-    return _inline(value if isinstance(value, bool) else words.plain(value))
-
-
-def _inline(value: Any) -> str:
-    """Text that stays on its line and out of the markup."""
-    return re.sub(r"[<>|`\r\n]+", " ", str(value)).strip()
+        return text_card.inline(" ".join(map(str, value)) or "none")
+    return text_card.inline(value if isinstance(value, bool) else words.plain(value))
