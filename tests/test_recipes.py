@@ -10,13 +10,18 @@ from bertvision.cli.flags import parse
 from bertvision.config import from_mapping, read_yaml, recipe_path, recipes
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
+from bertvision.heads.base import head_class
+from bertvision.heads.catalogue import find_row
+from bertvision.heads.spec import parse_head
 from bertvision.pipeline import RunConfig
+from bertvision.tasks.kinds import SPAN
+from bertvision.tasks.text.task import TextTask
 from bertvision.train.sweep_space import read_space
 from bertvision.train.zoo import zoo_members
 
 
 def test_there_are_recipes() -> None:
-    assert {"demo", "squad", "bertvision", "hulburd"} <= recipes().keys()
+    assert {"demo", "squad", "bertvision", "hulburd", "glue", "answerable", "qabert"} <= recipes().keys()
 
 
 @pytest.mark.parametrize("name", recipes())
@@ -29,19 +34,50 @@ def test_recipe_loads_and_its_command_parses(name: str) -> None:
     assert program == "bertvision"
     module = import_module(f"bertvision.cli.{verb}")
     config = from_mapping(module.ARGS, read_yaml(path), source=str(path))
-    assert config.train
-    assert config.dev
     args = parse(module, flags, prog=f"bertvision {verb}")
     # The command starts from this very recipe; it may name only the encoder and the data anew.
     assert isinstance(args, module.ARGS)
-    for part in ("out", "windows", "decode", "finetune", "fit", "feed", "compare", "space", "search"):
+    for part in (
+        "out",
+        "tasks",
+        "windows",
+        "text",
+        "decode",
+        "finetune",
+        "fit",
+        "feed",
+        "compare",
+        "space",
+        "search",
+    ):
         assert getattr(args, part, None) == getattr(config, part, None), part
+    if verb == "multitask":
+        assert config.tasks
+        assert all(task.train and task.dev and parse_head(task.head) for task in config.tasks)
+        return
+    assert config.train
+    assert config.dev
     if isinstance(config, RunConfig):
-        assert zoo_members(config.fit)
+        texts = config.train.startswith(("glue:", "answerable:"))
+        assert zoo_members(config.fit, TextTask("label", ("a", "b")) if texts else SPAN)
     elif verb == "finetune":
         assert [str(parse_policy(text)) for text in config.compare] == list(config.compare)
     elif verb == "sweep":
         assert read_space(config.fit.heads, config.space).of(config.fit.heads[0])
+    else:
+        pytest.fail(f"no test knows the recipes of {verb}")
+
+
+def test_answerable_has_the_papers_six_models_on_cls_states_alone() -> None:
+    """Six models, Adam 1e-3, batches of 64, ten epochs; nothing but [CLS] has to be kept in memory."""
+    config = from_mapping(RunConfig, read_yaml(recipe_path("answerable")), source="answerable")
+    specs = [spec for _, spec, _ in zoo_members(config.fit, TextTask("label", ("answer", "no answer")))]
+    rows = [row for spec in specs if (row := find_row(spec)) and row.seed.startswith("4 ")]
+    assert len(rows) == 6
+    assert all(head_class(spec.name).cls_only for spec in specs)
+    fit = config.fit
+    assert (fit.lr, fit.batch_size, fit.epochs, fit.weight_decay) == (1e-3, 64, 10, 0.0)
+    assert config.feed.source == "memory"
 
 
 def test_the_papers_recipe_and_a_good_one_differ_where_they_should() -> None:
