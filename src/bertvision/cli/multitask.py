@@ -142,7 +142,10 @@ def _tell(args: MultitaskArgs, results: dict[str, Any], snapshots: list[Path]) -
     console.emit(f"{results['policy']}: {counts_text(results['trainable'], results['parameters'])}")
     rows: list[dict[str, Any]] = []
     for path in snapshots:
-        for name, scores in results["snapshots"].get(path.name, {}).items():
+        found = results["snapshots"].get(path.name, {})
+        if found and len(args.tasks) == 1:  # of one task the scores stand by themselves
+            found = {args.tasks[0].name: found}
+        for name, scores in found.items():
             rows.append({"snapshot": path.name, "task": name} | told(scores))
     if rows:
         names = list(dict.fromkeys(key for row in rows for key in row))

@@ -68,8 +68,9 @@ def check_tuning(
 def _check_apart(jobs: Sequence[Job]) -> None:
     """Several tasks need names of their own, which become folders."""
     names = [job.name for job in jobs]
-    if len(jobs) > 1 and (
-        len(set(names)) < len(names) or not all(re.fullmatch(r"[\w.+-]+", name) for name in names)
+    known = names != [""]  # the only task needs none
+    if known and (
+        len(set(names)) < len(names) or not all(re.fullmatch(r"\w[\w.+-]*", name) for name in names)
     ):
         raise ConfigError(
             f"the tasks need names of their own of letters, digits and - (they become folders), not {names}"

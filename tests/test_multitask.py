@@ -1,0 +1,523 @@
+"""One encoder for several tasks: the same as a plain loop with an optimiser for the encoder and one a head, killed and
+started again, in two processes, and what is written down."""
+
+import json
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from cli_runner import bertvision
+from killing import finish, kill_when
+from plain_tuning import (
+    PlainTuning,
+    fixture_lively,  # noqa: F401
+    label_texts,
+    score_texts,
+    snapshot_weights,
+    split_of,
+)
+from safetensors.torch import load_file
+from test_resume import contents
+from together import begin, finish_all, logs
+from tuning_helpers import assert_equal, dying_at, fixture_three_layers, largest_difference  # noqa: F401
+
+from bertvision.data.texts import TextData
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import BertvisionError, ConfigError
+from bertvision.feed import FeedConfig
+from bertvision.train.batching import Batching
+from bertvision.train.finetune import tune_jobs
+from bertvision.train.finetune_config import MultitaskConfig
+from bertvision.train.job import Job
+from bertvision.train.log import read_metrics
+from bertvision.train.multitask import TaskSpec, load_jobs
+from bertvision.train.splits import load_split
+from bertvision.train.stage import Stage
+
+WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
+# Adam divides by the gradient's own size; a large eps keeps it from blowing rounding up.
+SETTINGS: dict[str, Any] = {
+    "batch_size": 8, "lr": 1e-2, "eps": 1e-2, "weight_decay": 0.1, "schedule": "constant", "warmup": 0.0,
+    "log_every": 1, "epochs": 2.0, "order": "mixed",
+}  # fmt: skip
+
+
+def config_of(**values: Any) -> MultitaskConfig:
+    return MultitaskConfig(**(SETTINGS | values))
+
+
+@pytest.fixture
+def jobs(lively: Path, toy_squad: Path) -> list[Job]:
+    """A label, a score of pairs encoded apart and spans, each drawn in its own way."""
+    spans = load_split(str(toy_squad), Encoder.load(str(lively)), WINDOWS)
+    labels = split_of(label_texts(27), lively)
+    scores = split_of(score_texts(25), lively, apart=True)
+    return [
+        Job(labels, labels, "mood", "minbert:blocks=1,dropout=0", subset=20, sampling="weighted"),
+        Job(scores, scores, "near", "minbert:vectors=2,dropout=0,blocks=1", batch_size=5, weight=0.5),
+        Job(spans, spans, "where"),
+    ]
+
+
+def tuned(folder: Path, source: Path, jobs: list[Job], *, feed: str = "live", **values: Any) -> Stage:
+    encoder = Encoder.load(str(source))
+    return tune_jobs(
+        encoder, jobs, folder=folder, config=config_of(**values), feed=FeedConfig(source=feed)  # type: ignore[arg-type]
+    )[0]  # fmt: skip
+
+
+def plan_of(jobs: list[Job], **values: Any) -> Batching:
+    config = config_of(**values)
+    return Batching.of(
+        jobs, batch_size=config.batch_size, tokens=config.batch_tokens, seed=config.seed, epochs=config.epochs,
+        order=config.order, temperature=config.temperature,
+    )  # fmt: skip
+
+
+def losses(stage: Stage) -> list[float]:
+    return [record["loss"] for record in read_metrics(stage.metrics) if "loss" in record]
+
+
+# ---- what is trained
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"order": "sequential"}, {"order": "mixed", "accumulate": 2}, {"order": "temperature", "temperature": 3.0},
+        {"order": "mixed", "policy": "cut-1"}, {"order": "mixed", "policy": "top-1", "accumulate": 3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_several_tasks_are_the_plain_loop(
+    values: dict[str, Any], tmp_path: Path, lively: Path, jobs: list[Job]
+) -> None:
+    policy = values.get("policy", "full")
+
+    def frozen(name: str) -> bool:
+        if policy == "full":
+            return False
+        return not (name.startswith("encoder.layer.2.") or (policy == "top-1" and "LayerNorm" in name))
+
+    plain = PlainTuning(lively, jobs, config_of(**values), frozen=frozen)
+    begun = plain.weights()
+    begun = {name: tensor.clone() for name, tensor in begun.items()}
+    plan = plan_of(jobs, **values)
+    for epoch in (0, 1):
+        for number, rows in plan.batches(epoch):
+            group = jobs[number].task.group
+            plain.step(number, rows[::group] // group)
+    stage = tuned(tmp_path, lively, jobs, **values)
+    assert losses(stage) == pytest.approx(plain.losses, rel=2e-4, abs=1e-5)
+    found, wanted = snapshot_weights(tmp_path / "snapshot-2"), plain.weights()
+    assert {n for n in found if "LayerNorm" not in n} >= {n for n in wanted if "LayerNorm" not in n}
+    assert largest_difference({n: found[n] for n in wanted}, wanted) < 2e-5
+    for folder in ("heads/mood", "heads/near", "heads/where", "encoder"):
+        own = [n for n in wanted if n.startswith(folder)]
+        assert max(float((wanted[n] - begun[n]).abs().max()) for n in own) > 1e-3, "hardly moved"
+
+
+def test_a_head_rests_while_other_tasks_train(tmp_path: Path, lively: Path, jobs: list[Job]) -> None:
+    """Task after task: at the end of the first one's batches no other head has moved, nor does it move afterwards."""
+    first, second, third = (
+        sum(job == n for job, _ in plan_of(jobs, order="sequential").batches(0)) for n in range(3)
+    )
+    total = first + second + third
+    marks = (first / total, (first + second) / total, 1.0)
+    values = {"order": "sequential", "epochs": 1.0, "snapshots": marks[:2]}
+    tuned(tmp_path, lively, jobs, **values)
+    seen = [snapshot_weights(tmp_path / f"snapshot-{mark:g}") for mark in marks]
+    begun = PlainTuning(lively, jobs, config_of()).weights()
+
+    def same(one: dict[str, Any], other: dict[str, Any], task: str) -> bool:
+        return all(torch.equal(one[n], other[n]) for n in begun if n.startswith(f"heads/{task}/"))
+
+    assert [same(begun, seen[0], t) for t in ("mood", "near", "where")] == [False, True, True]
+    assert [same(seen[0], seen[1], t) for t in ("mood", "near", "where")] == [True, False, True]
+    assert [same(seen[1], seen[2], t) for t in ("mood", "near", "where")] == [True, True, False]
+
+
+def test_one_named_task_is_the_plain_fine_tuning(tmp_path: Path, lively: Path) -> None:
+    """Whether it comes by itself or from a recipe of one."""
+    split = split_of(label_texts(27), lively)
+    named = tuned(tmp_path / "named", lively, [Job(split, split, "mood", "cls_linear")])
+    alone = tuned(tmp_path / "alone", lively, [Job(split, split, head="cls_linear")])
+    assert losses(named) == losses(alone)
+    ours, theirs = (snapshot_weights(tmp_path / name / "snapshot-2") for name in ("named", "alone"))
+    assert_equal({n.replace("heads/mood/", "head/"): t for n, t in ours.items()}, theirs)
+    assert named.results["snapshots"] == alone.results["snapshots"]
+
+
+# ---- which examples
+
+
+@pytest.mark.parametrize("order", ["sequential", "mixed", "temperature"])
+def test_an_epoch_has_the_examples_of_every_task(order: Any, jobs: list[Job]) -> None:
+    plan = plan_of(jobs, order=order)
+    spans = len(jobs[2].train.windows)
+    for epoch in (0, 1):
+        batches = plan.batches(epoch)
+        assert len(batches) == 3 + 5 + -(-spans // 8)
+        rows = [np.concatenate([r for job, r in batches if job == n] or [np.zeros(0)]) for n in range(3)]
+        for job, batch in batches:
+            group, size = jobs[job].task.group, (8, 5, 8)[job]
+            assert len(batch) <= size * group
+            assert (batch.reshape(-1, group) - batch[::group, None] == np.arange(group)).all()
+            assert (batch[::group] % group == 0).all(), "a pair is one example's"
+        if order != "temperature":
+            assert [len(r) for r in rows] == [20, 50, spans]
+            assert sorted(rows[1].tolist()) == list(range(50))
+            assert sorted(rows[2].tolist()) == list(range(spans))
+    numbers = [job for job, _ in plan.batches(0)]
+    assert (numbers == sorted(numbers)) == (order == "sequential")
+    assert plan.batches(0)[0][1].tolist() != plan.batches(1)[0][1].tolist() or order == "temperature"
+
+
+def test_fractions_and_tokens_count_the_steps_of_all_tasks(jobs: list[Job]) -> None:
+    plan = plan_of(jobs, batch_tokens=200, epochs=2.0)
+    steps = [*plan.batches(0), *plan.batches(1)]
+    assert plan.step_of(2.0) == len(steps)
+    assert plan.step_of(1.0) == len(plan.batches(0))
+    for count in (0, 1, 7, len(steps)):
+        brute = sum(int(jobs[n].train.windows.lengths[rows].sum()) for n, rows in steps[:count])
+        assert plan.tokens_of(count) == brute
+    for n, rows in steps:
+        lengths = jobs[n].train.windows.lengths[rows]
+        assert len(rows) == jobs[n].task.group or len(rows) * int(lengths.max()) <= 200
+
+
+def test_temperature_draws_tasks_by_their_size(lively: Path) -> None:
+    big, small = split_of(label_texts(160, 2), lively), split_of(label_texts(40, 3), lively)
+    pair = [Job(big, name="big"), Job(small, name="small")]
+    for heat, share in ((1.0, 0.8), (1e9, 0.5)):
+        plan = plan_of(pair, order="temperature", temperature=heat, batch_size=2, epochs=8.0)
+        drawn = Counter(job for epoch in range(8) for job, _ in plan.batches(epoch))
+        assert drawn[0] / drawn.total() == pytest.approx(share, abs=0.05)
+
+
+# ---- what is written down
+
+
+def test_losses_and_scores_of_every_task_are_told(tmp_path: Path, lively: Path, jobs: list[Job]) -> None:
+    stage = tuned(tmp_path / "out", lively, jobs, log_every=4, score_every=0.5, snapshots=(1.0,))
+    plan = plan_of(jobs)
+    numbers = [n for epoch in (0, 1) for n, _ in plan.batches(epoch)]
+    fine = losses(tuned(tmp_path / "fine", lively, jobs))
+    records = read_metrics(stage.metrics)
+    told = [r for r in records if "loss" in r]
+    assert [r["step"] for r in told] == [*range(4, len(numbers), 4), len(numbers)]
+    for record in told:
+        own = range(4 * ((record["step"] - 1) // 4), record["step"])
+        assert record["loss"] == pytest.approx(np.mean([fine[i] for i in own]))
+        for n, job in enumerate(jobs):
+            mine = [fine[i] for i in own if numbers[i] == n]
+            assert (f"loss_{job.name}" in record) == bool(mine)
+            if mine:
+                assert record[f"loss_{job.name}"] == pytest.approx(np.mean(mine))
+    scored = [r for r in records if "task" in r]
+    half = plan.step_of(0.5), plan.step_of(1.0), plan.step_of(1.5), plan.step_of(2.0)
+    assert [(r["step"], r["task"]) for r in scored] == [(s, j.name) for s in half for j in jobs]
+    assert {r.get("snapshot") for r in scored if r["step"] == half[1]} == {"snapshot-1"}
+    assert {r.get("snapshot") for r in scored if r["step"] == half[0]} == {None}
+    metric = {"mood": "accuracy", "near": "pearson", "where": "f1"}
+    for name, scores in stage.results["snapshots"].items():
+        at = [r for r in scored if r.get("snapshot") == name]
+        assert scores.keys() == {"mood", "near", "where"}
+        assert {r["task"]: r[metric[r["task"]]] for r in at} == {t: s[metric[t]] for t, s in scores.items()}
+    for job in jobs:
+        folder = job.folder(tmp_path / "out" / "snapshot-2")
+        assert (folder / "dev" / "logits.safetensors").exists()
+        about = json.loads((folder / "config.json").read_text())
+        assert (folder / about["encoder"]["path"]).resolve() == (tmp_path / "out" / "snapshot-2" / "encoder")
+
+
+def test_scores_can_come_later_and_of_some_tasks(tmp_path: Path, lively: Path, jobs: list[Job]) -> None:
+    bare = [Job(j.train, None, j.name, j.head) for j in jobs]
+    first = tuned(tmp_path, lively, bare)
+    assert first.results["snapshots"] == {}
+    some = [Job(j.train, j.dev if i else None, j.name, j.head) for i, j in enumerate(jobs)]
+    again = tuned(tmp_path, lively, some)
+    assert again.results["snapshots"]["snapshot-2"].keys() == {"near", "where"}
+    assert losses(again) == losses(first), "nothing was trained again"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"name": "other"}, {"weight": 2.0}, {"subset": 5}, {"batch_size": 3}, {"sampling": "balanced"}],
+    ids=str,
+)
+def test_another_setting_of_a_task_is_other_work(
+    changes: dict[str, Any], tmp_path: Path, lively: Path, jobs: list[Job]
+) -> None:
+    from dataclasses import replace
+
+    bare = [replace(job, dev=None) for job in jobs[:2]]
+    tuned(tmp_path, lively, bare, epochs=0.1)
+    with pytest.raises(BertvisionError, match=r"other settings \(train"):
+        tuned(tmp_path, lively, [replace(bare[0], **changes), bare[1]], epochs=0.1)
+
+
+# ---- mistakes
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("mood", "mood"),
+        ("mood", ""),
+        ("mood", "a/b"),
+        ("mood", ".."),
+        (".", "near"),
+        ("mood", "two words"),
+        ("..",),
+    ],
+)
+def test_names_that_cannot_be_folders_are_refused(
+    names: tuple[str, ...], tmp_path: Path, lively: Path
+) -> None:
+    split = split_of(label_texts(9), lively)
+    with pytest.raises(ConfigError, match="need names of their own") as caught:
+        tuned(tmp_path / "out", lively, [Job(split, name=name) for name in names])
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_a_task_are_not_settings_of_the_run() -> None:
+    for wrong in ({"head": "cls_linear"}, {"sampling": "weighted"}):
+        with pytest.raises(ConfigError, match="under `tasks` in the recipe"):
+            config_of(**wrong)
+    with pytest.raises(ConfigError, match="--temperature must be above 0"):
+        config_of(temperature=0.0)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_weight_is_a_number_above_zero(weight: float, lively: Path) -> None:
+    with pytest.raises(ConfigError, match="weight of task mood must be above 0"):
+        Job(split_of(label_texts(9), lively), name="mood", weight=weight)
+
+
+# ---- recipes
+
+
+def write_table(path: Path, data: TextData) -> None:
+    names = data.classes or None
+    rows = ["sentence1\tsentence2\tlabel" if data.pairs else "sentence\tlabel"]
+    for e in data.examples:
+        label = names[int(e.label or 0)] if names else str(e.label)
+        rows.append("\t".join([e.first, *([e.second] if e.second is not None else []), label]))
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, toy_squad: Path) -> Path:
+    """A folder of data, and a recipe that speaks of it."""
+    folder = tmp_path_factory.mktemp("home")
+    for name, data in (
+        ("mood", label_texts(27)), ("more", label_texts(9, seed=1)), ("near", score_texts(25)),
+    ):  # fmt: skip
+        write_table(folder / f"{name}.tsv", data)
+    (folder / "toy.json").write_bytes(toy_squad.read_bytes())
+    tasks = [
+        {"name": "mood", "train": ["{data}/mood.tsv", "{data}/more.tsv"], "dev": "{data}/mood.tsv",
+         "head": "minbert:blocks=1,dropout=0.1", "sampling": "weighted", "subset": 20,
+         "prompt": "was the old road cold?"},
+        {"name": "near", "train": ["{data}/near.tsv"], "dev": "{data}/near.tsv", "task": "score", "weight": 0.5,
+         "batch_size": 5},
+        {"name": "where", "train": ["{data}/toy.json"], "dev": "{data}/toy.json", "head": "learned_pooling"},
+    ]  # fmt: skip
+    recipe = {
+        "out": str(folder / "unused"), "tasks": tasks,
+        "windows": {"max_seq_length": 64, "max_query_length": 16, "doc_stride": 24},
+        "finetune": {"order": "mixed", "epochs": 2, "batch_size": 8, "lr": 1e-3, "schedule": "linear", "log_every": 3,
+                     "checkpoint_seconds": 0, "snapshots": [0.5], "score_every": 0.25},
+    }  # fmt: skip
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    return folder
+
+
+Command = Callable[..., list[str]]
+
+
+@pytest.fixture
+def command(home: Path, tiny_bert: Path) -> Command:
+    def words(
+        out: Path, *more: Any, encoder: Path = tiny_bert, recipe: Path = home / "recipe.yaml"
+    ) -> list[str]:
+        told = ["multitask", "--config", recipe, "--data", home, "--encoder", encoder, "--out", out, *more]
+        return [str(word) for word in told]
+
+    return words
+
+
+def test_a_recipe_is_run_and_told(command: Command, tmp_path: Path, home: Path, tiny_bert: Path) -> None:
+    done = bertvision(*command(tmp_path / "out"))
+    assert done.code == 0, done.err
+    for word in ("snapshot-0.5", "snapshot-2", "mood", "near", "where", "accuracy", "pearson", "F1"):
+        assert word in done.out
+    for name in ("mood", "near", "where"):
+        head = tmp_path / "out" / "snapshot-2" / "heads" / name
+        assert {"README.md", "config.json", "metrics.json", "dev"} <= {p.name for p in head.iterdir()}
+    about = json.loads((tmp_path / "out" / "snapshot-2" / "heads" / "mood" / "config.json").read_text())
+    assert about["reframe"]["prompt"] == "was the old road cold?"
+    # What it wrote down repeats the run: all of it is there already.
+    again = bertvision("multitask", "--config", tmp_path / "out" / "config.yaml", "--json")
+    assert again.code == 0, again.err
+    told = json.loads(again.out)
+    assert told["snapshots"].keys() == {"snapshot-0.5", "snapshot-2"}
+    jobs = load_jobs(
+        [TaskSpec(name="mood", train=("{data}/mood.tsv", "{data}/more.tsv"))],
+        Encoder.load(str(tiny_bert)), WINDOWS, data=str(home),
+    )  # fmt: skip
+    assert len(jobs[0].train.data) == 36
+    assert len({e.id for e in jobs[0].train.texts.examples}) == 36
+
+
+def test_a_recipe_of_one_task_is_told_too(command: Command, tmp_path: Path, home: Path) -> None:
+    recipe = yaml.safe_load((home / "recipe.yaml").read_text())
+    recipe["tasks"] = recipe["tasks"][:1]
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(recipe))
+    done = bertvision(*command(tmp_path / "out", recipe=tmp_path / "one.yaml"))
+    assert done.code == 0, done.err
+    assert "mood" in done.out
+    assert "accuracy" in done.out
+    assert (tmp_path / "out" / "snapshot-2" / "heads" / "mood" / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"name": "near"}, "need names of their own"),
+        ({"name": ""}, "needs a name"),
+        ({"train": []}, "needs a name and at least one training set"),
+        (
+            {"train": ["{data}/mood.tsv", "{data}/toy.json"]},
+            "task mood joins {data}/toy.json, which has questions",
+        ),
+        ({"train": ["{data}/none.tsv"]}, "none.tsv"),
+        ({"head": "last_state"}, "is a head for span tasks, not for label"),
+        ({"head": "nosuch"}, "there is no head 'nosuch'"),
+        ({"loss": "mse"}, "--loss mse is for scores"),
+        ({"weight": 0}, "weight of task mood must be above 0"),
+        ({"dev": "{data}/toy.json"}, "toy.json"),
+        ({"nosuch": 1}, "nosuch"),
+        ({"sampling": "often"}, "sampling"),
+    ],
+    ids=str,
+)
+def test_a_mistake_in_a_recipe_is_one_sentence(
+    change: dict[str, Any], sentence: str, command: Command, tmp_path: Path, home: Path
+) -> None:
+    recipe = yaml.safe_load((home / "recipe.yaml").read_text())
+    recipe["tasks"][0] |= change
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(recipe))
+    done = bertvision(*command(tmp_path / "out", recipe=tmp_path / "wrong.yaml"))
+    assert done.code == 2
+    assert sentence in done.err
+    assert done.err.strip().splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_recipe_needs_tasks_and_its_data(
+    command: Command, tmp_path: Path, home: Path, tiny_bert: Path
+) -> None:
+    done = bertvision("multitask", "--encoder", tiny_bert, "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "reads its tasks from a recipe: give --config" in done.err
+    words = command(tmp_path / "out")
+    i = words.index("--data")
+    done = bertvision(*words[:i], *words[i + 2 :])
+    assert done.code == 2
+    assert "say with --data which folder {data} is" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+# ---- killed, and in two processes
+
+
+@pytest.mark.parametrize("way", ["full", "cut"])
+def test_killed_and_started_again(way: str, command: Command, tmp_path: Path) -> None:
+    """With dropout, weighted draws and scores on the way: the same bits at the end as without a kill."""
+    more = ("--policy", "cut-1", "--feed.source", "live", "--accumulate", "2") if way == "cut" else ()
+    log, out = tmp_path / "log", tmp_path / "out"
+    assert finish(command(tmp_path / "whole", *more), log) == 0, log.read_text()
+    operations = int(Path(f"{log}.count").read_text())
+    wanted = contents(tmp_path / "whole")
+    assert any("heads/near" in name for name in wanted)
+    chance = random.Random(way)
+    first = chance.randint(operations // 5, operations // 2)
+    assert finish(command(out, *more), log, die_at=first) == -signal.SIGKILL, log.read_text()
+    begun = len(read_metrics(out / "metrics.jsonl"))
+
+    def written() -> bool:
+        return len(read_metrics(out / "metrics.jsonl")) > begun + 1
+
+    kill_when(command(out, *more), log, written, delay=chance.uniform(0, 0.02))
+    finish(command(out, *more), log, die_at=chance.randint(2, operations // 3))
+    assert finish(command(out, *more), log) == 0, log.read_text()
+    assert "fine-tuning goes on at step" in log.read_text()
+    assert contents(out) == wanted, f"killed at operation {first} of {operations}"
+    steps = [r["step"] for r in read_metrics(out / "metrics.jsonl") if "loss" in r]
+    assert steps == sorted(set(steps)), "a step stands in metrics.jsonl twice"
+
+
+def test_a_killed_run_is_the_whole_run_at_every_step(
+    tmp_path: Path, three_layers: Path, jobs: list[Job]
+) -> None:
+    from fit_helpers import Killed
+
+    bare = [Job(j.train, None, j.name, j.head.replace("dropout=0", "dropout=0.3"), j.batch_size, j.sampling, j.subset)
+            for j in jobs]  # fmt: skip
+    values = {"epochs": 1.0, "checkpoint_seconds": 0.0, "order": "temperature", "temperature": 2.0}
+    whole = tuned(tmp_path / "whole", three_layers, bare, **values)
+    for step in (1, 4, 9):
+        out = tmp_path / str(step)
+        with dying_at(step), pytest.raises(Killed):
+            tuned(out, three_layers, bare, **values)
+        assert losses(tuned(out, three_layers, bare, **values)) == losses(whole)
+        assert_equal(*(snapshot_weights(path / "snapshot-1") for path in (out, tmp_path / "whole")))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [(), ("--apart",), ("--shard",), ("--apart", "--policy", "cut-1", "--feed.source", "live")],
+    ids=" ".join,
+)
+def test_two_processes_tune_what_one_does(
+    more: tuple[str, ...], command: Command, tmp_path: Path, home: Path, lively: Path
+) -> None:
+    recipe = yaml.safe_load((home / "recipe.yaml").read_text())
+    recipe["tasks"][0]["head"] = "minbert:blocks=1,dropout=0"  # every rank draws its own
+    if "--apart" in more:  # pairs alone: a question is read together with its paragraph
+        recipe["tasks"][1]["head"] = "minbert:vectors=2,dropout=0,blocks=1"
+        recipe["tasks"][0] |= {"prompt": "", "batch_size": 7}
+        recipe["tasks"].pop()
+    recipe["finetune"] |= {"log_every": 1, "eps": 1e-2, "lr": 1e-2, "score_every": 1}
+    (tmp_path / "plain.yaml").write_text(yaml.safe_dump(recipe))
+
+    def words(out: str) -> list[str]:
+        return command(
+            tmp_path / out, *more, "--device", "cpu", encoder=lively, recipe=tmp_path / "plain.yaml"
+        )
+
+    assert finish_all(begin(words("two"), tmp_path), seconds=120) == [0, 0], [
+        log.read_text() for log in logs(tmp_path)
+    ]
+    assert finish(words("one"), tmp_path / "one.log") == 0, (tmp_path / "one.log").read_text()
+    ours, theirs = (read_metrics(tmp_path / out / "metrics.jsonl") for out in ("two", "one"))
+    assert [r["loss"] for r in ours if "loss" in r] == pytest.approx(
+        [r["loss"] for r in theirs if "loss" in r], rel=1e-3, abs=1e-5
+    )
+    assert [r.get("task") for r in ours] == [r.get("task") for r in theirs]
+    for file in sorted((tmp_path / "one" / "snapshot-2").glob("**/model.safetensors")):
+        two = load_file(tmp_path / "two" / file.relative_to(tmp_path / "one"))
+        for name, tensor in load_file(file).items():
+            torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=5e-5, msg=f"{file} {name}")
