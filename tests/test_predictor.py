@@ -13,6 +13,7 @@ from toy import save_encoder, squad_json
 
 import bertvision as bv
 from bertvision.cli import main
+from bertvision.data.load import load_span_data
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError, EncoderError
 from bertvision.heads import Geometry, parse_head, save_head
@@ -92,7 +93,7 @@ def test_an_ensemble_joins_its_members(home: Path) -> None:
     whole = read_trained(home / "both")
     assert whole.how == "mean"
     assert len(whole.heads) == 2
-    data = bv.load_span_data("demo:dev", max_examples=1)
+    data = load_span_data("demo:dev", max_examples=1)
     short = dataclasses.replace(whole.windows, max_seq_length=96)
     (split, joined), (_, a), (_, b) = logits_of_trained(
         [dataclasses.replace(one, windows=short) for one in (whole, *members)], data
@@ -107,7 +108,7 @@ def test_an_ensemble_joins_its_members(home: Path) -> None:
 
 def test_a_predictor_equals_the_runs_own_predictions(home: Path, toy_squad: Path) -> None:
     model = bv.load(adapter(home))
-    data = bv.load_span_data(str(toy_squad))
+    data = load_span_data(str(toy_squad))
     found = model.predict([e.question for e in data.examples], [data.context(e) for e in data.examples])
     written = json.loads((adapter(home) / "dev" / "predictions.json").read_text())
     assert {e.id: p.text for e, p in zip(data.examples, found, strict=True)} == written

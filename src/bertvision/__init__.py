@@ -14,7 +14,7 @@ from bertvision._version import __version__
 if TYPE_CHECKING:
     from bertvision import heads
     from bertvision.data.examples import SpanData
-    from bertvision.data.load import load_data, load_span_data
+    from bertvision.data.load import load_data
     from bertvision.data.texts import TextData
     from bertvision.encoder.encoder import Encoder
     from bertvision.errors import BertvisionError
@@ -39,7 +39,6 @@ __all__ = [
     "heads",
     "load",
     "load_data",
-    "load_span_data",
 ]
 
 _WHERE = {
@@ -56,7 +55,6 @@ _WHERE = {
     "fit": "bertvision.train.api",
     "load": "bertvision.serve.load",
     "load_data": "bertvision.data.load",
-    "load_span_data": "bertvision.data.load",
 }
 
 

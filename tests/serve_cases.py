@@ -1,0 +1,72 @@
+"""Heads of random weights saved as training saves them: folders to load, score and serve without a fit."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from bertvision.artifacts import write_json
+from bertvision.config import to_mapping
+from bertvision.data.reframe import Reframe
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Encoder
+from bertvision.feed.reading import EVERYTHING, Reading
+from bertvision.heads import Geometry, parse_head, save_head
+from bertvision.tasks.kinds import SPAN, Task, task_words
+from bertvision.tasks.text import TextTask
+
+WINDOWS = WindowConfig(max_seq_length=32, max_query_length=12, doc_stride=8)
+MOOD = TextTask("label", ("bad", "good"))
+COLOUR = TextTask("label", ("red", "green", "blue"))
+ALIKE = TextTask("score", (), "mse", "pearson", shift=2.5, scale=1.5)
+ANSWERABLE = TextTask("label", ("answer", "no answer"), merge="min", asks=True)
+
+
+def save_system(
+    folder: Path,
+    encoder: Encoder,
+    head: str,
+    task: Task,
+    *,
+    reading: Reading = EVERYTHING,
+    windows: WindowConfig = WINDOWS,
+    reframe: Reframe | None = None,
+    temperature: float | None = None,
+    seed: int = 0,
+) -> Path:
+    """A head's folder; its weights are large enough to give different texts different answers."""
+    layers = reading.numbers(encoder.num_states)
+    kind = task.kind
+    pooled = kind != "span" and encoder.has_pooler and encoder.num_states - 1 in layers
+    made = parse_head(head).build(
+        Geometry(len(layers), encoder.hidden, task.outputs, kind, pooled), seed=seed
+    )
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for parameter in made.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    about = {
+        "task": task_words(task),
+        "windows": to_mapping(windows),
+        "encoder": {
+            "name": encoder.name,
+            "path": os.path.relpath(encoder.name, folder),
+            "fingerprint": encoder.fingerprint,
+        },
+    }
+    if reading != EVERYTHING:
+        about["states"] = to_mapping(reading.resolved(encoder.num_states))
+    if reframe is not None:
+        about["reframe"] = to_mapping(reframe)
+    folder.mkdir(parents=True)
+    save_head(made, folder, about=about)
+    if temperature is not None:
+        write_json(folder / "metrics.json", {"temperature": {"value": temperature, "tuned_on": "dev"}})
+    return folder
+
+
+def save_span(
+    folder: Path, encoder: Encoder, head: str = "last_state", *, reading: Reading = EVERYTHING
+) -> Path:
+    """The same for a head that finds spans."""
+    return save_system(folder, encoder, head, SPAN, reading=reading)
