@@ -1,0 +1,298 @@
+"""Pre-training on triplets: the same as a plain loop over the texts, fewer violations on texts held out, and rows of a
+triplet that nothing parts."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cli_runner import bertvision
+from killing import finish
+from plain_tuning import WINDOWS, fixture_lively, label_texts, snapshot_weights  # noqa: F401
+from safetensors.torch import load_file
+from together import begin, finish_all, logs
+from torch import Tensor
+from torch.nn import functional as F
+from tuning_helpers import assert_equal, config_of, dying_at, largest_difference, losses, tuned
+
+from bertvision.data.texts import TextData, TextExample
+from bertvision.data.triplets import TripletData, mine_triplets
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError, TrainingError
+from bertvision.tasks.kinds import TripletTask
+from bertvision.train.batching import Batching
+from bertvision.train.finetune import tune_jobs
+from bertvision.train.job import Job
+from bertvision.train.log import read_metrics
+from bertvision.train.splits import Split, triplet_split
+from bertvision.train.steps import Steps
+
+SETTINGS: dict[str, Any] = {"epochs": 1.0, "eps": 1e-2, "weight_decay": 0.1, "lr": 3e-3, "batch_size": 4}
+
+
+def paraphrases(count: int) -> TextData:
+    """Pairs of questions, of which every other one is a paraphrase: its words in another order."""
+    random = np.random.default_rng(3)
+    words = "who built the old mill near road where is cold bridge tower sold barn".split()  # noqa: SIM905
+    made = []
+    for i in range(count):
+        first, other = (random.permutation(words)[: random.integers(4, 9)].tolist() for _ in range(2))
+        second = random.permutation(first).tolist() if i % 2 else other
+        made.append(TextExample(f"q{i}", f"{' '.join(first)} {i}?", f"{' '.join(second)} {i}?", i % 2))
+    return TextData(made, "label", ("no", "yes"), name="questions")
+
+
+@pytest.fixture(scope="module")
+def mined() -> TripletData:
+    """Of two sets: a row has an anchor, a positive and four negatives."""
+    found = mine_triplets({"sst": label_texts(40, 2), "quora": paraphrases(30)}, seed=0)
+    assert found.groups.shape[1] == 6
+    return found.take(np.random.default_rng(0).permutation(len(found)))
+
+
+def split_of(data: TripletData, source: Path, **task: Any) -> Split:
+    how = TripletTask(group=2 + data.negatives, **task)
+    return triplet_split(data, Encoder.load(str(source)), WINDOWS, how)
+
+
+def distances(model: Any, tokenizer: Any, data: TripletData, row: int) -> Tensor:
+    """(5,) from the anchor's [CLS] to the others', text by text."""
+    vectors = [
+        model(**tokenizer(data.texts[i], return_tensors="pt")).last_hidden_state[0, 0]
+        for i in data.groups[row]
+    ]
+    return torch.stack([(vectors[0] - v).square().sum().sqrt() for v in vectors[1:]])
+
+
+def by_hand(found: Tensor, form: str, margin: float) -> Tensor:
+    near, far = found[0], found[1:]
+    inside = near - far.exp().sum().log() if form == "paper" else near + (-far).exp().sum().log()
+    return F.relu(inside + margin)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"accumulate": 3}, {"form": "paper", "margin": 9.0}, {"policy": "cut-1"}, {"batch_tokens": 300}],
+    ids=str,
+)
+def test_triplets_are_trained_as_in_a_plain_loop(
+    values: dict[str, Any], mined: TripletData, lively: Path, tmp_path: Path
+) -> None:
+    data = mined.take(np.arange(14))
+    task = {"form": values.pop("form", "softmin"), "margin": values.pop("margin", 1.0)}
+    split, config = split_of(data, lively, **task), config_of(**SETTINGS, **values)
+    encoder = Encoder.load(str(lively))
+    model = encoder.model.eval()
+    for name, p in model.named_parameters():
+        p.requires_grad_("policy" not in values or name.startswith("encoder.layer.2."))
+    named = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in named if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in named if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=config.lr, eps=config.eps)
+    plan = Batching.of([Job(split)], batch_size=4, tokens=config.batch_tokens, seed=0, epochs=1)
+    curve, seen = [], []
+    for batch in plan.epoch(0):
+        rows = batch[::6] // 6
+        assert (batch.reshape(-1, 6) == rows[:, None] * 6 + np.arange(6)).all(), "a triplet was parted"
+        each = [by_hand(distances(model, encoder.tokenizer, data, row), **task) for row in rows]
+        loss = torch.stack(each).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(named, config.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        curve.append(loss.item())
+        seen += rows.tolist()
+    assert sorted(seen) == list(range(14))
+    assert max(curve) > 0.1, "nothing to learn"
+    stage = tuned(tmp_path, split, lively, feed={"source": "live"}, **SETTINGS, **values)
+    assert losses(stage) == pytest.approx(curve, rel=1e-4, abs=1e-5)
+    wanted = {f"encoder/{n}": p.detach() for n, p in model.named_parameters()}
+    found = snapshot_weights(tmp_path / "snapshot-1")
+    assert largest_difference({n: found[n] for n in wanted}, wanted) < 2e-5
+    assert not any("head" in path.name for path in (tmp_path / "snapshot-1").iterdir()), (
+        "there is no head to keep"
+    )
+
+
+@pytest.mark.parametrize(
+    "values", [{"accumulate": 3}, {"batch_tokens": 200, "accumulate": 2}, {"batch_size": 1}], ids=str
+)
+def test_no_part_of_a_batch_holds_a_part_of_a_triplet(
+    values: dict[str, Any], mined: TripletData, lively: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every part of every step begins with an anchor and has whole rows, in the order of the windows."""
+    split = split_of(mined.take(np.arange(13)), lively)
+    windows = split.windows
+    texts = {windows.ids[a:b].tobytes() for a, b in zip(windows.offsets, windows.offsets[1:], strict=False)}
+    rows = {
+        tuple(
+            windows.ids[windows.offsets[i] : windows.offsets[i + 1]].tobytes()
+            for i in range(6 * r, 6 * r + 6)
+        )
+        for r in range(13)
+    }
+    real, parts = Steps.backward, []
+
+    def watched(self: Steps, inputs: Any, weight: float, **how: Any) -> Tensor:
+        ids, lengths = inputs["ids"].numpy().astype(np.int32), inputs["mask"].sum(1).tolist()
+        found = [row[:n].tobytes() for row, n in zip(ids, lengths, strict=True)]
+        assert set(found) <= texts
+        assert len(found) % 6 == 0
+        assert {tuple(found[i : i + 6]) for i in range(0, len(found), 6)} <= rows
+        parts.append(len(found))
+        return real(self, inputs, weight, **how)
+
+    monkeypatch.setattr(Steps, "backward", watched)
+    stage = tuned(tmp_path, split, lively, **(SETTINGS | values))
+    assert sum(parts) == 13 * 6
+    assert len(parts) > stage.results["steps"] or values == {"batch_size": 1}
+
+
+def test_fewer_held_out_triplets_are_violated(mined: TripletData, lively: Path, tmp_path: Path) -> None:
+    held, rest = mined.take(np.arange(15)), mined.take(np.arange(15, len(mined)))
+    train, dev = (split_of(data, lively, margin=1.0) for data in (rest, held))
+    values = SETTINGS | {"epochs": 8.0, "snapshots": (0.01,), "score_every": 2.0, "eps": 1e-8, "lr": 1e-3}
+    stage = tuned(tmp_path, train, lively, dev=dev, **values)
+    first, last = stage.results["snapshots"].values()
+    assert last["violation_rate"] < 0.6 * first["violation_rate"]
+    assert last["softmin_loss"] < 0.6 * first["softmin_loss"]
+    told = [r for r in read_metrics(stage.metrics) if "violation_rate" in r]
+    assert [round(r["epoch"]) for r in told] == [0, 2, 4, 6, 8]
+    names = {"positive_distance", "negative_distance", "violation_rate", "paper_loss", "softmin_loss"}
+    assert all(names <= r.keys() for r in told)
+    # The snapshot is an encoder, and its distances are those that were told.
+    encoder = Encoder.load(str(tmp_path / "snapshot-8" / "encoder"))
+    with torch.no_grad():
+        model = encoder.model.eval()
+        found = torch.stack([distances(model, encoder.tokenizer, held, i) for i in range(15)])
+    assert last["violation_rate"] == pytest.approx(
+        (found[:, 1:] < found[:, :1]).any(1).double().mean().item()
+    )
+    assert last["positive_distance"] == pytest.approx(found[:, 0].mean().item(), rel=1e-4)
+    for form in ("paper", "softmin"):
+        mean = torch.stack([by_hand(row, form, 0.0) for row in found]).mean().item()
+        assert last[f"{form}_loss"] == pytest.approx(mean, rel=1e-4, abs=1e-6)
+
+
+def test_a_killed_run_goes_on(mined: TripletData, tiny_bert: Path, tmp_path: Path) -> None:
+    """With dropout."""
+    from fit_helpers import Killed
+
+    split = split_of(mined.take(np.arange(14)), tiny_bert, margin=1.0)
+    values = SETTINGS | {"epochs": 2.0, "checkpoint_seconds": 0.0, "accumulate": 2, "snapshots": (1.0,)}
+    tuned(tmp_path / "whole", split, tiny_bert, dev=split, **values)
+    with dying_at(3), pytest.raises(Killed):
+        tuned(tmp_path / "out", split, tiny_bert, dev=split, **values)
+    again = tuned(tmp_path / "out", split, tiny_bert, dev=split, **values)
+    assert again.results["snapshots"].keys() == {"snapshot-1", "snapshot-2"}
+    for name in ("snapshot-1", "snapshot-2"):
+        assert_equal(*(snapshot_weights(tmp_path / run / name) for run in ("whole", "out")))
+    assert tuned(tmp_path / "out", split, tiny_bert, dev=split, **values).results == again.results
+
+
+def test_triplets_train_beside_other_tasks(mined: TripletData, lively: Path, tmp_path: Path) -> None:
+    from plain_tuning import split_of as split_texts
+
+    triplets = split_of(mined.take(np.arange(14)), lively, margin=1.0)
+    labels = split_texts(label_texts(20, 2), lively)
+    jobs = [Job(triplets, triplets, "near"), Job(labels, labels, "mood")]
+    stage, (folder,) = tune_jobs(
+        Encoder.load(str(lively)), jobs, folder=tmp_path, config=config_of(**SETTINGS)
+    )
+    assert [path.name for path in (folder / "heads").iterdir()] == ["mood"]
+    scores = stage.results["snapshots"]["snapshot-1"]
+    assert scores.keys() == {"near", "mood"}
+    assert "violation_rate" in scores["near"]
+
+
+# ---- mistakes
+
+
+def test_what_triplets_cannot_do_is_one_sentence(mined: TripletData, lively: Path, tmp_path: Path) -> None:
+    split = split_of(mined.take(np.arange(6)), lively)
+    with pytest.raises(ConfigError, match="looks at labels, which triplets have none of: use natural"):
+        tuned(tmp_path / "out", split, lively, sampling="balanced")
+    with pytest.raises(ConfigError, match="--form cubic is unknown: choose softmin or paper"):
+        TripletTask(form="cubic")  # type: ignore[arg-type]
+    wide = replace(split, task=TripletTask(group=3))
+    with pytest.raises(TrainingError, match=r"on the examples number \d"):
+        tuned(tmp_path / "broken", wide, lively, lr=1e36, clip=0.0, epochs=3.0, batch_size=1)
+
+
+# ---- the verb
+
+
+@pytest.fixture
+def words(tmp_path: Path, lively: Path) -> Any:
+    rows = [
+        f"{e.first}\t{label}"
+        for e in label_texts(40, 2).examples
+        for label in [("bad", "good")[int(e.label or 0)]]
+    ]
+    (tmp_path / "mood.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n", encoding="utf-8")
+    pairs = [f"{e.first}\t{e.second}\t{('no', 'yes')[int(e.label or 0)]}" for e in paraphrases(30).examples]
+    (tmp_path / "pairs.tsv").write_text(
+        "\n".join(["question1\tquestion2\tlabel", *pairs]) + "\n", encoding="utf-8"
+    )
+
+    def make(out: str, *more: Any) -> list[str]:
+        told = ["triplet", "--sst", tmp_path / "mood.tsv", "--quora", tmp_path / "pairs.tsv", "--encoder", lively,
+                "--out", tmp_path / out, "--max-seq-length", "64", "--batch-size", "4", "--lr", "1e-3", "--log-every",
+                "1", "--held-out", "0.2", *more]  # fmt: skip
+        return [str(word) for word in told]
+
+    return make
+
+
+def test_the_verb_trains_and_tells(words: Any, tmp_path: Path) -> None:
+    done = bertvision(*words("out", "--max-examples", "40", "--epochs", "2", "--score-every", "1"))
+    assert done.code == 0, done.err
+    assert "32 triplets to train on, 8 held out" in done.out
+    assert "violation rate" in done.out
+    told = json.loads(bertvision(*words("out", "--max-examples", "40", "--epochs", "2", "--json")).out)
+    assert told["snapshots"]["snapshot-2"].keys() >= {"violation_rate", "paper_loss", "softmin_loss"}
+    assert Encoder.load(told["folders"][0] + "/encoder").hidden == 32
+    assert bertvision("finetune", "--train", tmp_path / "mood.tsv", "--encoder", told["folders"][0], "--out",
+                      tmp_path / "tuned", "--max-seq-length", "64", "--max-train-examples", "8").code == 0  # fmt: skip
+
+
+def test_the_verb_needs_data(tmp_path: Path) -> None:
+    done = bertvision("triplet", "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "name some with --sst, --sts or --quora" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_processes_train_what_one_does(words: Any, tmp_path: Path) -> None:
+    """Five triplets a batch and two ranks, so that one has more of them; in two parts."""
+    more = (
+        "--max-examples",
+        "30",
+        "--batch-size",
+        "5",
+        "--accumulate",
+        "2",
+        "--eps",
+        "1e-2",
+        "--device",
+        "cpu",
+    )
+    assert finish_all(begin(words("two", *more), tmp_path)) == [0, 0], [
+        log.read_text() for log in logs(tmp_path)
+    ]
+    assert finish(words("one", *more), tmp_path / "one.log") == 0, (tmp_path / "one.log").read_text()
+    curves = [
+        [r["loss"] for r in read_metrics(tmp_path / out / "metrics.jsonl") if "loss" in r]
+        for out in ("two", "one")
+    ]
+    assert curves[0] == pytest.approx(curves[1], rel=1e-3, abs=1e-5)
+    ours, theirs = (
+        load_file(tmp_path / out / "snapshot-1" / "encoder" / "model.safetensors") for out in ("two", "one")
+    )
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-3, atol=5e-5, msg=name)
