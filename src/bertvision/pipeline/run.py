@@ -16,6 +16,7 @@ from bertvision.pipeline.spans import SpanRun
 from bertvision.pipeline.texts import TextRun
 from bertvision.report.pages import write_page
 from bertvision.tasks.kinds import SpanTask
+from bertvision.train.job import Job
 from bertvision.train.splits import Split, load_split
 from bertvision.train.zoo import zoo_members
 
@@ -38,7 +39,8 @@ def run(config: RunConfig, *, command: str) -> dict[str, Any]:
     config.feed.reading.numbers(encoder.num_states)  # so should a layer there is not
     splits = _splits(config, encoder)
     task = splits["train"].task
-    zoo_members(config.fit, task)  # and a head of another task
+    zoo_members(config.fit, task)  # and heads of another task
+    Job(splits["train"], head=config.finetune.head)
     kind = SpanRun if isinstance(task, SpanTask) else TextRun
     config = kind.settled(config, task)
     record = _Record(config, command)

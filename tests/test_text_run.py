@@ -1,0 +1,284 @@
+"""`bertvision run` on labels and scores: every number of results.json again from the files beside the heads, what is
+refused, and a run that is killed."""
+
+import csv
+import json
+import random
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_runner import bertvision, tree
+from killing import finish
+from test_resume import contents
+from text_tables import LABELS, write_labels, write_scores
+
+from bertvision.data.load import load_data
+from bertvision.data.texts import TextData
+from bertvision.report.pages import headline, read_results
+from bertvision.tasks.text.logits import TextLogits
+from bertvision.train.trained import logits_of_trained, read_trained
+
+SMALL = ("--max-seq-length", "32", "--doc-stride", "8", "--finetune.batch-size", "8", "--finetune.lr", "1e-3",
+         "--fit.batch-size", "8", "--feed.source", "live")  # fmt: skip
+HEADS = ("cls_linear", "tenney_small", "mean_pooler", "mean_pooler:last")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    for seed, name in enumerate(("train", "dev", "test")):
+        write_labels(folder / f"{name}.csv", seed)
+        write_scores(folder / f"{name}-scores.csv", seed)
+    write_labels(folder / "unknown.csv", 3, labelled=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def labels(tables: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on three classes with two seeds and two snapshots; to be read alone."""
+    out = tmp_path_factory.mktemp("labels") / "run"
+    done = bertvision(
+        "run", "--encoder", tiny_bert, "--train", tables / "train.csv", "--dev", tables / "dev.csv",
+        "--test", tables / "test.csv", "--out", out, *SMALL, "--finetune.snapshots", "0.5", "--fit.heads", *HEADS,
+        "--fit.seeds", "0", "1", "--fit.epochs", "2", "--fit.keep", "best",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    return out
+
+
+@pytest.fixture(scope="module")
+def scores(tables: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on scores without a fine-tuning."""
+    out = tmp_path_factory.mktemp("scores") / "run"
+    done = bertvision(
+        "run", "--encoder", tiny_bert, "--train", tables / "train-scores.csv", "--dev", tables / "dev-scores.csv",
+        "--text.task", "score", "--out", out, *SMALL, "--finetune.epochs", "0", "--fit.heads", "tenney_small",
+        "mean_pooler", "--fit.epochs", "3",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    return out
+
+
+def truth(path: Path, column: str) -> dict[str, str]:
+    with path.open(encoding="utf-8") as file:
+        return {row["id"]: row[column] for row in csv.DictReader(file)}
+
+
+def systems(run: Path) -> dict[str, dict[str, Any]]:
+    return {system["name"]: system for system in read_results(run)["systems"]}
+
+
+def accuracy(folder: Path, split: str, table: Path) -> float:
+    right = truth(table, "label")
+    said = json.loads((folder / split / "predictions.json").read_text())
+    assert said.keys() == right.keys()
+    return sum(said[id] == right[id] for id in right) / len(right)
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+@pytest.mark.parametrize("snapshot", ["snapshot-0.5", "snapshot-1"])
+def test_scores_are_those_of_the_predictions_beside_the_heads(
+    labels: Path, tables: Path, snapshot: str, split: str
+) -> None:
+    found = systems(labels)
+    for head in ("cls-linear", "tenney-small", "mean-pooler"):
+        folders = [labels / "fit" / snapshot / f"{head}.seed{seed}" for seed in (0, 1)]
+        expected = [accuracy(folder, split, tables / f"{split}.csv") for folder in folders]
+        told = found[f"{snapshot}/{head}"]["scores"][split]
+        assert [row["accuracy"] for row in told["per_seed"]] == pytest.approx(expected)
+        assert told["mean"]["accuracy"] == pytest.approx(np.mean(expected))
+        assert told["spread"]["accuracy"] == pytest.approx(np.std(expected, ddof=1))
+        for folder, value in zip(folders, expected, strict=True):
+            metrics = json.loads((folder / "metrics.json").read_text())
+            assert metrics[split]["accuracy"] == pytest.approx(value)
+            assert (folder / "README.md").read_text().startswith("---")
+    own = labels / "finetune" / snapshot / "head"
+    assert found[snapshot]["scores"][split]["mean"]["accuracy"] == pytest.approx(
+        accuracy(own, split, tables / f"{split}.csv")
+    )
+
+
+def test_ensembles_are_means_of_probabilities_seed_by_seed(labels: Path, tables: Path) -> None:
+    found = systems(labels)
+    right = truth(tables / "test.csv", "label")
+    joined = [system for system in found.values() if system["kind"] == "ensemble"]
+    assert len(joined) == 4  # of each snapshot: with the best head, and the two best heads
+    for system in joined:
+        base = f"snapshot-{system['snapshot']}"
+        folders = [
+            [labels / "finetune" / base / "head"] * 2
+            if label == base
+            else [labels / "fit" / base / f"{label}.seed{seed}" for seed in (0, 1)]
+            for label in system["members"]
+        ]
+        expected = []
+        for pair in zip(*folders, strict=True):
+            said = [json.loads((folder / "test" / "probabilities.json").read_text()) for folder in pair]
+            hits = 0
+            for id, label in right.items():
+                mean = {name: sum(one[id][name] for one in said) / 2 for name in LABELS}
+                hits += max(mean, key=lambda name: mean[name]) == label
+            expected.append(hits / len(right))
+        told = [row["accuracy"] for row in system["scores"]["test"]["per_seed"]]
+        assert told == pytest.approx(expected)
+
+
+def test_the_best_head_is_chosen_on_dev_and_compared_with_its_snapshot(labels: Path) -> None:
+    found = systems(labels)
+    assert {n.rpartition("/")[2] for n, s in found.items() if s["kind"] == "control"} == {
+        "cls-linear",
+        "mean-pooler-last",
+    }
+    for snapshot in ("0.5", "1"):
+        heads = [s for s in found.values() if s["kind"] == "head" and s["snapshot"] == snapshot]
+        best = [s for s in heads if s["best"]]
+        assert len(best) == 1
+        dev = [s["scores"]["dev"]["mean"]["accuracy"] for s in heads]
+        assert best[0]["scores"]["dev"]["mean"]["accuracy"] == max(dev)
+        versus, own = best[0]["versus"], found[f"snapshot-{snapshot}"]
+        assert (versus["baseline"], versus["split"]) == (f"snapshot-{snapshot}", "test")
+        gap = best[0]["scores"]["test"]["mean"]["accuracy"] - own["scores"]["test"]["mean"]["accuracy"]
+        assert versus["difference"] == pytest.approx(gap)
+        assert versus["low"] <= gap <= versus["high"]
+
+
+def test_the_report_is_written_again_as_it_was(labels: Path, tmp_path: Path) -> None:
+    page = (labels / "report.html").read_bytes()
+    done = bertvision("report", labels, "--out", tmp_path / "again.html")
+    assert done.code == 0, done.err
+    assert (tmp_path / "again.html").read_bytes() == page
+    assert headline(read_results(labels)) in done.out
+    assert b"Confusions" in page
+
+
+def test_a_finished_run_is_left_alone(labels: Path, tmp_path: Path) -> None:
+    """Its own config.yaml repeats it: nothing is trained again, and every file stays as it is."""
+    before = tree(labels)
+    done = bertvision("run", "--config", labels / "config.yaml")
+    assert done.code == 0, done.err
+    assert "fine-tune" not in done.err
+    after = tree(labels)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert changed <= {"results.json", "report.html"}  # the time they were made at
+
+
+def test_scores_and_their_ensembles_are_those_of_the_files(scores: Path, tables: Path) -> None:
+    right = {id: float(value) for id, value in truth(tables / "dev-scores.csv", "score").items()}
+    said: dict[str, dict[str, float]] = {
+        head: json.loads((scores / "fit/untuned" / f"{head}.seed0" / "dev" / "predictions.json").read_text())
+        for head in ("tenney-small", "mean-pooler")
+    }
+    found = systems(scores)
+    said["joined"] = {id: (said["tenney-small"][id] + said["mean-pooler"][id]) / 2 for id in right}
+    joined = next(system for system in found.values() if system["kind"] == "ensemble")
+    told = {f"untuned/{head}": head for head in ("tenney-small", "mean-pooler")} | {joined["name"]: "joined"}
+    for name, head in told.items():
+        pairs = np.array([(right[id], said[head][id]) for id in right])
+        mean = found[name]["scores"]["dev"]["mean"]
+        assert mean["pearson"] == pytest.approx(np.corrcoef(pairs.T)[0, 1], abs=1e-6)
+        assert mean["mse"] == pytest.approx(((pairs[:, 0] - pairs[:, 1]) ** 2).mean(), rel=1e-4)
+        assert found[name]["versus"] is None  # there is no snapshot
+    assert "there is no snapshot to compare it with" in (scores / "report.html").read_text()
+
+
+def test_logits_of_the_shared_walk_are_those_of_each_head_alone(
+    tables: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    """A zoo that reads [CLS] alone shares its walk with the snapshot's own head, which was trained on all states."""
+    out = tmp_path / "run"
+    done = bertvision(
+        "run", "--encoder", tiny_bert, "--train", tables / "train.csv", "--dev", tables / "dev.csv", "--out", out,
+        *SMALL, "--fit.heads", "tenney_small", "adapter_pooler:size=4",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert len(re.findall(r"evaluate dev: ", done.err)) == 1
+    data = load_data(str(tables / "dev.csv"), classes=LABELS)
+    assert isinstance(data, TextData)
+    folders = [out / "finetune/snapshot-1/head", *(out / "fit/snapshot-1").glob("*.seed0")]
+    assert len(folders) == 3
+    for folder in folders:
+        trained = read_trained(folder)
+        assert (trained.readings[0].positions == "cls") == (folder.name != "head")
+        [(split, alone)] = logits_of_trained([trained], data)
+        kept = TextLogits.load(folder / "dev" / "logits.safetensors", split.fingerprint)
+        np.testing.assert_allclose(kept.values, alone.values, atol=1e-5)
+
+
+def test_answer_or_no_answer(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = bertvision(
+        "run", "--encoder", tiny_bert, "--train", f"answerable:{toy_squad}", "--dev", f"answerable:{toy_squad}",
+        "--out", out, *SMALL, "--max-query-length", "12", "--fit.heads", "tenney_small",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    results = read_results(out)
+    assert results["task"]["classes"] == ["answer", "no answer"]
+    assert results["task"]["merge"] == "min"
+    trivial = next(s for s in results["systems"] if s["kind"] == "baseline")
+    assert trivial["scores"]["dev"]["mean"]["accuracy"] == pytest.approx(2 / 3)  # a third have no answer
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--test", "{tables}/unknown.csv"), "unknown.csv:1"),
+        (("--apart",), "leave out --apart"),
+        (("--combine", "product"), "joined by their mean"),
+        (("--feed.positions", "cls"), "reads all"),
+        (("--fit.heads", "last_state"), "span tasks"),
+        (("--fit.heads", "beyond"), "set of span heads"),
+        (("--finetune.head", "last_state"), "span tasks"),
+        (("--test", "demo:test"), "can only hold questions"),
+        (("--text.context", "{label}"), "may not hold {label}"),
+        (("--text.task", "score"), "train.csv:2"),
+        (("--text.label", "nothing"), "nothing"),
+    ],
+)
+def test_what_is_refused_in_one_sentence_before_anything_is_written(
+    flags: tuple[str, ...], words: str, tables: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    given = [flag.replace("{tables}", str(tables)) for flag in flags]
+    done = bertvision(
+        "run", "--encoder", tiny_bert, "--train", tables / "train.csv", "--dev", tables / "dev.csv",
+        "--out", tmp_path / "run", *SMALL, *given,
+    )  # fmt: skip
+    assert done.code == 2, done.err
+    last = done.err.strip().splitlines()[-1]
+    assert last.startswith("error: ")
+    assert words in last
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_of_texts_are_refused_for_questions(
+    tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    done = bertvision(
+        "run", "--encoder", tiny_bert, "--train", toy_squad, "--dev", toy_squad, "--out", out, *SMALL,
+        "--max-query-length", "12", "--text.prompt", "Why?",
+    )  # fmt: skip
+    assert done.code == 2
+    assert "holds questions over paragraphs" in done.err
+    assert not out.exists()
+
+
+def test_killed_twice_it_goes_on_to_the_same_end(tables: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    def command(out: Path) -> list[str]:
+        data = ["--train", str(tables / "train.csv"), "--dev", str(tables / "dev.csv")]
+        often = ["--finetune.checkpoint-seconds", "0", "--fit.checkpoint-seconds", "0"]
+        heads = ["--fit.heads", "tenney_small", "mean_pooler", "--fit.epochs", "2"]
+        return ["run", "--encoder", str(tiny_bert), "--out", str(out), *data, *SMALL, *often, *heads]
+
+    log, out, chance = tmp_path / "log", tmp_path / "killed", random.Random(6)
+    assert finish(command(tmp_path / "whole"), log) == 0, log.read_text()
+    half = (
+        int(Path(f"{log}.count").read_text()) // 2
+    )  # in fine-tuning; the other half is the fit and what follows
+    assert finish(command(out), log, die_at=chance.randint(half // 2, half)) == -signal.SIGKILL
+    assert finish(command(out), log, die_at=chance.randint(half // 2, half)) == -signal.SIGKILL
+    assert finish(command(out), log) == 0, log.read_text()
+    assert contents(out) == contents(tmp_path / "whole")
