@@ -1,0 +1,299 @@
+"""predict, eval and ensemble on heads of labels and scores, as the command line gives them."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_runner import Outcome, bertvision
+from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, save_span, save_system
+
+from bertvision.encoder.encoder import Encoder
+from bertvision.train.trained import read_trained
+
+MILL = "The mill in Arden was built by Ada Holt in 1871."
+ROWS = [
+    ("0", MILL, "bad"),
+    ("1", "The bridge is old.", "good"),
+    ("2", "A market in Arden", "good"),
+    ("3", "Who built the old tower? " * 12, "bad"),
+    ("4", "The tower was built in 1871.", "good"),
+]
+
+
+def write_table(path: Path, rows: list[tuple[str, ...]], names: str) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.writer(handle, delimiter="\t" if path.suffix == ".tsv" else ",")
+        writer.writerows([names.split(), *rows])
+    return path
+
+
+@pytest.fixture(scope="module")
+def home(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Heads of several tasks on one encoder, and data for them."""
+    home = tmp_path_factory.mktemp("texts")
+    encoder = Encoder.load(str(tiny_bert))
+    save_system(home / "mood" / "a", encoder, "tenney_small", MOOD, temperature=2.0)
+    save_system(home / "mood" / "b", encoder, "mean_pooler", MOOD, seed=1)
+    save_system(home / "alike", encoder, "cls_linear", ALIKE, seed=2)
+    save_system(home / "colour", encoder, "cls_linear", COLOUR, seed=3)
+    save_system(home / "sure", encoder, "tenney_small", ANSWERABLE, seed=4)
+    save_span(home / "span", encoder)
+    save_system(home / "package" / "mood", encoder, "tenney_small", MOOD)
+    save_system(home / "package" / "alike", encoder, "cls_linear", ALIKE, seed=2)
+    save_system(home / "asking" / "sure", encoder, "tenney_small", ANSWERABLE, seed=4)
+    save_span(home / "asking" / "span", encoder)
+    write_table(home / "mood.csv", ROWS, "id text label")
+    scores = [(i, a, MILL, f"{len(a) % 6}") for i, a, _ in ROWS]
+    write_table(home / "alike.csv", scores, "id text pair score")
+    write_table(home / "bare.csv", [row[:2] for row in ROWS], "id text")
+    return home
+
+
+def answered(*words: str | Path) -> Outcome:
+    outcome = bertvision(*words)
+    assert outcome.code == 0, outcome.err
+    return outcome
+
+
+def as_json(*words: str | Path) -> Any:
+    return json.loads(answered(*words, "--json").out)
+
+
+def refused(*words: str | Path) -> str:
+    outcome = bertvision(*words)
+    assert outcome.code == 2, outcome.out + outcome.err
+    (line,) = outcome.err.strip().splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+# ---- predict
+
+
+def test_a_text_gets_its_label(home: Path) -> None:
+    found = as_json("predict", home / "mood" / "a", "--text", MILL)
+    assert found["text"] == MILL
+    assert found["label"] in MOOD.classes
+    assert sum(found["probabilities"].values()) == pytest.approx(1)
+    plain = answered("predict", home / "mood" / "a", "--text", MILL).out.splitlines()
+    assert plain == [MILL, f"  {found['label']}  p={found['probability']:.3f}"]
+
+
+def test_a_pair_gets_its_score(home: Path) -> None:
+    found = as_json("predict", home / "alike", "--text", MILL, "--pair", "The bridge is old.")
+    assert found["pair"] == "The bridge is old."
+    plain = answered("predict", home / "alike", "--text", MILL, "--pair", "The bridge is old.").out
+    assert plain == f"{MILL} | The bridge is old.\n  {found['score']:.3f}\n"
+
+
+def test_several_tasks_answer_together(home: Path) -> None:
+    found = as_json("predict", home / "package", "--text", MILL)
+    assert found["tasks"].keys() == {"alike", "mood"}
+    alone = as_json("predict", home / "package" / "mood", "--text", MILL)
+    assert found["tasks"]["mood"]["label"] == alone["label"]
+    assert re.search(
+        r"^  alike: -?\d\.\d{3}$", answered("predict", home / "package", "--text", MILL).out, re.M
+    )
+    one = as_json("predict", home / "package", "--text", MILL, "--tasks", "mood")
+    assert one["label"] == alone["label"]
+
+
+def test_questions_of_several_tasks(home: Path, toy_squad: Path, tmp_path: Path) -> None:
+    words = ("--question", "Who built the mill?", "--context", MILL)
+    found = as_json("predict", home / "asking", *words)["tasks"]
+    alone = as_json("predict", home / "span", *words)
+    assert found["span"]["start"] == alone["start"]
+    assert found["sure"]["label"] in ANSWERABLE.classes
+    assert as_json("predict", home / "sure", *words)["label"] == found["sure"]["label"]
+    rows = as_json("predict", home / "asking", "--data", f"answerable:{toy_squad}", "--out", tmp_path)
+    assert len(rows) == 24
+    for name in ("sure", "span"):
+        predictions = json.loads((tmp_path / name / "predictions.json").read_text())
+        assert len(predictions) == 24
+    assert (tmp_path / "sure" / "probabilities.json").exists()
+    assert (tmp_path / "span" / "null_odds.json").exists()
+
+
+def test_a_file_is_predicted_with_or_without_labels(home: Path, tmp_path: Path) -> None:
+    """The same predictions as text by text, and the file's own labels play no part."""
+    head = home / "mood" / "a"
+    with_labels = as_json("predict", head, "--data", home / "mood.csv", "--out", tmp_path / "a")
+    bare = as_json("predict", head, "--data", home / "bare.csv", "--out", tmp_path / "b")
+    assert with_labels == bare
+    assert [row["id"] for row in bare] == [row[0] for row in ROWS]
+    for name in ("predictions.json", "probabilities.json"):
+        assert (tmp_path / "a" / name).read_text() == (tmp_path / "b" / name).read_text()
+    written = json.loads((tmp_path / "a" / "predictions.json").read_text())
+    assert written == {row["id"]: row["label"] for row in bare}
+    for row in bare:
+        alone = as_json("predict", head, "--text", row["text"])
+        assert alone["probability"] == pytest.approx(row["probability"], abs=1e-6)
+    other = write_table(tmp_path / "odd.csv", [(i, t, "neither") for i, t, _ in ROWS], "id text label")
+    assert as_json("predict", head, "--data", other) == bare
+    short = as_json("predict", head, "--data", home / "bare.csv", "--max-examples", "2")
+    assert len(short) == 2
+    both = as_json("predict", home / "package", "--data", home / "bare.csv", "--out", tmp_path / "c")
+    assert [row["tasks"].keys() for row in both] == [{"mood", "alike"}] * len(ROWS)
+    assert (tmp_path / "c" / "alike" / "predictions.json").exists()
+
+
+def test_named_columns(home: Path, tmp_path: Path) -> None:
+    table = write_table(tmp_path / "own.tsv", [(t, i) for i, t, _ in ROWS], "utterance number")
+    words = ("--columns.text", "utterance", "--columns.id", "number")
+    rows = as_json("predict", home / "mood" / "a", "--data", table, *words)
+    assert [row["text"] for row in rows] == [text for _, text, _ in ROWS]
+
+
+def test_a_glue_submission(home: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    """The official file: header, index, and what the benchmark writes for each class."""
+    from dataclasses import replace
+
+    encoder = Encoder.load(str(tiny_bert))
+    task = replace(MOOD, classes=("negative", "positive"))
+    head = save_system(tmp_path / "sst", encoder, "tenney_small", task)
+    test = write_table(tmp_path / "test.tsv", [(i, t) for i, t, _ in ROWS], "index sentence")
+    out = tmp_path / "out"
+    rows = as_json("predict", head, "--data", f"glue:SST-2:{test}", "--out", out, "--glue", "sst-2")
+    lines = (out / "SST-2.tsv").read_text().splitlines()
+    numbers = {"negative": "0", "positive": "1"}
+    assert lines == ["index\tprediction", *(f"{row['id']}\t{numbers[row['label']]}" for row in rows)]
+    said = refused("predict", head, "--data", f"glue:SST-2:{test}", "--out", out, "--glue", "STS-B")
+    assert "--glue STS-B wants a score of each text, and this head gives a label" in said
+    said = refused("predict", head, "--data", f"glue:SST-2:{test}", "--out", out, "--glue", "SST-9")
+    assert "GLUE has no task 'SST-9'" in said
+    said = refused("predict", home / "package", "--data", home / "bare.csv", "--out", out, "--glue", "SST-2")
+    assert "name it with --tasks" in said
+
+
+@pytest.mark.parametrize(
+    ("folder", "words", "told"),
+    [
+        ("mood/a", [], "give --question together with --context, or --text, or --data"),
+        ("mood/a", ["--text", "a", "--data", "x.csv"], "give --question together with --context, or --text, or --data"),
+        ("mood/a", ["--pair", "a"], "--pair goes with --text"),
+        ("mood/a", ["--text", "a", "--context", "b"], "give --question together with --context"),
+        ("mood/a", ["--text", "a", "--out", "x"], "--out goes with --data"),
+        ("mood/a", ["--text", "a", "--glue", "RTE"], "--glue goes with --data"),
+        ("mood/a", ["--data", "a.csv", "--glue", "RTE"], "--glue needs --out"),
+        ("mood/a", ["--text", "a", "--threshold", "1"], "--threshold is for spans"),
+        ("mood/a", ["--question", "a", "--context", "b"], "give --text, for pairs with --pair"),
+        ("mood/a", ["--text", " "], "text 1: the text is empty"),
+        ("span", ["--text", "a"], "give --question and --context"),
+        ("sure", ["--text", "a"], "sure reads two texts, and one is given"),
+        ("package", ["--text", "a", "--tasks", "moot"], "--tasks names 'moot': did you mean mood?"),
+        ("mood/a", ["--data", "demo:dev"], "demo:dev can only hold questions over paragraphs"),
+        ("", ["--data", "demo:dev"], "of these tasks span, sure read questions and the others texts"),
+    ],
+)  # fmt: skip
+def test_wrong_combinations_are_one_sentence(
+    home: Path, tiny_bert: Path, tmp_path: Path, folder: str, words: list[str], told: str
+) -> None:
+    place = home / folder
+    if not folder:  # questions and texts in one package
+        encoder = Encoder.load(str(tiny_bert))
+        place = tmp_path / "all"
+        save_system(place / "mood", encoder, "cls_linear", MOOD)
+        save_system(place / "sure", encoder, "cls_linear", ANSWERABLE)
+        save_span(place / "span", encoder)
+    assert told in refused("predict", place, *words)
+
+
+# ---- eval
+
+
+def test_eval_gives_all_metrics_and_the_confusion(home: Path, tmp_path: Path) -> None:
+    heads = (home / "mood" / "a", home / "mood" / "b")
+    rows = as_json("eval", *heads, "--data", home / "mood.csv", "--out", tmp_path)
+    assert [row["system"] for row in rows] == ["a", "b"]
+    truth = {i: label for i, _, label in ROWS}
+    for row in rows:
+        predicted = json.loads((tmp_path / row["system"] / "eval" / "predictions.json").read_text())
+        right = sum(predicted[i] == label for i, label in truth.items())
+        assert row["accuracy"] == pytest.approx(right / len(ROWS))
+        table = np.zeros((2, 2), int)
+        for i, label in truth.items():
+            table[MOOD.classes.index(label), MOOD.classes.index(predicted[i])] += 1
+        assert row["confusion"] == table.tolist()
+        metrics = json.loads((tmp_path / row["system"] / "metrics.json").read_text())
+        assert metrics["metric"] == "accuracy"
+        names = ("accuracy", "f1", "mcc", "log_loss", "calibration_error")
+        assert metrics["eval"] == {name: row[name] for name in names}
+    told = answered("eval", *heads, "--data", home / "mood.csv").out
+    for title in ("accuracy *", "F1", "MCC", "log loss", "calibration error"):
+        assert title in told
+    assert f"{rows[0]['accuracy']:.4f}" in told
+
+
+def test_eval_of_scores(home: Path) -> None:
+    (row,) = as_json("eval", home / "alike", "--data", home / "alike.csv")
+    found = as_json("predict", home / "alike", "--data", home / "alike.csv")
+    truth = np.array([len(text) % 6 for _, text, _ in ROWS], float)
+    values = np.array([one["score"] for one in found])
+    assert row["pearson"] == pytest.approx(np.corrcoef(truth, values)[0, 1])
+    assert row["mse"] == pytest.approx(((truth - values) ** 2).mean())
+    assert row.keys() == {"system", "metric", "examples", "pearson", "spearman", "mse", "mae"}
+
+
+def test_answerability_is_scored_with_and_without_its_prefix(home: Path, toy_squad: Path) -> None:
+    (bare,) = as_json("eval", home / "sure", "--data", toy_squad)
+    (named,) = as_json("eval", home / "sure", "--data", f"answerable:{toy_squad}")
+    assert bare == named
+    assert bare["examples"] == 24
+    assert sum(bare["confusion"][1]) == 8
+
+
+def test_what_eval_refuses(home: Path, toy_squad: Path) -> None:
+    data = ("--data", home / "mood.csv")
+    assert "finds spans: name those of one kind" in refused("eval", home / "mood" / "a", home / "span", *data)
+    assert "leave it out for labels" in refused("eval", home / "mood" / "a", *data, "--scorer", "wordpiece")
+    said = refused("eval", home / "colour", *data)
+    assert re.search(r"mood\.csv:2: the label 'bad' is none of the classes red, green, blue", said)
+    assert "can only hold questions" in refused("eval", home / "mood" / "a", "--data", toy_squad)
+
+
+# ---- ensemble
+
+
+def test_an_ensemble_of_labels_is_the_mean_of_probabilities(home: Path, tmp_path: Path) -> None:
+    heads = (home / "mood" / "a", home / "mood" / "b")
+    out = tmp_path / "both"
+    rows = as_json("ensemble", *heads, "--data", home / "mood.csv", "--out", out)
+    assert [row["system"] for row in rows] == ["a", "b", "mean of 2"]
+    as_json("eval", *heads, "--data", home / "mood.csv", "--out", tmp_path / "parts")
+    parts = [
+        json.loads((tmp_path / "parts" / name / "eval" / "probabilities.json").read_text())
+        for name in ("a", "b")
+    ]
+    joined = json.loads((out / "dev" / "probabilities.json").read_text())
+    for i, row in joined.items():
+        for name, value in row.items():
+            assert value == pytest.approx((parts[0][i][name] + parts[1][i][name]) / 2, abs=1e-6)
+    whole = read_trained(out)
+    assert (whole.how, len(whole.heads), whole.task) == ("mean", 2, MOOD)
+    (again,) = as_json("eval", out, "--data", home / "mood.csv")
+    for name in ("accuracy", "log_loss"):
+        assert again[name] == pytest.approx(rows[-1][name], abs=1e-6)
+    assert json.loads((out / "metrics.json").read_text())["temperature"]["value"] > 0
+    assert as_json("predict", out, "--text", MILL)["label"] in MOOD.classes
+
+
+def test_an_ensemble_of_scores(home: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    other = save_system(tmp_path / "other", Encoder.load(str(tiny_bert)), "mean_pooler", ALIKE, seed=9)
+    pair = ("--data", home / "alike.csv")
+    found = [as_json("predict", one, *pair) for one in (home / "alike", other)]
+    answered("ensemble", home / "alike", other, *pair, "--how", "mean", "--out", tmp_path / "both")
+    for a, b, both in zip(*found, as_json("predict", tmp_path / "both", *pair), strict=True):
+        assert both["score"] == pytest.approx((a["score"] + b["score"]) / 2, rel=1e-5)
+
+
+def test_what_an_ensemble_refuses(home: Path, tmp_path: Path) -> None:
+    data = ("--data", home / "mood.csv", "--out", tmp_path / "both")
+    heads = (home / "mood" / "a", home / "mood" / "b")
+    assert "joined by their mean" in refused("ensemble", *heads, *data, "--how", "max")
+    assert "are for different tasks" in refused("ensemble", heads[0], home / "colour", *data)
+    assert "finds spans" in refused("ensemble", heads[0], home / "span", *data)
+    assert not list(tmp_path.iterdir())
