@@ -1,0 +1,193 @@
+"""Logits of texts in one walk: those of every text read alone, whatever shares its batch, merged over windows and
+answered end to end."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cli_runner import bertvision
+from plain_tuning import WINDOWS, fixture_lively, label_texts, score_texts, split_of  # noqa: F401
+from tuning_helpers import tuned
+
+from bertvision.data.answerable import answerable
+from bertvision.data.load import load_data
+from bertvision.data.texts import TextData, TextExample
+from bertvision.encoder.encoder import Encoder
+from bertvision.feed import LiveFeed, MemoryFeed
+from bertvision.heads import Geometry, load_head, parse_head
+from bertvision.tasks.text.answers import answer
+from bertvision.tasks.text.logits import TextLogits
+from bertvision.train.evaluate import text_logits
+from bertvision.train.splits import Split, TextConfig, load_split, window_split
+from bertvision.train.trained import logits_of_trained, read_trained
+
+HEADS = ("minbert:vectors=2,dropout=0.5", "minbert:vectors=2,blocks=0")
+
+
+def heads_of(encoder: Encoder, split: Split, *texts: str) -> dict[str, Any]:
+    geometry = Geometry(encoder.num_states, encoder.hidden, split.task.outputs, "label", True)
+    made = {text: parse_head(text).build(geometry, seed=3) for text in texts}
+    for head in made.values():
+        torch.nn.init.normal_(head.get_parameter("project.weight"))
+    return made
+
+
+def one_by_one(encoder: Encoder, split: Split, head: Any) -> np.ndarray:
+    """(R, C) by the model and the head alone, window after window of an example, without pads."""
+    windows, group, found = split.windows, split.task.group, []
+    head.eval()
+    with torch.no_grad():
+        for begin in range(0, len(windows), group):
+            states, pooled = [], []
+            for i in range(begin, begin + group):
+                piece = slice(windows.offsets[i], windows.offsets[i + 1])
+                ids, types = (
+                    torch.from_numpy(a[piece].astype(np.int64))[None] for a in (windows.ids, windows.types)
+                )
+                out = encoder.model.eval()(input_ids=ids, token_type_ids=types, output_hidden_states=True)
+                states.append(torch.stack(out.hidden_states)[:, :, :1])  # these heads read [CLS]
+                pooled.append(out.pooler_output)
+            mask = torch.ones(group, 1, dtype=torch.bool)
+            found.append(head(torch.cat(states, dim=1), mask, pooled=torch.cat(pooled))[0].numpy())
+    return np.stack(found)
+
+
+@pytest.mark.parametrize("call", [20, 37, 90, 10_000])
+@pytest.mark.parametrize("kind", [LiveFeed, MemoryFeed])
+@pytest.mark.parametrize("gigabytes", [4.0, 1e-6])
+def test_pairs_apart_are_read_as_if_alone(
+    gigabytes: float, kind: Any, call: int, lively: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Odd numbers of texts of odd lengths; calls that hold less than a pair; parts of a batch in little memory."""
+    from bertvision.train import evaluate
+
+    encoder = Encoder.load(str(lively))
+    split = split_of(label_texts(17, 3, pairs=True), lively, apart=True)
+    assert len(set(split.windows.lengths % 2)) == 2
+    heads = heads_of(encoder, split, *HEADS)
+    monkeypatch.setattr(evaluate, "call_tokens", lambda *_: call)  # how groups are put together
+    feed = kind(encoder, split.windows, tokens_per_call=call)
+    found = text_logits(feed, heads, group=2, activation_gb=gigabytes)
+    for name, head in heads.items():
+        wanted = one_by_one(encoder, split, head)
+        assert found[name].values.shape == (17, 3)
+        assert np.ptp(wanted, axis=0).min() > 0.1, "examples are told apart"
+        tolerance = 2e-2 if kind is MemoryFeed else 1e-4
+        assert np.allclose(found[name].values, wanted, atol=tolerance)
+
+
+# ---- long texts
+
+
+def long_texts() -> TextData:
+    """Short texts and long ones, whose mark stands in the first, a middle or the last window."""
+    random = np.random.default_rng(5)
+    made = []
+    for i in range(12):
+        words = random.choice(["the", "old", "road", "was", "cold"], 12 + 50 * (i % 3)).tolist()
+        words[int(random.integers(len(words)))] = ("arden", "brill")[i % 2]
+        made.append(TextExample(f"l{i}", " ".join(words), None, i % 2))
+    return TextData(made, "label", ("arden", "brill"), name="long")
+
+
+@pytest.mark.parametrize("merge", ["mean", "min", "max", "any_null"])
+def test_windows_of_a_long_text_become_one_answer(merge: Any, lively: Path, tmp_path: Path) -> None:
+    encoder, data = Encoder.load(str(lively)), long_texts()
+    config = replace(WINDOWS, max_seq_length=32, doc_stride=12)
+    split = window_split(data, encoder, config, text=TextConfig(merge=merge))
+    counts = np.bincount(split.windows.example)
+    assert counts.min() == 1
+    assert counts.max() > 3
+    tuned(tmp_path, split, lively, dev=split, epochs=1.0)
+    head, _ = load_head(tmp_path / "snapshot-1" / "head")
+    tuned_encoder = Encoder.load(str(tmp_path / "snapshot-1" / "encoder"))
+    rows = torch.from_numpy(one_by_one(tuned_encoder, split, head)).double().softmax(-1).numpy()[:, 1]
+    pick = {"mean": np.mean, "min": np.min, "max": np.max, "any_null": np.max}[merge]
+    wanted = np.array([pick(rows[split.windows.example == i]) for i in range(12)])
+    ((again, logits),) = logits_of_trained([read_trained(tmp_path / "snapshot-1")], data)
+    found = answer(again.windows, logits, data, again.text_task)
+    assert found.probabilities is not None
+    assert np.allclose(found.probabilities[:, 1], wanted, atol=1e-5)
+    assert found.values.tolist() == (wanted > 0.5).astype(int).tolist()
+
+
+# ---- answer / no answer
+
+
+def test_answerable_windows_are_labelled_by_what_they_hold(lively: Path, toy_squad: Path) -> None:
+    encoder = Encoder.load(str(lively))
+    spans = load_split(str(toy_squad), encoder, WINDOWS)
+    split = load_split(f"answerable:{toy_squad}", encoder, WINDOWS)
+    assert (split.task.kind, split.task.outputs, split.text_task.merge) == ("label", 2, "min")
+    assert np.array_equal(split.windows.ids, spans.windows.ids)
+    holds = spans.windows.labels[:, 0] != spans.windows.null
+    assert split.windows.labels[:, 0].tolist() == (~holds).astype(int).tolist()
+    partly = [
+        i for i, e in enumerate(split.texts.examples)
+        if e.label == 0 and len(set(split.windows.labels[split.windows.example == i, 0])) == 2
+    ]  # fmt: skip
+    assert partly, "a question whose answer only some windows hold"
+    # A head that is right about every window is right about every question with min, and not with any_null.
+    right = TextLogits(np.where(split.windows.labels == np.arange(2), 5.0, -5.0).astype(np.float32))
+    truth = [e.label for e in split.texts.examples]
+    assert answer(split.windows, right, split.texts, split.text_task).values.tolist() == truth
+    vote = replace(split.text_task, merge="any_null")
+    voted = answer(split.windows, right, split.texts, vote).values
+    assert [i for i, (v, t) in enumerate(zip(voted, truth, strict=True)) if v != t] == partly
+
+
+def test_answerable_end_to_end(toy_squad: Path, lively: Path, tmp_path: Path) -> None:
+    """Tuned and fitted, a head tells which questions have an answer, as many as it was scored for."""
+    cut = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
+    source = f"answerable:{toy_squad}"
+    words = ("--train", source, "--dev", source, *cut)
+    out = tmp_path / "tuned"
+    done = bertvision(
+        "finetune", "--encoder", lively, *words, "--out", out, "--epochs", "15", "--lr", "2e-3", "--json"
+    )
+    assert done.code == 0, done.err
+    data = load_data(source)
+    assert isinstance(data, TextData)
+    assert data.examples == answerable(data.spans).examples if data.spans else False
+    ((split, logits),) = logits_of_trained([read_trained(out / "snapshot-15")], data)
+    found = answer(split.windows, logits, data, split.text_task).values
+    told = json.loads(done.out)["scores"]["snapshot-15"]["accuracy"]
+    assert np.mean(found == [e.label for e in data.examples]) == pytest.approx(told)
+    assert told > 0.8, "one question in three has no answer, and its verb tells which"
+    for merge in ("min", "any_null"):
+        more = (
+            "--text.merge",
+            merge,
+            "--heads",
+            "cls_linear",
+            "mean_pooler",
+            "--out",
+            tmp_path / merge,
+            "--json",
+        )
+        done = bertvision("fit", out / "snapshot-15", *words, *more, "--epochs", "20", "--lr", "1e-2")
+        assert done.code == 0, done.err
+        for row in json.loads(done.out)["heads"]:
+            ((split, logits),) = logits_of_trained([read_trained(row["folder"])], data)
+            assert split.text_task.merge == merge
+            found = answer(split.windows, logits, data, split.text_task).values
+            assert np.mean(found == [e.label for e in data.examples]) == pytest.approx(row["accuracy"])
+
+
+def test_scores_come_back_in_their_own_scale(lively: Path, tmp_path: Path) -> None:
+    data = score_texts(25)
+    shifted = replace(
+        data, examples=[replace(e, label=1000 + 20 * float(e.label or 0)) for e in data.examples], _cache={}
+    )
+    found = {}
+    for name, one in (("plain", data), ("shifted", shifted)):
+        split = split_of(one, lively)
+        tuned(tmp_path / name, split, lively, dev=split, epochs=3.0, eps=1e-4)
+        ((again, logits),) = logits_of_trained([read_trained(tmp_path / name / "snapshot-3")], one)
+        found[name] = answer(again.windows, logits, one, again.text_task).values
+    assert np.ptp(found["plain"]) > 0.2
+    assert np.allclose(found["shifted"], 1000 + 20 * found["plain"], atol=0.05)
