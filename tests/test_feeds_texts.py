@@ -50,6 +50,7 @@ def test_keys_of_stores_know_later_window_settings_only_where_they_are_used(
     store = planned_states(encoder, split.windows, feed, split.origin)
     assert store.key == hashlib.blake2b(text, digest_size=16).hexdigest()
     keys = set()
+    later: dict[str, Any]
     for later in ({}, {"segments": False}, {"apart": True}):
         own = load_split(str(table), encoder, WindowConfig(max_seq_length=32, doc_stride=8, **later))
         assert set(own.origin.preprocessing) == {*told, *later}
