@@ -139,6 +139,8 @@ class GraphSteps(Steps):
         self._parts: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Inputs, Tensor, Tensor]] = {}
         self._updates: dict[int, torch.cuda.CUDAGraph] = {}
         """One for each task: the encoder's weights and its head's."""
+        self._reached: dict[int, set[nn.Parameter]] = {}
+        """Of each task, what its gradients come to: those of spans do not come to the pooler."""
         self._possible = True
 
     def prepare(self, step: int, total: int, lr: float, job: int = 0) -> None:
@@ -175,6 +177,21 @@ class GraphSteps(Steps):
         return loss
 
     def _gradients(self, inputs: Inputs, weight: Float[Tensor, ""], first: bool) -> Float[Tensor, ""]:
+        if self._job in self._reached:
+            return self._added(inputs, weight, first)
+        # The first time gradients begin from nothing, and whoever has one then was reached.
+        kept = {p: p.grad for p in self._own()}
+        for p in kept:
+            p.grad = None
+        loss = self._added(inputs, weight, first)
+        self._reached[self._job] = {p for p in kept if p.grad is not None}
+        for p, memory in kept.items():  # other tasks' graphs add to this very memory
+            if memory is not None:
+                p.grad = memory if p.grad is None else memory.add_(p.grad)
+        return loss
+
+    def _added(self, inputs: Inputs, weight: Float[Tensor, ""], first: bool) -> Float[Tensor, ""]:
+        """Gradients, brought from the copy to the weights."""
         loss = super()._gradients(inputs, weight, first)
         ours, theirs = [], []
         for master, copied in self._pairs:
@@ -225,10 +242,16 @@ class GraphSteps(Steps):
         self._updates[self._job].replay()
 
     def _whole_update(self) -> None:
+        # Gradients stay where they are, because graphs add to the same memory in every step. To an optimiser one that
+        # is zero is no rest: it would go on by its momentum and its decay.
+        resting = [(p, p.grad) for p in self._own() if p not in self._reached[self._job]]
+        for p, _ in resting:
+            p.grad = None
         given = [p for p in self._own() if p.grad is not None]
         self._apply(given)
-        # Graphs add to the same memory in every step.
         torch._foreach_zero_([p.grad for p in given])  # pyright: ignore[reportPrivateImportUsage, reportArgumentType]
+        for p, memory in resting:
+            p.grad = memory
         self.refresh()
 
     @torch.no_grad()
