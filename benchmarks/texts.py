@@ -15,6 +15,7 @@ cs224n      SST-5, STS and Quora by one encoder: baseline (pairs encoded apart),
 import argparse
 import dataclasses
 import json
+import logging
 import shutil
 import tempfile
 import time
@@ -180,9 +181,9 @@ def answerable(study: Study) -> None:
 
 def cs224n(study: Study) -> None:
     for seed in study.args.seeds:
-        for variant in VARIANTS:
-            if study.late or (study.args.variants and variant not in study.args.variants):
-                continue
+        for variant in study.args.variants or VARIANTS:
+            if study.late:
+                return
             encoder = study.load(study.args.encoder)
             if "segments" in variant and not encoder.passes_types:
                 continue
@@ -285,6 +286,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which no new run begins")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     args.seeds = [int(seed) for seed in args.seeds.split(",")]
     args.tasks = [task for task in args.tasks.split(",") if task]
     args.variants = [variant for variant in args.variants.split(",") if variant]
