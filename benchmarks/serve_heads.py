@@ -4,8 +4,9 @@
 
 `Bundle.predict` on a stream of sentences of the embedded demo data, in batches of one and of 32; everything counts,
 from the text to the predictions. Ten heads and one of them alone take turns on the same sentences in one process, and
-the one that stands alone changes from turn to turn. Told are medians over the turns, and the ratio of ten to one.
-Weights of heads are random, which costs the same as trained ones.
+the one that stands alone changes from turn to turn. Told are medians over the turns, and the ratio of ten to one; of
+the process's own CPU time too, which says more on a machine that others use (with one thread: several wait by
+spinning). Weights of heads are random, which costs the same as trained ones.
 """
 
 import argparse
@@ -70,11 +71,12 @@ def sentences(count: int) -> list[str]:
     return [found[i % len(found)] for i in range(count)]
 
 
-def seconds(bundle: Bundle, texts: list[str], batch: int) -> float:
-    began = time.perf_counter()
+def seconds(bundle: Bundle, texts: list[str], batch: int) -> tuple[float, float]:
+    """Of the clock and of the CPU, a sentence."""
+    began, used = time.perf_counter(), time.process_time()
     for i in range(0, len(texts), batch):
         bundle.predict(texts[i : i + batch])
-    return time.perf_counter() - began
+    return (time.perf_counter() - began) / len(texts), (time.process_time() - used) / len(texts)
 
 
 def measure(many: Bundle, alone: list[Bundle], texts: list[str], batch: int, turns: int) -> dict[str, Any]:
@@ -84,17 +86,18 @@ def measure(many: Bundle, alone: list[Bundle], texts: list[str], batch: int, tur
     for turn in range(turns):
         pair = [(many, together), (alone[turn % len(alone)], single)]
         for bundle, times in pair if turn % 2 else pair[::-1]:
-            times.append(seconds(bundle, texts, batch) / len(texts))
-    ratios = [a / b for a, b in zip(together, single, strict=True)]
-    return {
-        "batch": batch,
-        "sentences": len(texts),
-        "turns": turns,
-        "one_ms": 1e3 * statistics.median(single),
-        "all_ms": 1e3 * statistics.median(together),
-        "ratio": statistics.median(together) / statistics.median(single),
-        "ratio_of_turns": [min(ratios), statistics.median(ratios), max(ratios)],
-    }
+            times.append(seconds(bundle, texts, batch))
+    row: dict[str, Any] = {"batch": batch, "sentences": len(texts), "turns": turns}
+    for place, clock in enumerate(("wall", "cpu")):
+        one, ten = (statistics.median(times[place] for times in all_) for all_ in (single, together))
+        ratios = [a[place] / b[place] for a, b in zip(together, single, strict=True)]
+        row[clock] = {
+            "one_ms": 1e3 * one,
+            "all_ms": 1e3 * ten,
+            "ratio": ten / one,
+            "ratio_of_turns": [min(ratios), statistics.median(ratios), max(ratios)],
+        }
+    return row
 
 
 def main() -> None:
@@ -102,6 +105,7 @@ def main() -> None:
     parser.add_argument("--encoder", default="embedded")
     parser.add_argument("--heads", nargs="+", default=list(HEADS))
     parser.add_argument("--batches", default="1,32")
+    parser.add_argument("--sentences", type=int, default=64, help="of one turn")
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
@@ -113,16 +117,21 @@ def main() -> None:
     many = Bundle(systems, encoder, names=names)
     alone = [Bundle([system], encoder, names=[name]) for system, name in zip(systems, names, strict=True)]
     rows = [
-        measure(many, alone, sentences(64 if batch == 1 else 4 * batch), batch, args.turns)
+        measure(many, alone, sentences(max(args.sentences, batch)), batch, args.turns)
         for batch in map(int, args.batches.split(","))
     ]
     print(f"{encoder.name}: {len(systems)} heads, {args.threads} threads, {platform.machine()}")
-    print("batch  one: ms a sentence  all: ms a sentence  ratio  of single turns (least, median, most)")
+    print(
+        "batch  clock  one: ms a sentence  all: ms a sentence  ratio  of single turns (least, median, most)"
+    )
     for row in rows:
-        turns = "  ".join(f"{ratio:.3f}" for ratio in row["ratio_of_turns"])
-        print(
-            f"{row['batch']:>5}  {row['one_ms']:>18.3f}  {row['all_ms']:>18.3f}  {row['ratio']:>5.3f}  {turns}"
-        )
+        for clock in ("wall", "cpu"):
+            part = row[clock]
+            turns = "  ".join(f"{ratio:.3f}" for ratio in part["ratio_of_turns"])
+            print(
+                f"{row['batch']:>5}  {clock:<5}  {part['one_ms']:>18.3f}  {part['all_ms']:>18.3f}  "
+                f"{part['ratio']:>5.3f}  {turns}"
+            )
     if args.json:
         told = {"encoder": encoder.name, "heads": args.heads, "threads": args.threads, "rows": rows}
         args.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
