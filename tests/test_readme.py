@@ -99,7 +99,15 @@ def test_head_sizes_in_the_table_are_true() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/heads.md", "docs/architecture.md", "docs/tuning.md", "docs/scale.md"]
+    "page",
+    [
+        "README.md",
+        "docs/heads.md",
+        "docs/architecture.md",
+        "docs/tuning.md",
+        "docs/scale.md",
+        "docs/texts.md",
+    ],
 )
 def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page

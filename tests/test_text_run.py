@@ -1,11 +1,13 @@
 """`bertvision run` on labels and scores: every number of results.json again from the files beside the heads, what is
-refused, and a run that is killed."""
+refused, a run that is killed, and the commands of docs/texts.md."""
 
 import csv
 import json
 import random
 import re
+import shlex
 import signal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from killing import finish
 from test_resume import contents
 from text_tables import LABELS, write_labels, write_scores
 
+from bertvision.cli.flags import parse
 from bertvision.data.load import load_data
 from bertvision.data.texts import TextData
+from bertvision.heads.spec import parse_head
 from bertvision.report.pages import headline, read_results
 from bertvision.tasks.text.logits import TextLogits
 from bertvision.train.trained import logits_of_trained, read_trained
@@ -282,3 +286,28 @@ def test_killed_twice_it_goes_on_to_the_same_end(tables: Path, tiny_bert: Path, 
     assert finish(command(out), log, die_at=chance.randint(half // 2, half)) == -signal.SIGKILL
     assert finish(command(out), log) == 0, log.read_text()
     assert contents(out) == contents(tmp_path / "whole")
+
+
+# ---- docs/texts.md
+
+DOCS = (Path(__file__).parents[1] / "docs" / "texts.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", DOCS, re.MULTILINE | re.DOTALL)
+COMMANDS = [line for kind, block in BLOCKS if kind == "bash" for line in block.splitlines()]
+RECIPE = next(block for kind, block in BLOCKS if kind == "yaml")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_of_the_docs_parse(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.yaml").write_text(RECIPE, encoding="utf-8")
+    program, verb, *flags = shlex.split(command)
+    assert program == "bertvision"
+    if verb == "cache":
+        verb, flags = f"cache.{flags[0]}", flags[1:]
+    module = import_module(f"bertvision.cli.{verb}")
+    args = parse(module, flags, prog=f"bertvision {verb}")
+    assert isinstance(args, module.ARGS)
+    if verb == "multitask":
+        assert all(parse_head(task.head) for task in args.tasks if task.head)
