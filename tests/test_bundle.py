@@ -272,6 +272,17 @@ def test_a_pair_task_needs_a_pair(mixed: Bundle, calls: list[int]) -> None:
         mixed.predict(MILL, tasks=["moon"])
 
 
+def test_a_task_that_is_told_to_read_one_text_refuses_two(encoder: Encoder, tmp_path: Path) -> None:
+    class Single(TextTask):
+        pairs = False
+
+    system = read_trained(save_system(tmp_path / "mood", encoder, "cls_linear", MOOD))
+    bundle = Bundle([replace(system, task=Single(MOOD.kind, MOOD.classes))], encoder)
+    assert isinstance(bundle.predict(MILL)["mood"], LabelPrediction)
+    with pytest.raises(DataError, match="mood reads one text, and two are given: give one text"):
+        bundle.predict(MILL, "The bridge is old.")
+
+
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [

@@ -194,7 +194,7 @@ class Bundle:
             )
         if isinstance(data, TextData):
             self.check(asked, pairs=data.pairs)
-        return self._answers(asked, data)
+        return self._answers(asked, data, label="predict")
 
     def asked(self, tasks: Sequence[str] | None) -> tuple[str, ...]:
         """The names of the tasks that are to answer; none = all."""
@@ -229,15 +229,15 @@ class Bundle:
         return self._plans[asked]
 
     def _answers(
-        self, asked: tuple[str, ...], data: SpanData | TextData
+        self, asked: tuple[str, ...], data: SpanData | TextData, *, label: str = ""
     ) -> dict[str, SpanAnswers | TextAnswers]:
         found: dict[str, SpanAnswers | TextAnswers] = {}
         for names in self._plan(asked):
-            found |= self._walked(names, data)
+            found |= self._walked(names, data, label)
         return found
 
     def _walked(
-        self, names: Sequence[str], data: SpanData | TextData
+        self, names: Sequence[str], data: SpanData | TextData, label: str
     ) -> dict[str, SpanAnswers | TextAnswers]:
         """Answers of systems that read the same windows, from one walk."""
         systems = {name: self.systems[name] for name in names}
@@ -255,7 +255,7 @@ class Bundle:
             for name, system in systems.items()
             for i, (head, reading) in enumerate(system.readers)
         }
-        logits = walk(self.encoder, windows, readers, group=first.task.group)
+        logits = walk(self.encoder, windows, readers, group=first.task.group, label=label)
         found: dict[str, SpanAnswers | TextAnswers] = {}
         for name, system in systems.items():
             own = join(system, [logits[f"{name}/{i}"] for i in range(len(system.heads))], windows)

@@ -7,6 +7,7 @@ as one of [CLS]: where all do, the states of the other tokens are never put toge
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertvision.console import progress
 from bertvision.data.kept import kept_tokens
 from bertvision.data.windows import Windows
 from bertvision.encoder.batch import padded_positions
@@ -55,12 +57,14 @@ def wide_reading(readings: Sequence[Reading], num_states: int) -> Reading:
 def narrow(batch: StateBatch, feed: LiveFeed, reading: Reading) -> StateBatch:
     """The part of a batch of `feed` that a feed with this reading would give; labels stay those of whole windows."""
     states, mask, bounds = batch.states, batch.mask, batch.bounds
+    numbers = reading.numbers(feed.encoder.num_states)
+    if numbers == feed.layers and reading.positions == feed.reading.positions:
+        return batch
     if reading.positions != feed.reading.positions:  # [CLS] out of all tokens
         null = torch.from_numpy(feed.windows.null[batch.windows].astype(np.int64)).to(states.device)  # (B,)
         rows = torch.arange(len(null), device=states.device)
         states, mask = states[:, rows, null][:, :, None], mask[rows, null][:, None]
         bounds = (null[:, None] < bounds).long()  # tokens that are left before them
-    numbers = reading.numbers(feed.encoder.num_states)
     if numbers != feed.layers:
         states = states[[feed.layers.index(number) for number in numbers]]
     pooled = batch.pooled if feed.encoder.num_states - 1 in numbers else None
@@ -76,9 +80,12 @@ def _read_by(reader: Reader, windows: Windows) -> Reading:
 
 @torch.no_grad()
 def walk(
-    encoder: Encoder, windows: Windows, readers: Mapping[str, Reader], *, group: int = 1
+    encoder: Encoder, windows: Windows, readers: Mapping[str, Reader], *, group: int = 1, label: str = ""
 ) -> dict[str, Logits]:
-    """Logits of every head on all windows; `group` neighbouring windows are one example of a label or score."""
+    """Logits of every head on all windows; `group` neighbouring windows are one example of a label or score.
+
+    With a `label` its progress is shown.
+    """
     readings = {name: _read_by(reader, windows) for name, reader in readers.items()}
     shared = [reading for reading in readings.values() if reading.positions != "context"]
     walks = dict.fromkeys(reading for reading in readings.values() if reading.positions == "context")
@@ -95,18 +102,21 @@ def walk(
         }
         texts = _Texts(len(windows) // group, group)
         spans = {name: _Spans(feed) for name in own if isinstance(readers[name].task, SpanTask)}
-        for call in _calls(feed, group):
-            batch = feed.read(call)
-            parts = {one: batch if of_context else narrow(batch, feed, one) for one in set(own.values())}
-            outputs: dict[str, Tensor] = {}
-            with torch.inference_mode(), encoder.autocast():
-                for name, theirs in own.items():
-                    output = _run(readers[name].head, parts[theirs])
-                    if name in spans:
-                        spans[name].add(parts[theirs], output)
-                    else:
-                        outputs[name] = output
-                texts.add(batch, outputs)
+        with progress(label, len(windows), unit="windows") if label else nullcontext() as bar:
+            for call in _calls(feed, group):
+                batch = feed.read(call)
+                parts = {one: batch if of_context else narrow(batch, feed, one) for one in set(own.values())}
+                outputs: dict[str, Tensor] = {}
+                with torch.inference_mode(), encoder.autocast():
+                    for name, theirs in own.items():
+                        output = _run(readers[name].head, parts[theirs])
+                        if name in spans:
+                            spans[name].add(parts[theirs], output)
+                        else:
+                            outputs[name] = output
+                    texts.add(batch, outputs)
+                if bar is not None:
+                    bar.advance(len(call))
         found |= texts.logits() | {name: sink.logits() for name, sink in spans.items()}
     return {name: found[name] for name in readers}
 
