@@ -239,7 +239,7 @@ def _load_whole(name: str) -> Any:
     import torch
     from transformers import AutoModel
 
-    from bertvision.encoder.position_bias import keep_position_buckets
+    from bertvision.encoder.mpnet import stay_on_device
 
     config = load_config(name)
     source, local = locate(name)
@@ -260,7 +260,7 @@ def _load_whole(name: str) -> Any:
             f"{name} lacks {len(missing)} weights of {type(model).__name__}, first {missing[0]!r}: "
             "give a folder with the whole encoder"
         )
-    keep_position_buckets(model)
+    stay_on_device(model)
     return model.eval()
 
 

@@ -1,8 +1,9 @@
-"""MPNet's relative positions, looked up once for each width.
+"""MPNet without copies from the CPU: then its passes can be captured as CUDA graphs, and no pass waits for the host.
 
-Some versions of transformers work out on the CPU which of its few biases every pair of positions takes, in every
-pass, and send it to the device. A GPU then waits for the host, and the pass cannot be captured as a CUDA graph. Which
-bias a pair takes follows from the width alone, so it is kept: numbers stay the same, bit by bit.
+Two things travel in every pass of some versions of transformers. Which of its few biases every pair of positions takes
+is worked out on the CPU; it follows from the width alone, so it is kept. And the mask of its eager attention is made
+with a number from the CPU; it is handed over ready-made, as what is added to the scores, (B, 1, 1, T). The numbers
+stay the same, bit by bit.
 """
 
 from typing import Any
@@ -12,14 +13,14 @@ from torch import Tensor
 
 from bertvision.shapes import Float
 
-__all__ = ["keep_position_buckets"]
+__all__ = ["stay_on_device"]
 
 _KEPT: dict[type, type] = {}
 """Classes of encoders by the class they were made from: one for all models of a kind."""
 
 
-def keep_position_buckets(model: Any) -> None:
-    """Let a model with relative positions of this kind keep them; others stay as they are."""
+def stay_on_device(model: Any) -> None:
+    """Spare a model with relative positions of this kind its copies; others stay as they are."""
     encoder = getattr(model, "encoder", None)
     kind = type(encoder)
     if kind in _KEPT.values() or not {"compute_position_bias", "relative_position_bucket"} <= set(
@@ -29,6 +30,22 @@ def keep_position_buckets(model: Any) -> None:
     if kind not in _KEPT:
         _KEPT[kind] = _keeping(kind)
     encoder.__class__ = _KEPT[kind]
+    if getattr(model.config, "_attn_implementation", "") == "eager":
+        model.register_forward_pre_hook(_added_mask, with_kwargs=True)
+
+
+def _added_mask(
+    model: Any, args: tuple[Any, ...], words: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    mask = words.get("attention_mask")
+    if mask is None or mask.ndim != 2:
+        return args, words
+    given = words.get("inputs_embeds")
+    dtype = model.get_input_embeddings().weight.dtype if given is None else given.dtype
+    lowest = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(
+        mask == 0, torch.finfo(dtype).min
+    )
+    return args, words | {"attention_mask": lowest[:, None, None, :]}
 
 
 def _keeping(kind: type) -> type:

@@ -1,22 +1,25 @@
-"""MPNet with its relative positions kept computes the same numbers, in training and in copies too."""
+"""MPNet without copies from the CPU computes the same numbers, in training and in copies too."""
 
 import copy
+from typing import Any
 
 import torch
 from transformers import MPNetConfig, MPNetModel
 
-from bertvision.encoder.position_bias import keep_position_buckets
+from bertvision.encoder.mpnet import stay_on_device
 
 
-def _model() -> MPNetModel:
+def _model() -> Any:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    return MPNetModel(MPNetConfig(vocab_size=50, **sizes)).eval()
+    config = MPNetConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+    )
+    return MPNetModel(config).eval()
 
 
 def test_numbers_and_gradients_stay_bit_by_bit() -> None:
     plain, kept = _model(), _model()
-    keep_position_buckets(kept)
+    stay_on_device(kept)
     assert type(kept.encoder) is not type(plain.encoder)
     assert list(kept.state_dict()) == list(plain.state_dict())
     for width in (3, 40, 3, 200):  # beyond the exact buckets, and a width seen before
@@ -36,8 +39,8 @@ def test_numbers_and_gradients_stay_bit_by_bit() -> None:
 
 def test_a_copy_has_its_own_weights_and_other_models_are_left_alone() -> None:
     kept = _model()
-    keep_position_buckets(kept)
-    keep_position_buckets(kept)  # twice is once
+    stay_on_device(kept)
+    stay_on_device(kept)  # twice is once
     ids = torch.randint(5, 50, (1, 7))
     before = kept(input_ids=ids).last_hidden_state
     twin = copy.deepcopy(kept)
@@ -46,5 +49,5 @@ def test_a_copy_has_its_own_weights_and_other_models_are_left_alone() -> None:
     assert torch.equal(kept(input_ids=ids).last_hidden_state, before)
     assert not torch.equal(twin(input_ids=ids).last_hidden_state, before)
     other = torch.nn.Linear(2, 2)
-    keep_position_buckets(other)
+    stay_on_device(other)
     assert type(other) is torch.nn.Linear
