@@ -189,17 +189,18 @@ def test_scores_and_their_ensembles_are_those_of_the_files(scores: Path, tables:
     assert "there is no snapshot to compare it with" in (scores / "report.html").read_text()
 
 
+@pytest.mark.parametrize(("own", "walks"), [("cls_linear", 1), ("mean_pooler", 2)])
 def test_logits_of_the_shared_walk_are_those_of_each_head_alone(
-    tables: Path, tiny_bert: Path, tmp_path: Path
+    own: str, walks: int, tables: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
-    """A zoo that reads [CLS] alone shares its walk with the snapshot's own head, which was trained on all states."""
+    """A zoo that reads [CLS] alone shares its walk with a snapshot's own head that needs no more, and with no other."""
     out = tmp_path / "run"
     done = bertvision(
         "run", "--encoder", tiny_bert, "--train", tables / "train.csv", "--dev", tables / "dev.csv", "--out", out,
-        *SMALL, "--fit.heads", "tenney_small", "adapter_pooler:size=4",
+        *SMALL, "--finetune.head", own, "--fit.heads", "tenney_small", "adapter_pooler:size=4",
     )  # fmt: skip
     assert done.code == 0, done.err
-    assert len(re.findall(r"evaluate dev: ", done.err)) == 1
+    assert len(re.findall(r"evaluate dev: ", done.err)) == walks
     data = load_data(str(tables / "dev.csv"), classes=LABELS)
     assert isinstance(data, TextData)
     folders = [out / "finetune/snapshot-1/head", *(out / "fit/snapshot-1").glob("*.seed0")]
