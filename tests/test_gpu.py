@@ -4,6 +4,7 @@ python -m pytest -m gpu tests/test_gpu.py
 """
 
 import contextlib
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,12 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.feed import LiveFeed, MemoryFeed, Reading, StoredFeed
 from bertvision.feed.measure import measure
 from bertvision.heads import Geometry, fused, parse_head
+from bertvision.heads.base import head_class
 from bertvision.store.identity import Identity
 from bertvision.store.store import create_store
+from bertvision.tasks.kinds import SPAN, Task
+from bertvision.tasks.text.task import TextTask
+from bertvision.train.evaluate import text_logits
 from bertvision.train.fit import FitConfig, FitRun
 from bertvision.train.log import MetricsLog
 
@@ -33,10 +38,15 @@ class _Tokenizer:
     pad_token_id = 0
 
 
-def encoder(precision: Any = "bf16") -> Encoder:
+def encoder(precision: Any = "bf16", **changes: Any) -> Encoder:
     torch.manual_seed(0)
     config = BertConfig(
-        num_hidden_layers=3, hidden_size=64, num_attention_heads=4, intermediate_size=128, vocab_size=500
+        num_hidden_layers=3,
+        hidden_size=64,
+        num_attention_heads=4,
+        intermediate_size=128,
+        vocab_size=500,
+        **changes,
     )
     model = BertModel(config)
     return Encoder(model, _Tokenizer(), name="toy", device=torch.device("cuda"), precision=precision)
@@ -123,9 +133,12 @@ def test_a_captured_encoder_gives_the_same_states() -> None:
     assert distance(ours, theirs) < 2e-2
 
 
-def fitted(feed: Any, heads: tuple[str, ...], *, stack: str, graphs: bool = True) -> FitRun:
-    config = FitConfig(heads=heads, batch_size=16, epochs=3, lr=3e-3, stack=stack)  # type: ignore[arg-type]
-    run = FitRun(feed, [(text, parse_head(text), 0) for text in heads], config)
+def fitted(
+    feed: Any, heads: tuple[str, ...], *, stack: str, graphs: bool = True, task: Task = SPAN, **values: Any
+) -> FitRun:
+    settings: dict[str, Any] = {"heads": heads, "batch_size": 16, "epochs": 3, "lr": 3e-3, "stack": stack}
+    config = FitConfig(**(settings | values))
+    run = FitRun(feed, [(text, parse_head(text), 0) for text in heads], config, task=task)
     for _ in range(3):
         for member in run.fitted.values():
             member.loss_sum = 0.0
@@ -305,3 +318,107 @@ def test_a_killed_fit_goes_on_with_captured_steps(tmp_path: Path) -> None:
     again.settle()
     for name in HEADS:
         assert distance(way(again, name), way(whole, name)) < 0.02, name
+
+
+# ---- labels and scores
+
+LABEL_HEADS = ("cls_linear", "tenney_small", "adapter_pooler:size=12", "adapter_pooler:size=12,lr=1e-3",
+               "cls_mlp:width=8", "minbert:blocks=1,dropout=0", "mean_pooler", "attention_pooler")  # fmt: skip
+TASKS: dict[str, TextTask] = {
+    "ce": TextTask("label", ("a", "b", "c")),
+    "bce": TextTask("label", ("a", "b"), loss="bce"),
+    "mse": TextTask("score", loss="mse", metric="pearson", shift=2.5, scale=1.5),
+}
+
+
+def texts(task: TextTask, count: int = 200) -> Windows:
+    """The windows of above with a label each."""
+    rng = np.random.default_rng(1)
+    labels = (
+        rng.random((count, 1)) * 5 if task.kind == "score" else rng.integers(0, len(task.classes), (count, 1))
+    )
+    kind = np.float32 if task.kind == "score" else np.int32
+    return dataclasses.replace(windows(count), labels=labels.astype(kind))
+
+
+def lively(precision: Any) -> Encoder:
+    """Its vectors differ from text to text, where those of a usual beginning hardly do."""
+    return encoder(precision, initializer_range=0.2)
+
+
+def feed_of(kind: str, source: Encoder, data: Windows, root: Path, reading: Reading) -> Any:
+    if kind == "stored":
+        cut = {"layers": reading.numbers(source.num_states), "positions": reading.positions}
+        return stored(root, source, data, **cut)
+    return {"live": LiveFeed, "memory": MemoryFeed}[kind](source, data, tokens_per_call=2048, reading=reading)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["live", "memory", "stored"])
+@pytest.mark.parametrize("reading", [Reading(), Reading(positions="cls")], ids=str)
+def test_pooled_vectors_are_the_model_s_own(
+    reading: Reading, kind: str, precision: Any, tmp_path: Path
+) -> None:
+    source, data = lively(precision), texts(TASKS["ce"], 60)
+    exact = lively("fp32")
+    batch = collate(data, np.arange(60), pad_id=0, device=source.device)
+    with torch.no_grad():
+        out = exact.model.eval()(input_ids=batch.ids, attention_mask=batch.mask.long())
+    feed = feed_of(kind, source, data, tmp_path, reading)
+    assert feed.has_pooled
+    for found in (*feed.epoch(0, batch_size=16, seed=0), *feed.walk()):
+        assert found.pooled.is_cuda
+        assert found.pooled.shape == (len(found.windows), 64)
+        bound = 0.08 if precision == "bf16" else 5e-3
+        assert distance(found.pooled, out.pooler_output[found.windows]) < bound
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("kind", ["live", "memory"])
+@pytest.mark.parametrize("stack", ["on", "off"])
+def test_captured_label_heads_train_like_plain_ones(name: str, kind: str, stack: str, tmp_path: Path) -> None:
+    """Pooled vectors are copied to where the graphs read them."""
+    task = TASKS[name]
+    feed = feed_of(kind, lively("fp32"), texts(task), tmp_path, Reading())
+    captured = fitted(feed, LABEL_HEADS, stack=stack, task=task, eps=1e-4)
+    plain = fitted(feed, LABEL_HEADS, stack="off", graphs=False, task=task, eps=1e-4)
+    assert captured.graphs is not None
+    assert captured.graphs._captured, "nothing was captured"
+    for head in LABEL_HEADS:
+        assert distance(way(captured, head), way(plain, head)) < 0.02, head
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_captured_heads_on_cls_alone_are_those_on_all_tokens(name: str, tmp_path: Path) -> None:
+    task, source = TASKS[name], lively("fp32")
+    data = texts(task)
+    heads = tuple(text for text in LABEL_HEADS if head_class(parse_head(text).name).cls_only)
+    assert len(heads) == 6
+    runs = {
+        positions: fitted(
+            feed_of("memory", source, data, tmp_path, Reading(positions=positions)),  # type: ignore[arg-type]
+            heads, stack="on", task=task, eps=1e-4,
+        )
+        for positions in ("all", "cls")
+    }  # fmt: skip
+    graphs = runs["cls"].graphs
+    assert graphs is not None
+    assert {shape[2] for _, shape in graphs._captured} == {1}, "one token a window"
+    for head in heads:
+        assert distance(way(runs["cls"], head), way(runs["all"], head)) < 0.02, head
+    made = {head: runs["cls"].fitted[head].head for head in heads}
+    narrow, wide = (text_logits(run.feed, made) for run in (runs["cls"], runs["all"]))
+    for head in heads:
+        ours, theirs = (torch.from_numpy(found[head].values) for found in (narrow, wide))
+        assert distance(ours, theirs) < 1e-3, head
+
+
+def test_label_heads_in_bf16_learn_as_well_as_in_fp32() -> None:
+    losses: dict[str, dict[str, float]] = {}
+    task = TASKS["ce"]
+    for precision in ("fp32", "bf16"):
+        feed = MemoryFeed(lively(precision), texts(task), tokens_per_call=2048)
+        run = fitted(feed, LABEL_HEADS, stack="on", task=task)
+        losses[precision] = {name: f.loss_sum for name, f in run.fitted.items()}
+    for name in LABEL_HEADS:
+        assert losses["bf16"][name] == pytest.approx(losses["fp32"][name], rel=0.05), losses

@@ -168,6 +168,20 @@ def test_heads_fitted_from_every_source_and_on_cls_alone_are_the_same(
             assert np.allclose(ours[name].values, theirs[name].values, atol=tolerance), (kind, name)
 
 
+@pytest.mark.parametrize("kind", ["live", "memory", "stored"])
+def test_states_kept_in_half_precision_are_read_under_bf16(kind: str, bert: Path, tmp_path: Path) -> None:
+    """Half precision is float16 where an encoder on a CPU computes in bf16: autocast does not mix the two."""
+    encoder = Encoder.load(str(bert), device="cpu", precision="bf16")
+    split = split_of(label_texts(25), bert)
+    feed: Feed = {"live": LiveFeed, "memory": MemoryFeed}.get(kind, LiveFeed)(encoder, split.windows)
+    if kind == "stored":
+        feed = StoredFeed(encoder, toy_store(tmp_path / "store", encoder, split.windows, dtype="fp16"))
+    exact = fitted(LiveFeed(Encoder.load(str(bert)), split.windows), split, tmp_path / "exact", *HEADS, *WIDE)
+    rough = fitted(feed, split, tmp_path / kind, *HEADS, *WIDE)
+    for name, one in rough.items():
+        assert one.history[-1]["loss"] == pytest.approx(exact[name].history[-1]["loss"], rel=0.05), name
+
+
 def test_stacked_heads_are_those_fitted_alone(bert: Path, tmp_path: Path) -> None:
     encoder, split = Encoder.load(str(bert)), split_of(score_texts(25), bert)
     feed = LiveFeed(encoder, split.windows)

@@ -32,6 +32,8 @@ def channels(
     cls = states[:, :, 0]
     if pooled is None:
         return cls
+    if cls.dtype == torch.float16:  # stored so; under autocast to bf16 torch joins no float16 to anything
+        cls = cls.float()
     own = pooled[None].to(cls.dtype)
     return torch.cat([own, cls] if order == "first" else [cls, own])
 
