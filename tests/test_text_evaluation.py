@@ -17,6 +17,7 @@ from bertvision.data.answerable import answerable
 from bertvision.data.load import load_data
 from bertvision.data.texts import TextData, TextExample
 from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError
 from bertvision.feed import LiveFeed, MemoryFeed
 from bertvision.heads import Geometry, load_head, parse_head
 from bertvision.tasks.text.answers import answer
@@ -191,3 +192,39 @@ def test_scores_come_back_in_their_own_scale(lively: Path, tmp_path: Path) -> No
         found[name] = answer(again.windows, logits, one, again.text_task).values
     assert np.ptp(found["plain"]) > 0.2
     assert np.allclose(found["shifted"], 1000 + 20 * found["plain"], atol=0.05)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_single_texts_are_no_pairs(apart: bool, lively: Path, tmp_path: Path) -> None:
+    """Neither as dev of a training set nor for a head: two texts would be read as one pair."""
+    singles, pairs = score_texts(12, pairs=False), score_texts(12)
+    for name, data in (("singles", singles), ("pairs", pairs)):
+        rows = ["\t".join([t for t in (e.first, e.second) if t] + [str(e.label)]) for e in data.examples]
+        head = "sentence1\tsentence2\tscore" if data.pairs else "sentence\tscore"
+        (tmp_path / f"{name}.tsv").write_text("\n".join([head, *rows]) + "\n", encoding="utf-8")
+    words = [
+        "finetune",
+        "--encoder",
+        lively,
+        "--text.task",
+        "score",
+        "--max-seq-length",
+        "64",
+        "--out",
+        tmp_path / "out",
+    ]
+    words += ["--apart", "--head", "minbert:vectors=2"] if apart else []
+    for train, dev in (("pairs", "singles"), ("singles", "pairs")):
+        data = ("--train", tmp_path / f"{train}.tsv", "--dev", tmp_path / f"{dev}.tsv")
+        done = bertvision(*words, *data)
+        assert done.code == 2
+        assert f"{dev}.tsv has " in done.err
+        assert "name data of one kind" in done.err
+        assert not (tmp_path / "out").exists()
+    done = bertvision(*words, "--train", tmp_path / "pairs.tsv")
+    assert done.code == 0, done.err
+    trained = [read_trained(tmp_path / "out" / "snapshot-1")]
+    assert len(logits_of_trained(trained, pairs)[0][1].values) == 12
+    if apart:
+        with pytest.raises(ConfigError, match="has single texts, and the head reads pairs"):
+            logits_of_trained(trained, singles)

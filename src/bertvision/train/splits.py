@@ -169,6 +169,8 @@ def window_split(
             loss: TextLoss | None = None if text.loss == "auto" else text.loss
             merge: Merge | None = None if text.merge == "auto" else text.merge
             task = task_of(data, loss=loss, merge=merge, group=2 if config.apart and data.pairs else 1)
+        elif task.group == 2 and not data.pairs:
+            raise ConfigError(f"{data.name} has single texts, and the head reads pairs: name pairs of texts")
     encoder.check_length(config.max_seq_length)
     tokenizer, identity = encoder.tokenizer, tokenizer_fingerprint(encoder.tokenizer)
     windows = windows_for(
@@ -223,6 +225,11 @@ def load_split(
         raise ConfigError(
             f"{source} is not of the task of {like.name if like else ''}, {known.kind}: name other data"
         )
+    asked = text.reframe != Reframe()  # a prompt makes pairs of everything
+    if isinstance(data, TextData) and like is not None and not asked and data.pairs != like.texts.pairs:
+        kinds = ("pairs of texts", "single texts")
+        ours, theirs = kinds if data.pairs else kinds[::-1]
+        raise ConfigError(f"{source} has {ours} and {like.name} has {theirs}: name data of one kind")
     return window_split(data, encoder, config, task=known, text=text)
 
 
