@@ -298,6 +298,15 @@ def test_settings_of_a_task_are_not_settings_of_the_run() -> None:
         config_of(temperature=0.0)
 
 
+def test_examples_that_cannot_be_drawn_leave_nothing_behind(tmp_path: Path, lively: Path) -> None:
+    """A folder with the wrong key would refuse the right command."""
+    split = split_of(score_texts(9), lively)
+    for wrong in ({"bins": 0, "sampling": "weighted"}, {"batch_size": -1}, {"subset": -1}):
+        with pytest.raises(ConfigError, match=r"--bins|--batch-size|--subset"):
+            tuned(tmp_path / "out", lively, [Job(split, name="near", **wrong)])
+        assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_weight_is_a_number_above_zero(weight: float, lively: Path) -> None:
     with pytest.raises(ConfigError, match="weight of task mood must be above 0"):
@@ -406,6 +415,8 @@ def test_a_recipe_of_one_task_is_told_too(command: Command, tmp_path: Path, home
         ({"head": "nosuch"}, "there is no head 'nosuch'"),
         ({"loss": "mse"}, "--loss mse is for scores"),
         ({"weight": 0}, "weight of task mood must be above 0"),
+        ({"batch_size": -1}, "--batch-size must be at least 1, not -1"),
+        ({"subset": -5}, "--subset must not be negative"),
         ({"dev": "{data}/toy.json"}, "toy.json"),
         ({"nosuch": 1}, "nosuch"),
         ({"sampling": "often"}, "sampling"),
@@ -438,6 +449,24 @@ def test_a_recipe_needs_tasks_and_its_data(
     assert done.code == 2
     assert "say with --data which folder {data} is" in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_recipe_may_leave_the_folder_to_the_command(
+    command: Command, tmp_path: Path, home: Path, tiny_bert: Path
+) -> None:
+    recipe = yaml.safe_load((home / "recipe.yaml").read_text())
+    del recipe["out"]
+    recipe["tasks"], recipe["finetune"]["epochs"] = recipe["tasks"][:2], 0.5
+    (tmp_path / "short.yaml").write_text(yaml.safe_dump(recipe))
+    done = bertvision(*command(tmp_path / "out", recipe=tmp_path / "short.yaml"))
+    assert done.code == 0, done.err
+    assert (tmp_path / "out" / "snapshot-0.5").is_dir()
+    done = bertvision(
+        "multitask", "--config", tmp_path / "short.yaml", "--data", home, "--encoder", tiny_bert
+    )
+    assert done.code == 2
+    assert "--out" in done.err
+    assert done.err.count("\n") == 1
 
 
 # ---- killed, and in two processes

@@ -217,6 +217,7 @@ def test_what_triplets_cannot_do_is_one_sentence(mined: TripletData, lively: Pat
     split = split_of(mined.take(np.arange(6)), lively)
     with pytest.raises(ConfigError, match="looks at labels, which triplets have none of: use natural"):
         tuned(tmp_path / "out", split, lively, sampling="balanced")
+    assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="--form cubic is unknown: choose softmin or paper"):
         TripletTask(form="cubic")  # type: ignore[arg-type]
     wide = replace(split, task=TripletTask(group=3))

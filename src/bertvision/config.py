@@ -63,8 +63,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return value
 
 
-def from_mapping(cls: type[T], values: Mapping[str, Any], *, source: str, prefix: str = "") -> T:
-    """Build the dataclass `cls` from plain values; what is not named keeps its default."""
+def from_mapping(
+    cls: type[T],
+    values: Mapping[str, Any],
+    *,
+    source: str,
+    prefix: str = "",
+    missing: Any = dataclasses.MISSING,
+) -> T:
+    """Build the dataclass `cls` from plain values; what is not named keeps its default, or is `missing` without one."""
     hints = get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
     chosen: dict[str, Any] = {}
@@ -77,6 +84,10 @@ def from_mapping(cls: type[T], values: Mapping[str, Any], *, source: str, prefix
             hint = f"did you mean {prefix}{close[0]}?" if close else f"known: {', '.join(names)}"
             raise ConfigError(f"{source} sets {prefix}{key}, which does not exist: {hint}")
         chosen[name] = _convert(value, hints[name], source=source, where=f"{prefix}{name}")
+    if missing is not dataclasses.MISSING:
+        for field in dataclasses.fields(cls):  # pyright: ignore[reportArgumentType]
+            if field.default is field.default_factory is dataclasses.MISSING:
+                chosen.setdefault(field.name, missing)
     return cls(**chosen)
 
 

@@ -38,7 +38,10 @@ def parse(module: ModuleType, words: list[str], *, prog: str) -> Any:
     options: dict[str, Any] = {}
     if recipe is not None:
         path = recipe_path(recipe)
-        options["default"] = from_mapping(module.ARGS, read_yaml(path), source=str(path))
+        # What a recipe leaves out and nothing else says is asked for as without a recipe.
+        options["default"] = from_mapping(
+            module.ARGS, read_yaml(path), source=str(path), missing=tyro.MISSING
+        )
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):

@@ -62,6 +62,8 @@ def check_tuning(
     with torch.device("meta"):  # shapes alone: some heads do not fit every encoder
         for job in jobs:
             job.build(_geometry(encoder, job), seed=config.seed)
+    for job in jobs:
+        job.plan(config.batch_size, config.batch_tokens)  # refuses examples that cannot be drawn so
     _check_apart(jobs)
 
 
