@@ -301,7 +301,8 @@ def test_settings_of_a_task_are_not_settings_of_the_run() -> None:
 def test_examples_that_cannot_be_drawn_leave_nothing_behind(tmp_path: Path, lively: Path) -> None:
     """A folder with the wrong key would refuse the right command."""
     split = split_of(score_texts(9), lively)
-    for wrong in ({"bins": 0, "sampling": "weighted"}, {"batch_size": -1}, {"subset": -1}):
+    mistakes: list[dict[str, Any]] = [{"bins": 0, "sampling": "weighted"}, {"batch_size": -1}, {"subset": -1}]
+    for wrong in mistakes:
         with pytest.raises(ConfigError, match=r"--bins|--batch-size|--subset"):
             tuned(tmp_path / "out", lively, [Job(split, name="near", **wrong)])
         assert not (tmp_path / "out").exists()

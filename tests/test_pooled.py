@@ -11,6 +11,7 @@ import torch
 from cli_runner import bertvision
 from plain_tuning import label_texts, score_texts, split_of
 from store_cases import toy_store
+from together import begin, finish_all, logs
 from toy import save_encoder
 
 from bertvision.data.windows import WindowConfig
@@ -262,3 +263,28 @@ def test_a_store_of_texts_is_named_by_its_data(bert: Path, tmp_path: Path) -> No
         assert "name the data" in done.err
         assert done.err.count("\n") == 1
         assert not (tmp_path / "b").exists()
+
+
+def test_two_processes_fit_the_label_heads_of_one(bert: Path, tmp_path: Path) -> None:
+    """The last batch has one text, so that one of two ranks has none."""
+    table = tmp_path / "texts.tsv"
+    rows = [f"{e.first}\t{e.second}\t{e.label}" for e in score_texts(25).examples]
+    table.write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n", encoding="utf-8")
+    for heads in (HEADS, (*HEADS, *WIDE)):  # on [CLS] alone, and on all tokens
+        words = ["fit", bert, "--train", table, "--dev", table, "--text.task", "score", "--max-seq-length", "64",
+                 "--heads", *heads, "--batch-size", "8", "--epochs", "2", "--eps", "1e-2", "--feed.source", "live",
+                 "--device", "cpu", "--keep", "best", "--out"]  # fmt: skip
+        words = [str(word) for word in words]
+        one, two = tmp_path / f"one{len(heads)}", tmp_path / f"two{len(heads)}"
+        assert finish_all(begin([*words, str(two)], tmp_path)) == [0, 0], [
+            log.read_text() for log in logs(tmp_path)
+        ]
+        done = bertvision(*words, one)
+        assert done.code == 0, done.err
+        folders = sorted(one.glob("*.seed0"))
+        assert len(folders) == len(heads)
+        for folder in folders:
+            (ours, about), (theirs, _) = load_head(two / folder.name), load_head(folder)
+            assert ("states" in about) == (heads == HEADS)
+            for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+                torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)
