@@ -39,12 +39,13 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from bertvision.data.examples import SpanData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import LiveFeed
+from bertvision.feed import FeedConfig, LiveFeed
 from bertvision.heads import Geometry, parse_head
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.loss import span_loss
 from bertvision.train.evaluate import span_logits
 from bertvision.train.finetune import FinetuneConfig, finetune
+from bertvision.train.job import Job
 from bertvision.train.log import read_metrics
 from bertvision.train.scoring import score_system
 from bertvision.train.splits import Split, load_split
@@ -121,7 +122,7 @@ def bertvision(
     config = FinetuneConfig(batch_size=batch, lr=lr, seed=seed)
     began = time.perf_counter()
     stage = Stage(folder, {})
-    finetune(encoder, train, config, stage, feed=None)  # pyright: ignore[reportArgumentType]
+    finetune(encoder, [Job(train)], config, stage, feed=FeedConfig())
     found, total = stage.results, time.perf_counter() - began
     losses = [record["loss"] for record in read_metrics(stage.metrics)]
     shutil.rmtree(folder)
@@ -299,7 +300,7 @@ def tuned_here(
     class Kept(plain):
         def __init__(self, *values: Any) -> None:
             super().__init__(*values)
-            kept.append(self.head)
+            kept.append(self.heads[0])
             update = self.steps.update
 
             def counted() -> None:

@@ -209,7 +209,7 @@ def test_a_cross_layer_head_trains_with_the_top(
     assert isinstance(head, DigestHead)
     assert (head.config.cut, head.config.size) == (2, 8)
     for name in ("snapshot-1", "snapshot-12"):
-        ((_, again),) = logits_of_trained([read_trained(tmp_path / name)], train.data)
+        ((_, again),) = logits_of_trained([read_trained(tmp_path / name)], train.spans)
         kept = SpanLogits.load(tmp_path / name / "head" / "dev" / "logits.safetensors", train.fingerprint)
         assert np.allclose(again.start, kept.start, rtol=0, atol=2e-5)
 

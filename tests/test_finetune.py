@@ -88,7 +88,7 @@ def test_a_policy_moves_what_it_names_and_nothing_else(
 
         config = json.loads((snapshot / "head" / "config.json").read_text())
         assert config["encoder"]["fingerprint"] == Encoder.load(str(snapshot / "encoder")).fingerprint
-        ((_, again),) = logits_of_trained([read_trained(snapshot)], train.data)
+        ((_, again),) = logits_of_trained([read_trained(snapshot)], train.spans)
         kept = SpanLogits.load(snapshot / "head" / "dev" / "logits.safetensors", train.fingerprint)
         assert np.allclose(again.start, kept.start, rtol=0, atol=2e-5)
         assert np.allclose(again.end, kept.end, rtol=0, atol=2e-5)
@@ -120,7 +120,7 @@ def test_training_of_a_tuned_encoder_goes_on(tmp_path: Path, train: Split, three
     """A delta of a delta: both are found, and the second begins where the first ended."""
     tuned(tmp_path / "a", train, three_layers, policy="houlsby-4")
     tuned(tmp_path / "b", train, tmp_path / "a" / "snapshot-1" / "encoder", policy="bitfit", dev=train)
-    ((_, again),) = logits_of_trained([read_trained(tmp_path / "b" / "snapshot-1")], train.data)
+    ((_, again),) = logits_of_trained([read_trained(tmp_path / "b" / "snapshot-1")], train.spans)
     kept = SpanLogits.load(
         tmp_path / "b" / "snapshot-1" / "head" / "dev" / "logits.safetensors", train.fingerprint
     )

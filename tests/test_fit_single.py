@@ -163,8 +163,8 @@ def test_biaffine_from_fit_to_answers(feed: MemoryFeed, train: Split, tmp_path: 
         for name, logits in span_logits(feed, found).items():
             logits.check(train.windows)
             assert (logits.pairs is not None) == name.startswith("biaffine")
-            answers = decode(train.windows, logits, train.data, answer).predictions()
-            exact.setdefault(name, []).append(float(score(train.data, answers)["exact"]))
+            answers = decode(train.windows, logits, train.spans, answer).predictions()
+            exact.setdefault(name, []).append(float(score(train.spans, answers)["exact"]))
     for name, (before, after) in exact.items():
         if name.startswith("biaffine"):
             assert before < 10

@@ -414,7 +414,7 @@ def test_a_recipe_of_one_task_is_told_too(command: Command, tmp_path: Path, home
         ({"train": ["{data}/none.tsv"]}, "none.tsv"),
         ({"head": "last_state"}, "is a head for span tasks, not for label"),
         ({"head": "nosuch"}, "there is no head 'nosuch'"),
-        ({"loss": "mse"}, "--loss mse is for scores"),
+        ({"loss": "mse"}, "--text.loss mse is for scores"),
         ({"weight": 0}, "weight of task mood must be above 0"),
         ({"batch_size": -1}, "--batch-size must be at least 1, not -1"),
         ({"subset": -5}, "--subset must not be negative"),

@@ -126,7 +126,9 @@ def test_anyone_can_open_a_shard(
                 assert torch.equal(whole["scales"][begin:end], torch.from_numpy(scales))
         parts = torch.cat([states[w] for w in windows.tolist()]).double()
         moments = torch.stack([parts.sum((0, 2)), parts.square().sum((0, 2))])
-        assert torch.allclose(whole["moments"], moments, rtol=1e-5, atol=1e-5)
+        # Sums may cancel: what they are exact to follows from what was added, not from what is left of it.
+        added = torch.stack([parts.abs().sum((0, 2)), parts.square().sum((0, 2))])
+        assert ((whole["moments"] - moments).abs() <= 1e-5 * added + 1e-5).all()
 
 
 def test_the_smallest_numbers_survive_int8() -> None:

@@ -398,7 +398,7 @@ def test_predict_answers_as_the_saved_logits_do(zoo: Path, train: Split) -> None
     predictor = load(folder)
     assert predictor.trained.readings == [Reading((0, 2), "context")]
     answers = predictor.answer(train.data)
-    expected = decode(train.windows, logits_in(folder, train), train.data, predictor.decoding)
+    expected = decode(train.windows, logits_in(folder, train), train.spans, predictor.decoding)
     assert answers.predictions() == expected.predictions()
     np.testing.assert_allclose(answers.score_diff, expected.score_diff, atol=1e-3)
 
@@ -414,7 +414,7 @@ def test_heads_with_different_readings_are_joined(
         assert done.code == 0, done.err
         joined = combine([logits_in(part, train) for part in parts], train.windows, how=how)
         assert np.isfinite(joined.start).all()
-        expected = decode(train.windows, joined, train.data, DecodeConfig())
+        expected = decode(train.windows, joined, train.spans, DecodeConfig())
         trained = read_trained(out)
         assert trained.readings == [Reading(), Reading((0, 2), "context")]
         found = load(out).answer(train.data)

@@ -429,8 +429,8 @@ def test_the_best_epoch_is_the_best_when_scored_again(
     for epochs in range(1, 9):
         (one,) = fitted(feed, tmp_path / str(epochs), "adapter:size=8", epochs=epochs, **options).values()
         logits = span_logits(feed, {"x": one.head})["x"]
-        answers = decode(train.windows, logits, train.data, decoding)
-        scores.append(score(train.data, answers.predictions())["f1"])
+        answers = decode(train.windows, logits, train.spans, decoding)
+        scores.append(score(train.spans, answers.predictions())["f1"])
         ends.append(state(one))
     assert len(set(scores)) > 1, "scores must be able to disagree"
     assert [record["score"] for record in info["history"]] == scores

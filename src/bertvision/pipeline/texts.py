@@ -7,7 +7,7 @@ from typing import Any
 
 from bertvision.artifacts import write_text
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Head, head_class
+from bertvision.heads.base import Head
 from bertvision.pipeline.config import RunConfig
 from bertvision.pipeline.stages import SplitLogits, Stages, by_label, pairs_to_join
 from bertvision.report.card import card
@@ -17,7 +17,7 @@ from bertvision.report.text_results import TextEntry, TextScores, collect_texts,
 from bertvision.tasks.kinds import Task
 from bertvision.tasks.text import TextAnswers, answer, combine_answers
 from bertvision.train.stage import Stage
-from bertvision.train.zoo import zoo_members
+from bertvision.train.zoo import suited, zoo_members
 
 __all__ = ["TextRun"]
 
@@ -39,10 +39,7 @@ class TextRun(Stages[TextEntry]):
             )
         if config.combine == "product":
             raise ConfigError("--combine product is for spans: labels and scores are joined by their mean")
-        members = zoo_members(config.fit, task)
-        wide = [spec.label for _, spec, _ in members if not head_class(spec.name).cls_only]
-        if wide and config.feed.positions == "cls":
-            raise ConfigError(f"--feed.positions cls keeps one token, and {wide[0]} reads all: leave it out")
+        suited(config.feed, zoo_members(config.fit, task), task)
         return dataclasses.replace(config, combine="mean")
 
     def evaluate(

@@ -1,7 +1,7 @@
 """What is kept beside a head of labels or scores: metrics.json and its answers.
 
 metrics.json      metric, temperature (fitted on dev), and for every split all metrics of the task
-SPLIT/            logits.safetensors  predictions.json  probabilities.json (labels alone)
+SPLIT/            predictions.json  probabilities.json (labels alone), beside the logits they come from
 """
 
 from collections.abc import Mapping

@@ -67,12 +67,9 @@ def asks(system: Trained) -> bool:
     return not isinstance(system.task, TextTask) or system.task.asks
 
 
-def texts_read(system: Trained) -> int | None:
-    """How many texts an example of its task has; None where its folder does not say."""
-    if asks(system) or system.task.group == 2 or "{second}" in system.reframe.context:
-        return 2
-    pairs = getattr(system.task, "pairs", None)
-    return None if pairs is None else 2 if pairs else 1
+def texts_read(system: Trained) -> int:
+    """How many texts an example of its task has."""
+    return 2 if asks(system) or (isinstance(system.task, TextTask) and system.task.pairs) else 1
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:

@@ -50,7 +50,7 @@ class TripletTask:
     group: int = 7
     """Windows of a triplet: anchor, positive, negatives."""
     kind: Literal["triplet"] = "triplet"
-    metric: str = "agreement"
+    metric: str = "violation_rate"
 
     def __post_init__(self) -> None:
         if self.form not in ("paper", "softmin"):

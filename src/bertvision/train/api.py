@@ -7,7 +7,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.feed import FeedConfig
 from bertvision.train.fit import FitConfig
-from bertvision.train.splits import load_split
+from bertvision.train.splits import TextConfig, load_split
 from bertvision.train.zoo import encoder_reference, fit_zoo
 
 __all__ = ["fit"]
@@ -18,7 +18,7 @@ def fit(
     *,
     out: str | Path,
     encoder: str | Encoder = "embedded",
-    heads: Sequence[str] = ("adapter",),
+    heads: Sequence[str] = ("default",),
     dev: str | None = None,
     epochs: int = 1,
     lr: float = 1e-3,
@@ -26,11 +26,13 @@ def fit(
     max_seq_length: int = 384,
     seed: int = 0,
     feed: FeedConfig | None = None,
+    text: TextConfig | None = None,
     overwrite: bool = False,
 ) -> list[Path]:
     """Fit `heads` on the states of a frozen encoder and return their folders, ready for `bv.load`.
 
-    `feed` says where the states come from and which of them heads read (layers, positions).
+    `feed` says where the states come from and which of them heads read (layers, positions), `text` how texts with
+    labels or scores are read.
 
     Example:
         >>> bv.fit("train.json", out="heads", encoder="my-encoder", heads=["adapter:size=64", "learned_pooling"])
@@ -45,14 +47,15 @@ def fit(
         heads=tuple(heads), seeds=(seed,), epochs=epochs, lr=lr, batch_size=batch_size, seed=seed,
         keep="best" if dev else "last",
     )  # fmt: skip
+    split = load_split(train, source, windows, text=text or TextConfig())
     stage = fit_zoo(
         source,
-        load_split(train, source, windows),
+        split,
         folder=Path(out),
         config=config,
         encoder_about=about,
         feed=feed or FeedConfig(),
-        dev=load_split(dev, source, windows) if dev else None,
+        dev=load_split(dev, source, windows, like=split) if dev else None,
         overwrite=overwrite,
     )
     return [stage.folder / name for name in stage.results["heads"]]

@@ -164,13 +164,20 @@ def window_split(
     Texts are asked about as `text` says. Without `task` the data says what is to be learned from it.
     """
     if isinstance(data, TextData):
-        data = reframed(data, text)
+        if config.apart and text.reframe != Reframe():
+            raise ConfigError(
+                "--apart reads two texts by themselves: leave it out, or --text.prompt and --text.context"
+            )
         if task is None:
             loss: TextLoss | None = None if text.loss == "auto" else text.loss
             merge: Merge | None = None if text.merge == "auto" else text.merge
             task = task_of(data, loss=loss, merge=merge, group=2 if config.apart and data.pairs else 1)
-        elif task.group == 2 and not data.pairs:
-            raise ConfigError(f"{data.name} has single texts, and the head reads pairs: name pairs of texts")
+        elif isinstance(task, TextTask) and task.pairs != data.pairs:
+            ours, theirs = ("pairs of texts", "single texts")[:: 1 if data.pairs else -1]
+            raise ConfigError(
+                f"{data.name} has {ours}, and the task is about {theirs}: name data of its kind"
+            )
+        data = reframed(data, text)
     encoder.check_length(config.max_seq_length)
     tokenizer, identity = encoder.tokenizer, tokenizer_fingerprint(encoder.tokenizer)
     windows = windows_for(
@@ -225,11 +232,6 @@ def load_split(
         raise ConfigError(
             f"{source} is not of the task of {like.name if like else ''}, {known.kind}: name other data"
         )
-    asked = text.reframe != Reframe()  # a prompt makes pairs of everything
-    if isinstance(data, TextData) and like is not None and not asked and data.pairs != like.texts.pairs:
-        kinds = ("pairs of texts", "single texts")
-        ours, theirs = kinds if data.pairs else kinds[::-1]
-        raise ConfigError(f"{source} has {ours} and {like.name} has {theirs}: name data of one kind")
     return window_split(data, encoder, config, task=known, text=text)
 
 

@@ -18,7 +18,7 @@ from bertvision.artifacts import output_folder, read_json, remove, sweep, write_
 from bertvision.errors import ConfigError, OutputError
 from bertvision.train.parallel import ALONE, Parallel
 
-__all__ = ["Stage"]
+__all__ = ["Stage", "differences"]
 
 
 class Stage:
@@ -47,7 +47,7 @@ class Stage:
         found = read_json(self._mark) if self._mark.exists() else None
         if found is not None and found["key"] != key:
             if not overwrite:
-                names = ", ".join(_differences(found["key"], key))
+                names = ", ".join(differences(found["key"], key))
                 raise OutputError(
                     f"{folder} holds work with other settings ({names}): choose another --out, "
                     "or use --overwrite to replace it"
@@ -69,7 +69,7 @@ class Stage:
     def _check_ranks(self) -> None:
         """Refuse processes that were started on different data, encoders or settings."""
         own = json.loads(json.dumps(self.key))
-        names = ", ".join(_differences(self.parallel.share(own), own))
+        names = ", ".join(differences(self.parallel.share(own), own))
         if names:
             raise ConfigError(
                 f"process {self.parallel.rank} has other settings than process 0 ({names}): start all of them with the "
@@ -117,13 +117,13 @@ class Stage:
         remove(self.checkpoint)
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """Dotted names of settings that differ."""
     names: list[str] = []
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            names += _differences(a, b, f"{prefix}{key}.")
+            names += differences(a, b, f"{prefix}{key}.")
         elif a != b:
             names.append(f"{prefix}{key}")
     return names

@@ -24,7 +24,7 @@ from bertvision.artifacts import disk_trouble, remove
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.store.claims import Claims
 from bertvision.store.folder import LocalFolder
-from bertvision.train.stage import _differences as differences
+from bertvision.train.stage import differences
 from bertvision.train.sweep_space import Candidate, Choices, Dimension, Space, Value
 
 if TYPE_CHECKING:

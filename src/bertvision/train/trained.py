@@ -244,8 +244,8 @@ def logits_of_trained(
     """Logits of every system on `data`, in their order; heads that read the same states share one walk."""
     done: dict[int, tuple[Split, Any]] = {}
     opening: dict[str, Any] = {"label": "states", "passes": 1, "keep": False}
-    for reads in dict.fromkeys(s.reads for s in systems):
-        group = {i: s for i, s in enumerate(systems) if s.reads == reads}
+    for reads in dict.fromkeys((s.reads, s.task) for s in systems):
+        group = {i: s for i, s in enumerate(systems) if (s.reads, s.task) == reads}
         first = next(iter(group.values()))
         source = load_encoder(first, encoder, device=device, precision=precision)
         split = window_split(data, source, first.windows, task=first.task, text=first.text)

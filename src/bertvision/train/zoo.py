@@ -39,7 +39,7 @@ from bertvision.train.splits import Split, task_about
 from bertvision.train.stage import Stage
 from bertvision.train.states import check_source, training_states
 
-__all__ = ["encoder_reference", "fit_zoo", "keep_encoder", "zoo_members"]
+__all__ = ["encoder_reference", "fit_zoo", "keep_encoder", "suited", "zoo_members"]
 
 
 def zoo_members(config: FitConfig, task: Task = SPAN, *, tokens: int = 0) -> list[tuple[str, HeadSpec, int]]:
@@ -76,7 +76,7 @@ def _kind(task: Task) -> Literal["span", "label", "score"]:
     return task.kind
 
 
-def _suited(feed: FeedConfig, members: Sequence[tuple[str, HeadSpec, int]], task: Task) -> FeedConfig:
+def suited(feed: FeedConfig, members: Sequence[tuple[str, HeadSpec, int]], task: Task) -> FeedConfig:
     """What the heads read: of labels, [CLS] alone where no head asks for more, which is a hundredth of the states."""
     if isinstance(task, SpanTask):
         feed.reading.check_spans()
@@ -179,7 +179,7 @@ def fit_zoo(
         raise ConfigError(
             "heads on pairs encoded apart train with their encoder: use finetune, or leave out --apart"
         )
-    feed = _suited(train.feed(feed), members, task)
+    feed = suited(train.feed(feed), members, task)
     reading = feed.reading.resolved(encoder.num_states)
     cut = {} if reading == EVERYTHING else to_mapping(reading)
     settings = to_mapping(config)

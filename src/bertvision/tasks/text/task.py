@@ -39,6 +39,8 @@ class TextTask:
     scale: float = 1.0
     group: int = 1
     """Windows that are one example side by side: 2 for a pair encoded apart."""
+    pairs: bool = False
+    """Its examples are pairs of texts, before any prompt is put in front."""
     asks: bool = False
     """Its examples are questions over paragraphs (answer / no answer) and are cut into windows as those are."""
 
@@ -46,20 +48,20 @@ class TextTask:
         if self.kind == "score":
             if self.loss != "mse" or self.merge == "any_null":
                 raise ConfigError(
-                    "a score is trained with --loss mse and merged by --merge mean, min or max, "
+                    "a score is trained with --text.loss mse and merged by --text.merge mean, min or max, "
                     f"not {self.loss} and {self.merge}"
                 )
             return
         if self.loss == "mse":
-            raise ConfigError("--loss mse is for scores: use ce or bce for classes")
+            raise ConfigError("--text.loss mse is for scores: use ce or bce for classes")
         if len(self.classes) < 2:
             raise ConfigError(
                 f"a label task needs at least two classes, not {len(self.classes)}: check the labels"
             )
         if len(self.classes) != 2 and (self.loss == "bce" or self.merge != "mean"):
             raise ConfigError(
-                f"--loss bce and --merge {self.merge} are for two classes, and there are {len(self.classes)}: "
-                "use --loss ce and --merge mean"
+                f"--text.loss bce and --text.merge {self.merge} are for two classes, and there are "
+                f"{len(self.classes)}: use --text.loss ce and --text.merge mean"
             )
 
     @property
@@ -77,7 +79,8 @@ def task_of(
         spread = float(values.std())
         shift, scale = float(values.mean()), spread if spread > 0 else 1.0
         metric = data.metric if data.metric in ("pearson", "spearman") else "pearson"
-        return TextTask("score", (), loss or "mse", metric, 1, merge or "mean", shift, scale, group)
+        scaled = (shift, scale, group, data.pairs)
+        return TextTask("score", (), loss or "mse", metric, 1, merge or "mean", *scaled)
     metric = data.metric if data.metric in ("accuracy", "f1", "mcc") else "accuracy"
     usual: Merge = "mean" if data.spans is None else "min"
     return TextTask(
@@ -88,5 +91,6 @@ def task_of(
         data.positive,
         merge or usual,
         group=group,
+        pairs=data.pairs,
         asks=data.spans is not None,
     )
