@@ -6,7 +6,7 @@ texts are read). Dev and test are read like train: with its classes, the scale o
 
 import hashlib
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,9 @@ class TextConfig(Columns, Reframe):
     merge: Literal["auto", "mean", "min", "max", "any_null"] = "auto"
     """How the windows of a long text become one answer: the mean of their probabilities, the least or the greatest one
     of the positive class, or any_null, the papers' vote. auto: mean, and min for answer / no answer."""
+
+    balance: bool = False
+    """Count all classes alike in the loss, however many windows each has."""
 
     @property
     def columns(self) -> Columns:
@@ -163,6 +166,7 @@ def window_split(
 
     Texts are asked about as `text` says. Without `task` the data says what is to be learned from it.
     """
+    learned = task is None
     if isinstance(data, TextData):
         if config.apart and text.reframe != Reframe():
             raise ConfigError(
@@ -188,7 +192,18 @@ def window_split(
         cache_dir=default_cache_dir() if keep else None,
     )
     fingerprint = windows_fingerprint(data, tokenizer, config, tokenizer_fingerprint=identity)
+    if learned and text.balance:
+        task = _balanced(task, windows, data.name)
     return Split(data, windows, fingerprint, config, task=task or SPAN, text=text)
+
+
+def _balanced(task: Task | None, windows: Windows, name: str) -> TextTask:
+    """The same with weights of classes: those of all windows of a class add up to the same."""
+    if not isinstance(task, TextTask) or task.kind != "label":
+        raise ConfigError(f"--text.balance is for classes, and {name} has none: leave it out")
+    counts = np.bincount(windows.labels[windows.labels[:, 0] >= 0, 0], minlength=len(task.classes))
+    weights = [counts.sum() / (len(counts) * count) if count else 0.0 for count in counts]
+    return replace(task, weights=tuple(float(weight) for weight in weights))
 
 
 def triplet_split(data: TripletData, encoder: Encoder, config: WindowConfig, task: TripletTask) -> Split:

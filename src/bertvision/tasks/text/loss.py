@@ -6,8 +6,9 @@
 
 A head gives one row of logits an example; where an example is several windows side by side (`task.group`) its loss
 stands at each of them, so that the mean over windows is the mean over examples. A label that is not known (-1, NaN)
-costs nothing and has no gradient. Everything is computed in float32, whatever the logits came in, and nothing depends
-on the values: the loss can be vmapped over stacked heads and captured in a CUDA graph.
+costs nothing and has no gradient; with `task.weights` a class counts for more or less. Everything is computed in
+float32, whatever the logits came in, and nothing depends on the values: the loss can be vmapped over stacked heads and
+captured in a CUDA graph.
 """
 
 import torch
@@ -35,5 +36,7 @@ def text_loss(logits: Float[Tensor, "E C"], labels: Tensor, task: TextTask) -> F
         loss = F.softplus(logit) - label.float() * logit
     else:
         loss = (values.squeeze(-1) - (label.float() - task.shift) / task.scale).square()
+    if task.weights:  # class by class: a tensor of them would have to be sent to the device in every step
+        loss = loss * sum((label == c) * weight for c, weight in enumerate(task.weights))
     loss = loss * known
     return loss.unsqueeze(-1).expand(-1, task.group).reshape(-1)

@@ -39,6 +39,8 @@ class TextTask:
     scale: float = 1.0
     group: int = 1
     """Windows that are one example side by side: 2 for a pair encoded apart."""
+    weights: tuple[float, ...] = ()
+    """What the loss of an example of each class counts for; none = all alike."""
     pairs: bool = False
     """Its examples are pairs of texts, before any prompt is put in front."""
     asks: bool = False
@@ -52,6 +54,10 @@ class TextTask:
                     f"not {self.loss} and {self.merge}"
                 )
             return
+        if self.weights and len(self.weights) != len(self.classes):
+            raise ConfigError(
+                f"{len(self.weights)} weights for {len(self.classes)} classes: give one for each, or none"
+            )
         if self.loss == "mse":
             raise ConfigError("--text.loss mse is for scores: use ce or bce for classes")
         if len(self.classes) < 2:
@@ -79,8 +85,9 @@ def task_of(
         spread = float(values.std())
         shift, scale = float(values.mean()), spread if spread > 0 else 1.0
         metric = data.metric if data.metric in ("pearson", "spearman") else "pearson"
-        scaled = (shift, scale, group, data.pairs)
-        return TextTask("score", (), loss or "mse", metric, 1, merge or "mean", *scaled)
+        return TextTask(
+            "score", (), loss or "mse", metric, 1, merge or "mean", shift, scale, group, pairs=data.pairs
+        )
     metric = data.metric if data.metric in ("accuracy", "f1", "mcc") else "accuracy"
     usual: Merge = "mean" if data.spans is None else "min"
     return TextTask(
