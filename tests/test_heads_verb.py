@@ -325,7 +325,6 @@ def test_a_mistake_is_one_sentence(words: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("heads", "told"),
     [
-        ("tenney_small", "is a head for label and score tasks, not for span"),
         ("papres", "did you mean papers"),
         ("adapter adapter.v1", "twice"),
     ],
@@ -335,6 +334,13 @@ def test_a_wrong_head_is_told_before_the_encoder_is_looked_for(heads: str, told:
                    "--heads", *heads.split())  # fmt: skip
     assert told in said
     assert tree(tmp_path) == {}
+
+
+def test_a_head_of_another_task_is_told_when_the_data_is_known(tiny_bert: Path, tmp_path: Path) -> None:
+    said = refused("fit", tiny_bert, "--train", "demo:train", "--max-train-examples", "2",
+                   "--max-seq-length", "96", "--max-query-length", "60", "--out", tmp_path / "out", "--heads", "tenney_small")  # fmt: skip
+    assert "is a head for label and score tasks, not for span" in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_fit_tells_its_heads_best_first_and_who_was_dropped(

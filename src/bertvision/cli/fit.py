@@ -84,13 +84,10 @@ def _fit(args: FitArgs, parallel: "Parallel") -> None:
     from bertvision.encoder.encoder import Encoder
     from bertvision.encoder.load import check_apart
     from bertvision.errors import ConfigError
-    from bertvision.heads.catalogue import expand
-    from bertvision.heads.spec import parse_head
     from bertvision.train.splits import load_split
-    from bertvision.train.zoo import encoder_reference, fit_zoo, zoo_members
+    from bertvision.train.zoo import check_heads, encoder_reference, fit_zoo, zoo_members
 
-    for text, _ in expand(args.fit.heads):  # a mistyped head should fail before the encoder is loaded
-        parse_head(text)
+    check_heads(args.fit)  # a mistyped head should fail before the encoder is loaded
     if args.fit.scores_epochs and not args.dev:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     if args.dev.startswith("store:"):

@@ -32,6 +32,7 @@ from bertvision.tasks.span.score import score
 from bertvision.tasks.text.answers import answer
 from bertvision.tasks.text.logits import TextLogits
 from bertvision.tasks.text.score import answers_metric
+from bertvision.tasks.text.task import TextTask
 from bertvision.train.evaluate import Logits, task_logits
 from bertvision.train.fit import Evaluate, FitConfig, FittedHead, OnEpoch, fit
 from bertvision.train.parallel import ALONE, Parallel
@@ -39,7 +40,7 @@ from bertvision.train.splits import Split, task_about
 from bertvision.train.stage import Stage
 from bertvision.train.states import check_source, training_states
 
-__all__ = ["encoder_reference", "fit_zoo", "keep_encoder", "suited", "zoo_members"]
+__all__ = ["check_heads", "encoder_reference", "fit_zoo", "keep_encoder", "suited", "zoo_members"]
 
 
 def zoo_members(config: FitConfig, task: Task = SPAN, *, tokens: int = 0) -> list[tuple[str, HeadSpec, int]]:
@@ -68,6 +69,18 @@ def zoo_members(config: FitConfig, task: Task = SPAN, *, tokens: int = 0) -> lis
                 written.add(name)
             members.setdefault(name, (spec, seed))
     return [(name, spec, seed) for name, (spec, seed) in members.items()]
+
+
+def check_heads(config: FitConfig) -> None:
+    """Refuse heads that are wrong whatever the task is, which only the data will tell."""
+    told: list[ConfigError] = []
+    for task in (SPAN, TextTask("label", ("no", "yes"))):
+        try:
+            zoo_members(config, task)
+        except ConfigError as error:
+            told.append(error)
+    if len(told) == 2:
+        raise told[0]
 
 
 def _kind(task: Task) -> Literal["span", "label", "score"]:
