@@ -337,8 +337,18 @@ def test_a_wrong_head_is_told_before_the_encoder_is_looked_for(heads: str, told:
 
 
 def test_a_head_of_another_task_is_told_when_the_data_is_known(tiny_bert: Path, tmp_path: Path) -> None:
-    said = refused("fit", tiny_bert, "--train", "demo:train", "--max-train-examples", "2",
-                   "--max-seq-length", "96", "--max-query-length", "60", "--out", tmp_path / "out", "--heads", "tenney_small")  # fmt: skip
+    small = ("--max-train-examples", "2", "--max-seq-length", "96", "--max-query-length", "60")
+    said = refused(
+        "fit",
+        tiny_bert,
+        "--train",
+        "demo:train",
+        *small,
+        "--out",
+        tmp_path / "out",
+        "--heads",
+        "tenney_small",
+    )
     assert "is a head for label and score tasks, not for span" in said
     assert not (tmp_path / "out").exists()
 
