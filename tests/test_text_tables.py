@@ -147,6 +147,30 @@ def test_texts_to_predict_on_need_no_labels(tmp_path: Path, form: str) -> None:
     assert [e.label for e in named.examples] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("columns", "flag"),
+    [
+        (Columns(text="text", label="text"), "text"),
+        (Columns(label="text"), "text"),
+        (Columns(text="title", pair="text", label="text"), "pair"),
+        (Columns(pair="kind", label="kind"), "pair"),
+    ],
+)
+def test_the_label_is_no_text_of_the_input(tmp_path: Path, columns: Columns, flag: str) -> None:
+    path = write(tmp_path, "csv", rows(text=["a", "b"], title=["t", "u"], kind=["x", "y"]))
+    message = rf"set\.csv:1: '{columns.label}' is the column of the label and of a text.* or --text\.{flag}$"
+    with pytest.raises(DataError, match=message):
+        load_data(str(path), columns=columns)
+
+
+def test_a_text_column_with_the_usual_name_of_labels_is_not_found_as_one(tmp_path: Path) -> None:
+    path = write(tmp_path, "csv", rows(category=["a", "b"], sentiment=["x", "y"]))
+    data = load(path, columns=Columns(text="category"))
+    assert ([e.first for e in data.examples], data.classes) == (["a", "b"], ("x", "y"))
+    with pytest.raises(DataError, match="has no column of labels"):
+        load_data(str(path), columns=Columns(text="category", pair="sentiment"))
+
+
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "empty csv": ("csv", "", {}, r"set\.csv has no rows; give a file with a line of column names"),
     "empty tsv": ("tsv", "", {}, r"set\.tsv has no rows"),

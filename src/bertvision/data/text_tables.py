@@ -71,7 +71,13 @@ class Columns:
                 "name it with --text.text, and the other of a pair with --text.pair"
             )
         usual = (*_SCORES, *_LABELS) if kind == "score" else (*_LABELS, *_SCORES)
-        label = self.label or next((name for name in usual if name in names), "")
+        # The answer must never be in the input.
+        label = self.label or next((name for name in usual if name in names and name not in (text, pair)), "")
+        if label and label in (text, pair):
+            raise DataError(
+                f"{source}: {shorten(label)} is the column of the label and of a text, which would hold the answer; "
+                f"name another one with --text.label or --text.{'text' if label == text else 'pair'}"
+            )
         if not label and labels_required:
             raise DataError(
                 f"{source} has no column of labels (it has {_list(names)}); name it with --text.label"
