@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from bertvision.train.trained import Trained
 
 __all__ = ["ARGS", "PredictArgs", "main"]
+
+
+@dataclass(frozen=True)
+class DataColumns(Columns):
+    """Names of the columns where --data is a table of texts; where none is given, the usual names are looked for."""
+
+    # --text is the text to predict on here.
+    prefix: ClassVar[str] = "--columns"
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ class PredictArgs:
     """auto, cpu, cuda or mps."""
     precision: Precision = "auto"
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
-    columns: Columns = field(default_factory=Columns)
+    columns: DataColumns = field(default_factory=DataColumns)
     json: bool = False
     """Print the result as JSON."""
 

@@ -89,9 +89,10 @@ def _load_any(
 ) -> SpanData | TextData:
     scheme, _, rest = source.partition(":")
     if scheme in ("glue", "cs224n", "answerable"):
-        if columns != _USUAL:
+        if columns.named:
+            flags = [f"{columns.prefix}.{name}" for name in ("text", "pair", "label", "id")]
             raise ConfigError(
-                f"{scheme}: knows its columns; leave out --text.text, --text.pair, --text.label and --text.id"
+                f"{scheme}: knows its columns; leave out {', '.join(flags[:-1])} and {flags[-1]}"
             )
         data = _load_known(scheme, rest, classes=classes, answers_required=answers_required)
         if task not in ("auto", data.kind):
@@ -111,7 +112,7 @@ def _load_any(
                 f"answerable:{source} for answer / no answer, or give {TEXT_SOURCES}"
             )
         return _load(source, answers_required=answers_required)
-    if task == "span" or (task == "auto" and columns == _USUAL and holds_questions(names)):
+    if task == "span" or (task == "auto" and not columns.named and holds_questions(names)):
         if table is not None:
             from bertvision.data.hub import spans_of_table
 

@@ -6,10 +6,10 @@ is called by its line.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bertvision.data.building import shorten
 from bertvision.data.tabular import csv_rows, json_rows, named_rows, plain_cells
@@ -44,6 +44,9 @@ _IDS = ("id", "index", "idx", "guid")
 class Columns:
     """Names of the columns in a table of texts; where none is given, the usual names are looked for."""
 
+    prefix: ClassVar[str] = "--text"
+    """What stands in front of these flags on the command line; messages name them so."""
+
     text: str = ""
     """Column of the text, or of the first text of a pair."""
     pair: str = ""
@@ -53,13 +56,18 @@ class Columns:
     id: str = ""
     """Column of the id; without one a row is called by its number."""
 
+    @property
+    def named(self) -> bool:
+        """Whether any column was named."""
+        return any((self.text, self.pair, self.label, self.id))
+
     def find(self, names: Sequence[str], source: str, *, kind: TextKind, labels_required: bool) -> "Columns":
         """The columns to read among `names`, those of a table; "" where there is none."""
         for flag in ("text", "pair", "label", "id"):
             asked = getattr(self, flag)
             if asked and asked not in names and (flag != "label" or labels_required):
                 raise DataError(
-                    f"{source} has no column {shorten(asked)} (it has {_list(names)}); correct --text.{flag}"
+                    f"{source} has no column {shorten(asked)} (it has {_list(names)}); correct {self.prefix}.{flag}"
                 )
         text, pair = self.text, self.pair
         if not text and not pair:
@@ -68,7 +76,7 @@ class Columns:
         if not text:
             raise DataError(
                 f"{source} has no column of texts (it has {_list(names)}); "
-                "name it with --text.text, and the other of a pair with --text.pair"
+                f"name it with {self.prefix}.text, and the other of a pair with {self.prefix}.pair"
             )
         usual = (*_SCORES, *_LABELS) if kind == "score" else (*_LABELS, *_SCORES)
         # The answer must never be in the input.
@@ -76,14 +84,14 @@ class Columns:
         if label and label in (text, pair):
             raise DataError(
                 f"{source}: {shorten(label)} is the column of the label and of a text, which would hold the answer; "
-                f"name another one with --text.label or --text.{'text' if label == text else 'pair'}"
+                f"name another one with {self.prefix}.label or {self.prefix}.{'text' if label == text else 'pair'}"
             )
         if not label and labels_required:
             raise DataError(
-                f"{source} has no column of labels (it has {_list(names)}); name it with --text.label"
+                f"{source} has no column of labels (it has {_list(names)}); name it with {self.prefix}.label"
             )
         id = self.id or next((name for name in _IDS if name in names), "")
-        return Columns(text, pair, label if label in names else "", id)
+        return replace(self, text=text, pair=pair, label=label if label in names else "", id=id)
 
 
 def _list(names: Sequence[str]) -> str:
