@@ -233,9 +233,28 @@ def test_mistakes_end_in_one_sentence_and_leave_nothing(
 
 def test_other_settings_are_refused(words: tuple[str, ...], tmp_path: Path) -> None:
     for mode in (["--grid"], ["--trials", "1"]):
-        answered(*words, "--out", tmp_path, "--heads", "last_state", "--vary", "lr=1e-3,1e-2", *mode)
-        outcome = bertvision(
-            *words, "--out", tmp_path, "--heads", "last_state", "--vary", "lr=1e-3,1e-1", *mode
-        )
+        out = tmp_path / mode[0]
+        answered(*words, "--out", out, "--heads", "last_state", "--vary", "lr=1e-3,1e-2", *mode)
+        outcome = bertvision(*words, "--out", out, "--heads", "last_state", "--vary", "lr=1e-3,1e-1", *mode)
         assert outcome.code == 2
         assert "other settings" in outcome.err
+
+
+@pytest.mark.parametrize("grid_first", [True, False])
+def test_a_folder_holds_trials_or_a_grid(words: tuple[str, ...], tmp_path: Path, grid_first: bool) -> None:
+    command = (*words, "--out", tmp_path, "--heads", "last_state", "--vary", "lr=1e-3,1e-2")
+    modes = [["--grid"], ["--trials", "1"]]
+    first, second = modes if grid_first else modes[::-1]
+    answered(*command, *first)
+    before = tree(tmp_path)
+    outcome = bertvision(*command, *second)
+    assert outcome.code == 2
+    assert "choose another --out, or use --overwrite" in outcome.err
+    assert outcome.err.count("\n") == 1, outcome.err
+    assert tree(tmp_path) == before, "nothing was touched"
+    answered(*command, *second, "--overwrite")
+    results = json.loads((tmp_path / "sweep.json").read_text())
+    assert results["mode"] == ("trials" if grid_first else "grid")
+    assert (tmp_path / "grid").exists() == (not grid_first)
+    assert (tmp_path / "study.journal").exists() == (tmp_path / "trials").exists() == grid_first
+    answered(*command, *second)

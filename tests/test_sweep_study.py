@@ -12,7 +12,7 @@ from sweep_cases import EPOCHS, open_study, search, seen, toy_score, work
 
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.train import sweep_study
-from bertvision.train.sweep_study import SearchConfig, check_optuna
+from bertvision.train.sweep_study import SearchConfig, check_optuna, holds_study, remove_study
 
 
 def tried(rows: list[dict[str, Any]]) -> list[Any]:
@@ -113,12 +113,17 @@ def test_a_trial_somebody_is_at_is_left_to_them(tmp_path: Path) -> None:
             assert trial.number == 1
             with pytest.raises(OutputError, match="another process works in"):
                 open_study(tmp_path, key={"of": "other"}, overwrite=True)
+        with pytest.raises(OutputError, match="another process works in"):
+            remove_study(tmp_path)
+        assert holds_study(tmp_path)
     finally:
         process.kill()
         process.join()
     with open_study(tmp_path).take() as trial:
         assert trial is not None
         assert trial.number == 0, "left behind by the killed one"
+    remove_study(tmp_path)
+    assert not holds_study(tmp_path)
 
 
 def test_half_a_line_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,9 @@ same results, a mapping that OUT/sweep.json holds and report/sweep_page.py shows
     trials   number, values, head, status (done | pruned | diverged | out of memory | killed | failed | running), score,
              scores (of each seed), history (of each epoch), epochs, seconds, parameters, folder
     best     the number of the best one that was trained to its end, null where there is none
+
+A folder holds one of the two, because its results and its report are those of one: the other way is refused there, or
+with --overwrite takes its place once it has ended.
 """
 
 import dataclasses
@@ -31,7 +34,7 @@ from bertvision._version import __version__
 from bertvision.artifacts import remove, write_json
 from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ConfigError, TrainingError
+from bertvision.errors import ConfigError, OutputError, TrainingError
 from bertvision.feed import FeedConfig, choose_source
 from bertvision.heads.base import head_class
 from bertvision.heads.files import read_head_config
@@ -41,7 +44,7 @@ from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
 from bertvision.train.sweep_space import Candidate, Space
-from bertvision.train.sweep_study import SearchConfig, SharedStudy, Trial
+from bertvision.train.sweep_study import SearchConfig, SharedStudy, Trial, holds_study, remove_study
 from bertvision.train.zoo import fit_zoo
 
 __all__ = ["RESULTS", "SCHEMA", "SweepWork", "best_of", "check_space", "run_grid", "run_trials"]
@@ -50,6 +53,7 @@ logger = logging.getLogger(__name__)
 
 SCHEMA = 1
 RESULTS = "sweep.json"
+GRID = "grid"
 
 
 @dataclass(frozen=True)
@@ -131,11 +135,41 @@ def best_of(trials: Sequence[Mapping[str, Any]]) -> int | None:
     return max(done, key=lambda trial: (trial["score"], -trial["number"]))["number"] if done else None
 
 
+def _check_folder(work: SweepWork, mode: str) -> None:
+    """Refuse a folder that the other way through a space was begun in."""
+    if work.overwrite:
+        return
+    if mode == "grid" and holds_study(work.folder):
+        raise OutputError(
+            f"{work.folder} holds a sweep of trials, whose results --grid would replace: choose another --out, or use "
+            "--overwrite to replace it"
+        )
+    if mode == "trials" and _holds_grid(work.folder):
+        raise OutputError(
+            f"{work.folder} holds a sweep made with --grid, whose results trials would replace: choose another --out, "
+            "or use --overwrite to replace it"
+        )
+
+
+def _holds_grid(folder: Path) -> bool:
+    return (folder / GRID / "stage.json").exists()
+
+
+def _replace_other(work: SweepWork, mode: str) -> None:
+    """With --overwrite, delete what was made the other way."""
+    if work.overwrite and mode == "grid" and holds_study(work.folder):
+        remove_study(work.folder)
+    if work.overwrite and mode == "trials" and _holds_grid(work.folder):
+        remove(work.folder / GRID / "stage.json")  # first: half of the work must not look whole
+        remove(work.folder / GRID)
+
+
 # ---- trials
 
 
 def run_trials(work: SweepWork, space: Space, search: SearchConfig) -> dict[str, Any]:
     """Run trials until there are as many as were asked for; what other processes are at is left to them."""
+    _check_folder(work, "trials")
     study = SharedStudy(
         work.folder,
         space,
@@ -250,8 +284,9 @@ def _tidy(work: SweepWork, study: SharedStudy) -> None:
 def run_grid(work: SweepWork, space: Space, parallel: Parallel = ALONE) -> dict[str, Any]:
     """Fit every combination in one pass over the states."""
     candidates = space.grid()
+    parallel.on_main(lambda: _check_folder(work, "grid"))
     logger.info("a grid of %d heads, with %d seeds each", len(candidates), len(work.fit.seeds))
-    folder = work.folder / "grid"
+    folder = work.folder / GRID
     heads = [candidate.head for candidate in candidates]
     stage = work.fitted(heads, folder, feed=work.feed, overwrite=work.overwrite, parallel=parallel)
     rows = []
@@ -259,7 +294,7 @@ def run_grid(work: SweepWork, space: Space, parallel: Parallel = ALONE) -> dict[
         label = parse_head(candidate.head).label
         names = [f"{label}.seed{seed}" for seed in work.fit.seeds]
         row: dict[str, Any] = {"number": number, "values": candidate.values, "head": candidate.head}
-        row |= {"status": "diverged", "score": None, "history": [], "epochs": 0, "folder": "grid"}
+        row |= {"status": "diverged", "score": None, "history": [], "epochs": 0, "folder": GRID}
         if not set(names) & set(stage.results["dropped"]):
             row |= {"status": "done"} | _row(candidate, names, stage.results, folder)
         rows.append(row)
@@ -292,6 +327,7 @@ def _write(
     work: SweepWork, space: Space, rows: list[dict[str, Any]], mode: str, search: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Put the results together and at OUT/sweep.json."""
+    _replace_other(work, mode)
     fit = to_mapping(work.fit) | {"keep": "best"}
     del fit["heads"]
     task = work.train.task

@@ -30,7 +30,7 @@ from bertvision.train.sweep_space import Candidate, Choices, Dimension, Space, V
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["SearchConfig", "SharedStudy", "Trial", "check_optuna"]
+__all__ = ["SearchConfig", "SharedStudy", "Trial", "check_optuna", "holds_study", "remove_study"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,25 @@ def check_optuna() -> None:
         raise ConfigError(
             "a search over trials needs optuna: run `pip install 'bertvision[sweep]'`, or use --grid, which does not"
         )
+
+
+def holds_study(folder: Path) -> bool:
+    """Whether trials were begun in this folder."""
+    return (folder / JOURNAL).exists()
+
+
+def remove_study(folder: Path) -> None:
+    """Delete a study and its trials, unless another process is at it; optuna is not needed."""
+    journal = folder / JOURNAL
+    claims = Claims(LocalFolder(folder))
+    with disk_trouble(folder), claims.claim(_TURN, wait=True):
+        lines = journal.read_bytes().count(b"\n")  # more than there can be trials
+        for number in range(lines):
+            with claims.claim(number + 1) as ours:
+                if not ours:
+                    raise OutputError(f"another process works in {folder}: end it before --overwrite")
+        remove(journal)  # first: trials without their settings would be nobody's
+        remove(folder / TRIALS)
 
 
 class Trial:
