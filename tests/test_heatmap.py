@@ -89,9 +89,36 @@ def test_shares_are_those_of_an_analysis_of_variance() -> None:
         between = sum(
             (values == v).sum() * (scores[values == v].mean() - scores.mean()) ** 2 for v in np.unique(values)
         )
-        assert shares(sweep)[name] == pytest.approx(between / ((scores - scores.mean()) ** 2).sum())
+        mean_within = (((scores - scores.mean()) ** 2).sum() - between) / (
+            len(scores) - len(np.unique(values))
+        )
+        assert shares(sweep)[name] == pytest.approx(max(0, 1 - mean_within / scores.var(ddof=1)))
     assert list(shares(sweep)) == ["lr", "size", "skip"]
     assert [maps[:2] for maps in heat_maps(sweep)] == [("lr", "size"), ("lr", "skip"), ("size", "skip")]
+
+
+def test_values_of_one_trial_each_explain_nothing() -> None:
+    """Columns of one trial each leave no spread inside, whatever the scores: that is no finding."""
+    trials = sweep_results()["trials"][:6]
+    space = {"lr": {"low": 1e-4, "high": 1e-2, "log": True}}
+    sweep = sweep_results(trials=trials, space=space, best=0)
+    assert shares(sweep) == {"lr": None}
+    page = render_sweep(sweep)
+    assert "of the spread of scores" not in page.lower()
+    assert "<h3>lr</h3>" in page, "its curve is still drawn"
+
+
+def test_shares_of_noise_are_near_zero() -> None:
+    draw = random.Random(5)
+    found = []
+    for _ in range(200):
+        sweep = sweep_results(12, space={"size": {"choices": list(range(8))}})
+        for trial in sweep["trials"]:
+            trial |= {"values": {"size": draw.randrange(8)}, "score": draw.gauss(0, 1)}
+        found.append(shares(sweep)["size"])
+    known = [share for share in found if share is not None]
+    assert min(known) == 0
+    assert sum(known) / len(known) < 0.3, "unadjusted it is about a half"
 
 
 def test_one_value_alone_has_a_curve_and_no_map() -> None:

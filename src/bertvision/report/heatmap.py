@@ -2,9 +2,11 @@
 
 A list of choices, and a range of which few values were tried, has a column for each value; any other range is cut into
 even parts (even in the logarithm where it was searched so). Which two values are shown first follows from how much of
-the scores' spread each explains alone:
+the scores' spread each explains alone, adjusted for its number of columns, since columns of one trial each would
+explain all of it:
 
-    share = 1 - (spread of scores within the columns) / (spread of all scores)          (eta squared)
+    eta2  = 1 - (spread of scores within the columns) / (spread of all scores)
+    share = 1 - (1 - eta2) (n - 1) / (n - k), at least 0          n trials in k columns; not known where n <= k
 
 Scores of trials that were ended early are those they had reached. Every function takes the results of a sweep
 (train/sweep.py) and gives an `<svg>` element, or None where there is nothing to draw.
@@ -61,20 +63,25 @@ def names(sweep: Mapping[str, Any]) -> list[str]:
     return [*(["head"] if len(sweep["heads"]) > 1 else []), *sweep["space"]]
 
 
-def shares(sweep: Mapping[str, Any]) -> dict[str, float]:
-    """How much of the spread of scores each varied value explains alone, most first."""
-    found: dict[str, float] = {}
+def shares(sweep: Mapping[str, Any]) -> dict[str, float | None]:
+    """How much of the spread of scores each varied value explains alone, most first; None where nobody can tell."""
+    found: dict[str, float | None] = {}
     for name in names(sweep):
         axis = _axis(sweep, name)
         scores = {t["number"]: float(t["score"]) for t in scored(sweep) if t["number"] in axis.places}
         whole = _spread(list(scores.values()))
         columns = [
             [score for number, score in scores.items() if axis.places[number] == column]
-            for column in range(len(axis.labels))
+            for column in set(axis.places.values())
         ]
-        within = sum(_spread(column) for column in columns if column)
-        found[name] = 1 - within / whole if whole > 0 else 0.0
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        free = len(scores) - len(columns)
+        if free < 1:
+            found[name] = None
+            continue
+        within = sum(_spread(column) for column in columns)
+        unexplained = within / whole if whole > 0 else 1.0
+        found[name] = max(0.0, 1 - unexplained * (len(scores) - 1) / free)
+    return dict(sorted(found.items(), key=lambda item: -1.0 if item[1] is None else item[1], reverse=True))
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -42,8 +42,8 @@ def score_by_trial(sweep: Mapping[str, Any]) -> str | None:
         return drawing.to_svg(figure, f"Scores of {len(trials)} trials in their order")
 
 
-def score_by_value(sweep: Mapping[str, Any], most: int = 6) -> list[tuple[str, float, str]]:
-    """(name, its share of the spread, svg) of the varied numbers that explain most."""
+def score_by_value(sweep: Mapping[str, Any], most: int = 6) -> list[tuple[str, float | None, str]]:
+    """(name, its share of the spread where it is known, svg) of the varied numbers that explain most."""
     found = []
     for name, share in shares(sweep).items():
         about = sweep["space"].get(name, {})

@@ -59,7 +59,7 @@ def _sentences(sweep: Mapping[str, Any]) -> list[str]:
         said.append(f"Of all {_unit(sweep)} {', '.join(told)}.")
     if counts.count("running"):
         said.append(f"{counts.count('running')} are not ended yet.")
-    explained = {name: share for name, share in shares(sweep).items() if share >= 0.005}
+    explained = {name: share for name, share in shares(sweep).items() if share is not None and share >= 0.005}
     if len(scored(sweep)) > 2 and explained:
         parts = [f"{name} {share:.0%}" for name, share in explained.items()]
         said.append(f"Share of the spread of scores that each value explains alone: {', '.join(parts)}.")
@@ -110,7 +110,8 @@ def _curves(sweep: Mapping[str, Any]) -> list[Drawing]:
     if by_trial is not None:
         found.append(Drawing(by_trial, "Trial by trial", "What was reached, and the best so far."))
     for name, share, svg in score_by_value(sweep):
-        found.append(Drawing(svg, name, f"Explains {max(share, 0.0):.0%} of the spread of scores alone."))
+        told = "" if share is None else f"Explains {share:.0%} of the spread of scores alone."
+        found.append(Drawing(svg, name, told))
     return found
 
 
