@@ -141,10 +141,28 @@ def test_texts_to_predict_on_need_no_labels(tmp_path: Path, form: str) -> None:
         DataError, match=r"has no column of labels \(it has 'text'\); name it with --text\.label"
     ):
         load_data(str(path))
-    some = write(tmp_path, form, rows(text=["a", "b"], label=["x", ""]))
-    assert [e.label for e in load(some, answers_required=False).examples] == [0, None]
     named = load(path, answers_required=False, columns=Columns(text="text", label="kind"))
     assert [e.label for e in named.examples] == [None, None]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["label", "score"])
+@pytest.mark.parametrize("labels", [["x", ""], ["1.5", "2"], ["1", "1"]])
+@pytest.mark.parametrize("named", ["", "label"])
+def test_labels_that_are_not_required_are_not_read(
+    tmp_path: Path, form: str, kind: str, labels: list[str], named: str
+) -> None:
+    """Texts may be predicted on whatever stands beside them."""
+    path = write(tmp_path, form, rows(text=["a", "b"], label=labels))
+    data = load(path, answers_required=False, task=kind, columns=Columns(label=named))
+    assert [(e.first, e.label) for e in data.examples] == [("a", None), ("b", None)]
+    bare = load(write(tmp_path, form, rows(text=["a", "b"])), answers_required=False, task=kind)
+    assert data.fingerprint == bare.fingerprint
+
+
+def test_a_column_without_a_name_is_no_label(tmp_path: Path) -> None:
+    path = write(tmp_path, "csv", rows(**{"": [0.5, 1.5], "id": [1, 2], "text": ["a", "b"]}))
+    assert [e.label for e in load(path, answers_required=False).examples] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -334,7 +352,7 @@ def test_a_saved_table_of_texts(tmp_path: Path) -> None:
 
 def test_a_saved_table_without_labels_or_with_scores(tmp_path: Path) -> None:
     folder = save(tmp_path / "a", {"text": ["a", "b"], "label": [-1, 1]}, ["x", "y"])
-    assert [e.label for e in load(folder, answers_required=False).examples] == [None, 1]
+    assert [e.label for e in load(folder, answers_required=False).examples] == [None, None]
     with pytest.raises(DataError, match="row 1: there is no label"):
         load_data(str(folder))
     scores = save(tmp_path / "b", {"text": ["a", "b"], "rating": [2.5, 3.0]})

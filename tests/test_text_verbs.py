@@ -134,6 +134,11 @@ def test_a_file_is_predicted_with_or_without_labels(home: Path, tmp_path: Path) 
         assert alone["probability"] == pytest.approx(row["probability"], abs=1e-6)
     other = write_table(tmp_path / "odd.csv", [(i, t, "neither") for i, t, _ in ROWS], "id text label")
     assert as_json("predict", head, "--data", other) == bare
+    scored = write_table(tmp_path / "half.csv", [(i, t, "0.5") for i, t, _ in ROWS], "id text label")
+    assert as_json("predict", head, "--data", scored) == bare
+    score = home / "package" / "alike"
+    worded = as_json("predict", score, "--data", other)
+    assert worded == as_json("predict", score, "--data", home / "bare.csv")
     short = as_json("predict", head, "--data", home / "bare.csv", "--max-examples", "2")
     assert len(short) == 2
     both = as_json("predict", home / "package", "--data", home / "bare.csv", "--out", tmp_path / "c")

@@ -177,11 +177,14 @@ def _load(args: PredictArgs, systems: "dict[str, Trained]") -> "SpanData | TextD
         source = args.data.removeprefix("answerable:")
         return load_span_data(source, max_examples=args.max_examples, answers_required=False)
     known = args.data.startswith(("glue:", "cs224n:"))
-    kinds = {system.task.kind for system in systems.values()}
-    # A score can be read from any number; a label only where it is a name or a whole number.
-    kind = "auto" if known else "score" if kinds == {"score"} else "label"
     data = load_data(
-        args.data, columns=args.columns, task=kind, max_examples=args.max_examples, answers_required=False
+        args.data,
+        columns=args.columns,
+        task="auto"
+        if known
+        else "label",  # not auto: a table with questions and contexts may be one of pairs
+        max_examples=args.max_examples,
+        answers_required=False,
     )
     if not isinstance(data, TextData) or data.spans is not None:
         raise ConfigError(

@@ -68,7 +68,8 @@ def load_data(
             must be asked for, except in sets whose task is known.
         classes: Those of the training set: labels get the same numbers, and any other label is refused.
         max_examples: Take only the first so many examples.
-        answers_required: False where the data is only predicted on; labels or answers may then be missing.
+        answers_required: False where the data is only predicted on; labels or answers may then be missing,
+            and labels in a table of texts are not read.
     """
     _check_count(max_examples, source)
     data = _load_any(source, columns, task, classes=classes, answers_required=answers_required)

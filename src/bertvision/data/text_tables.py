@@ -62,7 +62,10 @@ class Columns:
         return any((self.text, self.pair, self.label, self.id))
 
     def find(self, names: Sequence[str], source: str, *, kind: TextKind, labels_required: bool) -> "Columns":
-        """The columns to read among `names`, those of a table; "" where there is none."""
+        """The columns to read among `names`, those of a table; "" where there is none.
+
+        Where labels are not required their column is not read: it may hold anything, as that of another task.
+        """
         for flag in ("text", "pair", "label", "id"):
             asked = getattr(self, flag)
             if asked and asked not in names and (flag != "label" or labels_required):
@@ -91,7 +94,7 @@ class Columns:
                 f"{source} has no column of labels (it has {_list(names)}); name it with {self.prefix}.label"
             )
         id = self.id or next((name for name in _IDS if name in names), "")
-        return replace(self, text=text, pair=pair, label=label if label in names else "", id=id)
+        return replace(self, text=text, pair=pair, label=label if labels_required else "", id=id)
 
 
 def _list(names: Sequence[str]) -> str:
@@ -174,5 +177,6 @@ def _text_rows(rows: Iterable[tuple[str, int, Mapping[str, Any]]], columns: Colu
             f"row-{number}" if id is None or id == "" else id,
             row[columns.text],
             second,
-            row.get(columns.label),
+            # A column may have no name, as the numbers of rows that pandas writes.
+            row.get(columns.label) if columns.label else None,
         )
