@@ -198,6 +198,19 @@ def test_the_head_is_chosen_on_dev_even_where_test_says_otherwise(results: dict[
     assert view.head["name"] == "adapter-64"
 
 
+def test_the_best_of_the_others_is_chosen_on_dev_too(results: dict[str, Any]) -> None:
+    """Each is told with its score on test, though another one is better there."""
+    for name, lucky in (("mlp-last", "linear-last"), ("always-null", "overlap")):
+        system(results, name)["scores"]["test"]["tuned"]["f1"] = 31.4
+        system(results, lucky)["scores"]["test"]["tuned"]["f1"] = 99.0
+    shown = render(results)
+    for opening, name in (
+        ("Of the controls, which read the last state only, the best on dev", "mlp-last"),
+        ("The best trivial baseline on dev", "always-null"),
+    ):
+        assert f"{opening} ({system(results, name)['label']}) scores 31.4 on test, 36.3 below" in shown
+
+
 def test_a_snapshot_taken_midway_tells_where() -> None:
     told = words.schedule({"epochs": 2, "lr": 6e-5, "schedule": "constant"}, "0.3")
     assert told == "taken 0.3 into 2 epochs at peak learning rate 6e\u20115, constant schedule"

@@ -1,5 +1,6 @@
 """The report of labels and scores: what is collected, what the page says, that nothing is loaded or let through."""
 
+import copy
 import json
 import math
 import random
@@ -124,6 +125,16 @@ def test_the_head_is_chosen_on_dev_and_judged_on_test(runs: dict[str, dict[str, 
     assert view.head["name"] == best["name"]
     assert best["versus"]["split"] == "test"
     assert sorted(results["details"]) == sorted([best["name"], "snapshot-1.0"])
+
+
+def test_the_best_control_is_chosen_on_dev(runs: dict[str, dict[str, Any]]) -> None:
+    results = copy.deepcopy(runs["five"])
+    control = next(s for s in results["systems"] if s["kind"] == "control")
+    lucky = copy.deepcopy(control) | {"name": "lucky", "label": "lucky"}
+    results["systems"].append(lucky)
+    for one, dev, test in ((control, 0.5, 0.25), (lucky, 0.4, 0.99)):
+        one["scores"]["dev"]["mean"]["accuracy"], one["scores"]["test"]["mean"]["accuracy"] = dev, test
+    assert "The best control on dev (cls linear) reaches 0.250 on test, " in render_texts(results)
 
 
 def test_details_add_up() -> None:

@@ -126,25 +126,27 @@ def _sentences(results: Mapping[str, Any], view: rows.Overview) -> list[str]:
             size = words.change(found["difference"])
             said.append(f"With no threshold tuned at all the difference is {size} F1 ({ends}{inside}).")
         said += _against(
-            head, view.of_kind("control"), split, "Of the controls, which read the last state only, the best"
+            head,
+            view.of_kind("control"),
+            split,
+            "Of the controls, which read the last state only, the best on dev",
         )
-        said += _against(head, view.of_kind("ensemble"), split, "The best ensemble")
-        said += _against(head, view.of_kind("baseline"), split, "The best trivial baseline")
+        said += _against(head, view.of_kind("ensemble"), split, "The best ensemble on dev")
+        said += _against(head, view.of_kind("baseline"), split, "The best trivial baseline on dev")
     at = view.snapshot["snapshot"] if view.snapshot is not None else None
     said.append(f"The snapshot is {words.schedule(results['finetune'], at)}.")
     return said
 
 
 def _against(head: Mapping[str, Any], others: list[rows.System], split: str, opening: str) -> list[str]:
-    known = [(score, system) for system in others if (score := rows.f1(system, split)) is not None]
-    own = rows.f1(head, split)
-    if not known or own is None:
+    system = rows.best_on_dev(others, split, rows.f1)
+    own, score = rows.f1(head, split), None if system is None else rows.f1(system, split)
+    if system is None or own is None or score is None:
         return []
-    score, system = max(known, key=lambda pair: pair[0])
     gap = own - score
     size = words.change(abs(gap)).lstrip("+")
     place = f"{size} below" if gap > 0 else f"{size} above" if gap < 0 else "level with"
-    return [f"{opening} ({system['label']}) scores {words.score(score)}, {place} the head."]
+    return [f"{opening} ({system['label']}) scores {words.score(score)} on {split}, {place} the head."]
 
 
 _STATES = {"live": "encoded in every epoch", "memory": "kept in memory", "stored": "read from a store"}

@@ -5,7 +5,7 @@ is compared with; the rest turns systems, data and examples into rows of text wi
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -14,7 +14,18 @@ from bertvision.report import words
 from bertvision.report.schema import KINDS
 from bertvision.tasks.span.score import normalise
 
-__all__ = ["Cell", "Overview", "Row", "Shown", "data_rows", "examples", "overview", "seed_rows", "table"]
+__all__ = [
+    "Cell",
+    "Overview",
+    "Row",
+    "Shown",
+    "best_on_dev",
+    "data_rows",
+    "examples",
+    "overview",
+    "seed_rows",
+    "table",
+]
 
 System = Mapping[str, Any]
 
@@ -81,6 +92,16 @@ class Overview:
 def f1(system: System, split: str, threshold: str = "tuned") -> float | None:
     """The F1 of a system, or None where it is not known."""
     return words.finite(system["scores"].get(split, {}).get(threshold, {}).get("f1"))
+
+
+def best_on_dev(
+    systems: list[System], split: str, score: Callable[[System, str], float | None]
+) -> System | None:
+    """Of the systems with a score on `split` the one that is best on dev: the best on test would flatter it."""
+    known = [system for system in systems if score(system, split) is not None]
+    if len(known) > 1:
+        known = [system for system in known if score(system, "dev") is not None]
+    return max(known, key=lambda system: score(system, "dev") or 0.0, default=None)
 
 
 def overview(results: Mapping[str, Any]) -> Overview:

@@ -11,7 +11,7 @@ from bertvision.artifacts import write_text
 from bertvision.report import figures, text_figures, text_rows, text_words, words
 from bertvision.report.heatmap import heat_maps
 from bertvision.report.html import Drawing, Fact, dated, drawn, layer_drawings, page, run_facts
-from bertvision.report.rows import Overview, System
+from bertvision.report.rows import Overview, System, best_on_dev
 from bertvision.report.text_schema import validate_texts
 
 __all__ = ["render_texts", "summary_texts", "write_text_report"]
@@ -75,8 +75,8 @@ def _sentences(results: Mapping[str, Any], view: Overview) -> list[str]:
     """What a fair reader asks next: the controls, the ensemble, the trivial answer, how the snapshot was made."""
     said = []
     for kind, opening in (
-        ("control", "The best control"),
-        ("ensemble", "The best ensemble"),
+        ("control", "The best control on dev"),
+        ("ensemble", "The best ensemble on dev"),
         ("baseline", "The trivial baseline"),
     ):
         others = [system for system in view.of_kind(kind) if system is not view.head]
@@ -88,15 +88,18 @@ def _sentences(results: Mapping[str, Any], view: Overview) -> list[str]:
 
 def _against(results: Mapping[str, Any], view: Overview, others: list[System], opening: str) -> list[str]:
     metric = results["task"]["metric"]
-    known = [(score, s) for s in others if (score := text_rows.mean(s, view.split, metric)) is not None]
-    own = None if view.head is None else text_rows.mean(view.head, view.split, metric)
-    if not known or own is None:
+    system = best_on_dev(others, view.split, lambda s, split: text_rows.mean(s, split, metric))
+    if system is None or view.head is None:
         return []
-    score, system = max(known, key=lambda pair: pair[0])
+    own, score = (text_rows.mean(s, view.split, metric) for s in (view.head, system))
+    if own is None or score is None:
+        return []
     gap = own - score
     size = text_words.change(abs(gap)).lstrip("+")
     place = f"{size} below" if gap > 0 else f"{size} above" if gap < 0 else "level with"
-    return [f"{opening} ({system['label']}) reaches {text_words.number(score)}, {place} the head."]
+    return [
+        f"{opening} ({system['label']}) reaches {text_words.number(score)} on {view.split}, {place} the head."
+    ]
 
 
 def _facts(results: Mapping[str, Any], view: Overview) -> list[Fact]:
