@@ -198,6 +198,28 @@ def test_a_glue_submission(home: Path, tiny_bert: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("classes", "rows", "told"),
+    [
+        (("bad", "good"), "0 1", "--glue SST-2 wants the classes negative, positive, and this head gives bad, good"),
+        (("negative", "neutral", "positive"), "0 1", "this head gives negative, neutral, positive: name the task"),
+        (("positive", "negative"), "0 one", "the row 'one' has no number a submission could name"),
+    ],
+)  # fmt: skip
+def test_a_submission_that_cannot_be_is_refused_before_anything_is_written(
+    tiny_bert: Path, tmp_path: Path, classes: tuple[str, ...], rows: str, told: str
+) -> None:
+    from dataclasses import replace
+
+    head = save_system(
+        tmp_path / "sst", Encoder.load(str(tiny_bert)), "cls_linear", replace(MOOD, classes=classes)
+    )
+    test = write_table(tmp_path / "test.tsv", [(i, MILL) for i in rows.split()], "index sentence")
+    out = tmp_path / "out"
+    assert told in refused("predict", head, "--data", f"glue:SST-2:{test}", "--out", out, "--glue", "SST-2")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
     ("folder", "words", "told"),
     [
         ("mood/a", [], "give --question together with --context, or --text, or --data"),

@@ -75,6 +75,8 @@ def main(args: PredictArgs) -> None:
     import dataclasses
 
     from bertvision.artifacts import check_output
+    from bertvision.data.glue import check_rows
+    from bertvision.data.texts import TextData
     from bertvision.serve.bundle import Bundle, asks
     from bertvision.serve.load import open_systems, read_systems
     from bertvision.serve.predictor import Predictor
@@ -96,6 +98,8 @@ def main(args: PredictArgs) -> None:
             f"{args.folder} gives labels or scores of texts: give --text, for pairs with --pair"
         )
     data = _load(args, systems) if args.data is not None else None
+    if args.glue is not None and isinstance(data, TextData):
+        check_rows(args.glue, data)
     model = open_systems(systems, encoder=args.encoder, device=args.device, precision=args.precision)
     # One way for all of them: a lone system is a bundle of one.
     bundle = (
@@ -145,16 +149,23 @@ def _asked(systems: "dict[str, Trained]", tasks: tuple[str, ...]) -> "dict[str, 
 
 
 def _check_glue(name: str, systems: "dict[str, Trained]") -> None:
-    """Refuse a submission that several tasks, or one of another kind, would have to fill."""
-    from bertvision.data.glue_tasks import glue_task
+    """Refuse a submission that several tasks, or one of another kind or with other classes, would have to fill."""
+    from bertvision.data.glue import submission_task
+    from bertvision.tasks.text.task import TextTask
 
-    meant = glue_task("MNLI" if name.lower() in ("mnli-m", "mnli-mm") else name)
+    meant = submission_task(name)
     if len(systems) > 1:
         raise ConfigError(f"--glue {name} is filled by one task: name it with --tasks")
     (task,) = (system.task for system in systems.values())
     if task.kind != meant.kind:
         raise ConfigError(
             f"--glue {name} wants a {meant.kind} of each text, and this head gives a {task.kind}"
+        )
+    assert isinstance(task, TextTask)
+    if set(task.classes) != set(meant.classes):
+        raise ConfigError(
+            f"--glue {name} wants the classes {', '.join(meant.classes)}, and this head gives "
+            f"{', '.join(task.classes)}: name the task it was trained for, or leave out --glue"
         )
 
 

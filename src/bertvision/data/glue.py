@@ -22,7 +22,7 @@ from bertvision.data.text_building import TextBuilder, TextRow, collect, warn_le
 from bertvision.data.texts import TextData
 from bertvision.errors import ConfigError, DataError
 
-__all__ = ["read_glue", "write_submission"]
+__all__ = ["check_rows", "read_glue", "submission_task", "write_submission"]
 
 
 _IDS = ("index", "id", "idx")
@@ -136,6 +136,21 @@ def _hub_rows(task: GlueTask, split: str, source: str) -> Iterator[TextRow]:
         yield f"{source}: row {number}", row["idx"], row[texts[0]], second, label
 
 
+def submission_task(name: str) -> GlueTask:
+    """The task a submission is for; MNLI-m and MNLI-mm are the two test sets of one."""
+    return glue_task("MNLI" if name.lower() in ("mnli-m", "mnli-mm") else name)
+
+
+def check_rows(task: str, data: TextData) -> None:
+    """Refuse data a submission cannot be made of: its lines name rows by their numbers."""
+    for example in data.examples:
+        if not example.id.isdecimal():
+            raise DataError(
+                f"{data.name}: the row {shorten(example.id)} has no number a submission could name; "
+                f"give the test file of GLUE's {submission_task(task).name}"
+            )
+
+
 def write_submission(task: str, data: TextData, predicted: Sequence[float], folder: str | Path) -> Path:
     """Write the file the benchmark takes for one test set, and return its path.
 
@@ -144,22 +159,17 @@ def write_submission(task: str, data: TextData, predicted: Sequence[float], fold
         data: The test set, as `read_glue` read it; its classes give `predicted` their meaning.
         predicted: Number of the class, or the score, of each example.
     """
+    meant = submission_task(task)
+    name = meant.name
     if task.lower() in ("mnli-m", "mnli-mm"):
-        meant, name = glue_task("MNLI"), f"MNLI-{task.lower()[5:]}"
-    else:
-        meant = glue_task(task)
-        name = meant.name
-        if name == "MNLI":
-            name = "MNLI-mm" if "mismatched" in Path(data.name).name else "MNLI-m"
+        name = f"MNLI-{task.lower()[5:]}"
+    elif name == "MNLI":
+        name = "MNLI-mm" if "mismatched" in Path(data.name).name else "MNLI-m"
     if len(predicted) != len(data):
         raise ValueError(f"{len(predicted)} predictions for {len(data)} examples")
+    check_rows(task, data)
     lines = ["index\tprediction"]
     for example, value in zip(data.examples, predicted, strict=True):
-        if not example.id.isdecimal():
-            raise DataError(
-                f"{data.name}: the row {shorten(example.id)} has no number a submission could name; "
-                f"give the test file of GLUE's {meant.name}"
-            )
         lines.append(f"{example.id}\t{_written(meant, data, value)}")
     path = Path(folder) / f"{name}.tsv"
     write_text(path, "\n".join(lines) + "\n")
