@@ -138,7 +138,46 @@ def test_rows_of_qqp_that_were_cut_are_left_out_with_their_lines(
     with caplog.at_level(logging.WARNING):
         data = load(f"glue:qqp:{path}")
     assert [(e.id, e.label) for e in data.examples] == [("1", 1), ("8", 0)]
-    assert f"{path}: 2 rows without a label are left out (line 3, 4)" in caplog.text
+    assert caplog.messages == [
+        f"{path}: 1 row without the 6 cells of the header is left out (line 3)",
+        f"{path}: 1 row without a label is left out (line 4)",
+    ]
+
+
+def test_to_predict_on_rows_of_qqp_need_no_label(tmp_path: Path) -> None:
+    header = "id|qid1|qid2|question1|question2|is_duplicate"
+    path = tsv(tmp_path, header, "1|2|3|a|b|1", "7|8|9|c|d|")
+    data = load(f"glue:qqp:{path}", answers_required=False)
+    assert [(e.id, e.label) for e in data.examples] == [("1", 1), ("7", None)]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [("1|only", "2 cells where the header has 3; write those it lacks"),
+     ("1|a|b|c", "4 cells where the header has 3; write spaces for the tabs in its texts")],
+)  # fmt: skip
+def test_no_row_of_a_test_set_is_left_out(tmp_path: Path, row: str, told: str) -> None:
+    """The submission would lack it."""
+    path = tsv(tmp_path, "id|question1|question2", "0|a|b", row, name="test.tsv")
+    with pytest.raises(DataError, match=rf"test\.tsv:3 has {told}$"):
+        load_data(f"glue:qqp:{path}", answers_required=False)
+
+
+def test_samples_of_pairs_are_pairs_in_every_row(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    whole = {"text_a": "A", "text_b": "B", "label": "entailment"}
+    for broken, told in (
+        ({**whole, "text_b": ""}, "the text is empty; remove the row or write the text"),
+        ({**whole, "text_b": None}, "has no text_b; bring it into the form of the other rows"),
+        ({"text_a": "A", "label": "entailment"}, "has no text_b"),
+    ):
+        path.write_text(json.dumps({"0": whole, "1": broken}))
+        with pytest.raises(DataError, match=rf"train\.json: row '1':? {told}"):
+            load_data(f"glue:RTE:{path}")
+    path.write_text(
+        json.dumps({"0": {"text_a": "A", "label": "1"}, "1": {"text_a": "B", "text_b": "", "label": "0"}})
+    )
+    assert [(e.first, e.second) for e in load(f"glue:SST-2:{path}").examples] == [("A", None), ("B", None)]
 
 
 RTE = "index|sentence1|sentence2|label"
@@ -146,8 +185,8 @@ MISTAKES = {
     "empty": ([], r"train\.tsv is empty; give a file of GLUE's RTE"),
     "only a header": ([RTE], r"train\.tsv: there is no text in it"),
     "other columns": (["a|b|c", "1|2|3"], r"train\.tsv:1 has no column sentence1 and .* \(it has a, b, c\); is it"),
-    "a cell too few": ([RTE, "0|A|B|entailment", "1|A|B"], r"train\.tsv:3 has 3 cells where the header has 4"),
-    "a cell too many": ([RTE, "0|A|B|C|entailment"], r"train\.tsv:2 has 5 cells where the header has 4"),
+    "a cell too few": ([RTE, "0|A|B|entailment", "1|A|B"], r"train\.tsv:3 has 3 cells .* header has 4; write those"),
+    "a cell too many": ([RTE, "0|A|B|C|entailment"], r"train\.tsv:2 has 5 cells where the header has 4; write spaces"),
     "unknown label": ([RTE, "0|A|B|maybe"], r"train\.tsv:2: the label 'maybe' is none of entailment, not_entailment"),
     "no label": ([RTE, "0|A|B|entailment", "", "1|A|B|"], r"train\.tsv:4: there is no label; write it or remove"),
     "same index twice": ([RTE, "0|A|B|entailment", "0|A|B|entailment"], r"train\.tsv:3: the id was already used"),

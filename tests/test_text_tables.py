@@ -213,12 +213,23 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
         {"columns": Columns(label="stars")},
         r"set\.tsv:1 has no column 'stars' .* correct --text\.label",
     ),
-    "ragged csv": ("csv", "text,label\nx,1\ny\n", {}, r"set\.csv:3 has 1 cells where the header has 2"),
+    "ragged csv": (
+        "csv",
+        "text,label\nx,1\ny\n",
+        {},
+        r"set\.csv:3 has 1 cells where the header has 2; write those",
+    ),
+    "overfull csv": (
+        "csv",
+        "text,label\nx,y,1\n",
+        {},
+        r"set\.csv:2 has 3 cells .*; put cells .* in double quotes",
+    ),
     "ragged tsv": (
         "tsv",
         "text\tlabel\nx\t1\ny\tz\t1\n",
         {},
-        r"set\.tsv:3 has 3 cells where the header has 2",
+        r"set\.tsv:3 has 3 cells where the header has 2; write spaces for the tabs",
     ),
     "ragged jsonl": (
         "jsonl",

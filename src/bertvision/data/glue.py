@@ -51,11 +51,18 @@ def read_glue(
         path = Path(where).expanduser()
         source = str(path)
         if path.suffix.lower() == ".json":
-            rows = _sample_rows(path)
+            rows = _sample_rows(task, path)
         else:
             rows = _file_rows(task, path, labels_required=labels_required)
     builder = TextBuilder(
-        source, task.kind, classes=classes, names=names, labels_required=labels_required, empty_texts=True
+        source,
+        task.kind,
+        classes=classes,
+        names=names,
+        labels_required=labels_required,
+        empty_texts=not source.lower().endswith(
+            ".json"
+        ),  # as a few rows of the whole sets have, and no sample
     )
     return collect(builder, rows, metric=task.metric)
 
@@ -77,12 +84,12 @@ def _file_rows(task: GlueTask, path: Path, *, labels_required: bool) -> Iterator
         raise DataError(
             f"{path}:{line} has no column {' and '.join(missing)} (it has {', '.join(header)}){hint}"
         )
-    if task.lenient:
-        cells = _whole_rows(
-            path, header, cells, label=header.index(task.label) if task.label in header else None
-        )
+    # Not in a file without labels: a test set, of which every row must be in the submission.
+    if task.lenient and task.label in header:
+        label = header.index(task.label) if labels_required else None
+        cells = _whole_rows(path, header, cells, label=label)
     id = next((name for name in _IDS if name in header), None)
-    for number, (line, row) in enumerate(named_rows(path, header, cells)):
+    for number, (line, row) in enumerate(named_rows(path, header, cells, quoted=False)):
         texts = [row[name].strip() for name in task.texts]
         second = texts[1] if len(texts) == 2 else None
         yield f"{path}:{line}", row[id] if id else str(number), texts[0], second, row.get(task.label)
@@ -91,17 +98,22 @@ def _file_rows(task: GlueTask, path: Path, *, labels_required: bool) -> Iterator
 def _whole_rows(
     path: Path, header: list[str], cells: Iterator[tuple[int, list[str]]], *, label: int | None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Rows that have all their cells and a label; the others are counted and left out."""
+    """Rows that have all their cells, and something in the cell `label`; the others are left out with a warning."""
     cut: list[int] = []
+    unlabelled: list[int] = []
     for line, row in cells:
-        if len(row) == len(header) and (label is None or row[label].strip()):
-            yield line, row
-        else:
+        if len(row) != len(header):
             cut.append(line)
-    warn_left_out(path, cut)
+        elif label is not None and not row[label].strip():
+            unlabelled.append(line)
+        else:
+            yield line, row
+    warn_left_out(path, cut, why=f"without the {len(header)} cells of the header")
+    warn_left_out(path, unlabelled)
 
 
-def _sample_rows(path: Path) -> Iterator[TextRow]:
+def _sample_rows(task: GlueTask, path: Path) -> Iterator[TextRow]:
+    wanted = ("text_a", "text_b")[: len(task.texts)]
     try:
         content = json.loads(read_text(path))
     except json.JSONDecodeError as error:
@@ -112,9 +124,10 @@ def _sample_rows(path: Path) -> Iterator[TextRow]:
         )
     for key, row in content.items():
         place = f"{path}: row {shorten(key)}"
-        if not isinstance(row, dict) or "text_a" not in row:
-            raise DataError(f"{place} has no text_a; bring it into the form of the other rows")
-        yield place, key, row["text_a"], row.get("text_b") or None, row.get("label")
+        for name in wanted:
+            if not isinstance(row, dict) or row.get(name) is None:
+                raise DataError(f"{place} has no {name}; bring it into the form of the other rows")
+        yield place, key, row["text_a"], row["text_b"] if len(wanted) == 2 else None, row.get("label")
 
 
 def _hub_rows(task: GlueTask, split: str, source: str) -> Iterator[TextRow]:

@@ -30,7 +30,7 @@ class GlueTask:
     hub_texts: tuple[str, ...] = ()
     """Columns of the texts on the Hub, where they differ."""
     lenient: bool = False
-    """The published files hold a few rows that were cut: they are left out with a warning."""
+    """The published files with labels hold a few rows that were cut: they are left out with a warning."""
 
     @property
     def key(self) -> str:

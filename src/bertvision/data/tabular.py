@@ -87,14 +87,22 @@ def csv_cells(path: Path, *, delimiter: str = ",", strict: bool = True) -> Itera
 
 
 def named_rows(
-    path: Path, header: list[str], cells: Iterable[tuple[int, list[str]]]
+    path: Path, header: list[str], cells: Iterable[tuple[int, list[str]]], *, quoted: bool = True
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Cells by the names of their columns; a row with more or fewer than the header has is refused."""
+    """Cells by the names of their columns; a row with more or fewer than the header has is refused.
+
+    `quoted` says whether double quotes around a cell mean something, as they do not in `plain_cells`.
+    """
     for line, row in cells:
         if len(row) != len(header):
+            if len(row) < len(header):
+                way_out = "write those it lacks"
+            elif quoted:
+                way_out = "put cells that hold separators in double quotes, or correct the row"
+            else:
+                way_out = "write spaces for the tabs in its texts"
             raise DataError(
-                f"{path}:{line} has {len(row)} cells where the header has {len(header)}; "
-                "put cells that hold separators in double quotes, or correct the row"
+                f"{path}:{line} has {len(row)} cells where the header has {len(header)}; {way_out}"
             )
         yield line, dict(zip(header, row, strict=True))
 

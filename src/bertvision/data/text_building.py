@@ -124,13 +124,13 @@ def collect(
         raise DataError(f"{builder.name}: {flaw}") from None
 
 
-def warn_left_out(path: Path, lines: Sequence[int]) -> None:
-    """Say which rows of a published file are left out because they have no label."""
+def warn_left_out(path: Path, lines: Sequence[int], *, why: str = "without a label") -> None:
+    """Say which rows of a published file are left out, and what is wrong with them."""
     if lines:
         shown = ", ".join(map(str, lines[:10])) + (", ..." if len(lines) > 10 else "")
         logger.warning(
-            "%s: %d %s without a label %s left out (line %s)",
-            path, len(lines), "row" if len(lines) == 1 else "rows", "is" if len(lines) == 1 else "are", shown,
+            "%s: %d %s %s %s left out (line %s)",
+            path, len(lines), "row" if len(lines) == 1 else "rows", why, "is" if len(lines) == 1 else "are", shown,
         )  # fmt: skip
 
 

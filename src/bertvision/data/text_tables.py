@@ -114,7 +114,7 @@ def table_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         case ".tsv":
             cells = plain_cells(path)
             header = [name.strip() for name in next(cells, (0, []))[1]]
-            return named_rows(path, header, cells)
+            return named_rows(path, header, cells, quoted=False)
     return csv_rows(path)
 
 
