@@ -305,6 +305,21 @@ def test_what_eval_refuses(home: Path, toy_squad: Path) -> None:
     assert "can only hold questions" in refused("eval", home / "mood" / "a", "--data", toy_squad)
 
 
+def test_eval_of_several_tasks_names_their_heads(home: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    """In the folders as `multitask` lays them out."""
+    encoder = Encoder.load(str(tiny_bert))
+    heads = [tmp_path / f"snapshot-{i}" / "heads" / name for i in (1, 2) for name in ("colour", "mood")]
+    for head in heads:
+        save_system(head, encoder, "cls_linear", MOOD if head.name == "mood" else COLOUR)
+    (tmp_path / "stage.json").write_text("{}")
+    data = ("--data", home / "mood.csv")
+    said = refused("eval", tmp_path, *data)
+    named = said.removeprefix(f"error: {tmp_path} holds heads of several tasks: name one of ").split(", ")
+    assert named == [str(head) for head in heads]
+    (row,) = as_json("eval", named[1], *data)
+    assert row["system"] == "mood"
+
+
 # ---- ensemble
 
 

@@ -122,14 +122,26 @@ def unique_names(systems: "Sequence[Trained]") -> list[str]:
 
 
 def members(folders: Sequence[Path]) -> list[Path]:
-    """The folders as given; a whole fit or fine-tuning stands for all its heads or snapshots."""
+    """The folders as given; a whole fit or fine-tuning stands for all its heads or snapshots. Of a fine-tuning for
+    several tasks one head must be named: no data is for all of them."""
     from bertvision.train.trained import members_of
 
     found: list[Path] = []
     for folder in folders:
         parts = members_of(folder) if (folder / "stage.json").is_file() else []
+        if not parts and (heads := _heads_of_tasks(folder)):
+            raise ConfigError(
+                f"{folder} holds heads of several tasks: name one of {', '.join(map(str, heads))}"
+            )
         found += parts or [folder]
     return found
+
+
+def _heads_of_tasks(folder: Path) -> list[Path]:
+    """The heads in the snapshots that `multitask` wrote."""
+    if (folder / "config.json").exists() or (folder / "results.json").exists():
+        return []
+    return sorted(file.parent for file in folder.glob("snapshot-*/heads/*/config.json"))
 
 
 def show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
