@@ -86,12 +86,14 @@ def join_texts(parts: Sequence[TextData]) -> TextData:
     first = parts[0]
     if len(parts) == 1:
         return first
+    asking = next((part for part in parts if part.spans is not None), None)
+    if asking is not None:
+        raise ConfigError(
+            f"{asking.name} cannot be joined with other data: questions over paragraphs go as one set; "
+            "put them into one file"
+        )
     for other in parts[1:]:
-        if (other.kind, other.classes, other.pairs) != (
-            first.kind,
-            first.classes,
-            first.pairs,
-        ) or other.spans:
+        if (other.kind, other.classes, other.pairs) != (first.kind, first.classes, first.pairs):
             raise ConfigError(f"{first.name} and {other.name} cannot be joined: they are of different tasks")
     seen: set[str] = set()
     examples: list[TextExample] = []
