@@ -63,3 +63,19 @@ def test_scores_have_no_classes_to_count_alike(tiny_bert: Path) -> None:
         )
     with pytest.raises(ConfigError, match="2 weights for 3 classes"):
         TextTask("label", ("a", "b", "c"), weights=(1.0, 2.0))
+
+
+def test_metric_and_positive_class_may_be_chosen(tiny_bert: Path) -> None:
+    encoder = Encoder.load(str(tiny_bert))
+    two = replace(data([0, 1, 1]), classes=("bad", "good"))
+    small = WindowConfig(max_seq_length=32)
+    task = window_split(
+        two, encoder, small, keep=False, text=TextConfig(metric="f1", positive="bad")
+    ).text_task
+    assert (task.metric, task.positive) == ("f1", 0)
+    usual = window_split(two, encoder, small, keep=False).text_task
+    assert (usual.metric, usual.positive) == ("accuracy", 1)
+    with pytest.raises(ConfigError, match="pearson does not suit toy: use accuracy, f1, mcc"):
+        window_split(two, encoder, small, keep=False, text=TextConfig(metric="pearson"))
+    with pytest.raises(ConfigError, match="must be one of two classes; toy has bad, good"):
+        window_split(two, encoder, small, keep=False, text=TextConfig(positive="ugly"))

@@ -409,7 +409,7 @@ def test_a_recipe_of_one_task_is_told_too(command: Command, tmp_path: Path, home
         ({"train": []}, "needs a name and at least one training set"),
         (
             {"train": ["{data}/mood.tsv", "{data}/toy.json"]},
-            "task mood joins {data}/toy.json, which has questions",
+            "toy.json has questions, which cannot be joined",
         ),
         ({"train": ["{data}/none.tsv"]}, "none.tsv"),
         ({"head": "last_state"}, "is a head for span tasks, not for label"),

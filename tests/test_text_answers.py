@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_cases import make_answers, make_logits, make_texts, make_windows
 
-from bertvision.errors import ArtifactError, DataError
+from bertvision.errors import ArtifactError, ConfigError, DataError
 from bertvision.tasks.text import (
     Merge,
     TextLogits,
     TextTask,
     answer,
-    combine_answers,
+    class_logits,
+    joined_logits,
     task_of,
     write_text_answers,
 )
@@ -108,19 +110,26 @@ def test_what_does_not_belong_together_is_refused() -> None:
         answer(windows, logits, data, task)
 
 
-def test_an_ensemble_is_the_mean() -> None:
-    data = make_texts(3)
-    members = [make_answers(seed, data, task_of(data)) for seed in range(3)]
-    together = combine_answers(members)
-    mean = np.mean([member.probabilities for member in members if member.probabilities is not None], axis=0)
-    assert together.probabilities is not None
-    np.testing.assert_allclose(together.probabilities, mean)
-    np.testing.assert_array_equal(together.values, mean.argmax(axis=1))
-    scores = make_texts(3, classes=0)
-    members = [make_answers(seed, scores, task_of(scores)) for seed in range(2)]
-    np.testing.assert_allclose(combine_answers(members).values, (members[0].values + members[1].values) / 2)
-    with pytest.raises(DataError, match="the same examples"):
-        combine_answers([members[0], make_answers(0, scores.take([1, 0]), task_of(scores))])
+@pytest.mark.parametrize("loss", ["ce", "bce"])
+def test_an_ensemble_is_the_mean_of_probabilities(loss: Any) -> None:
+    task = TextTask("label", ("a", "b"), loss=loss)
+    members = [make_logits(seed, 9, task.outputs) for seed in range(3)]
+    chances = [[softmax(list(row)) for row in class_logits(m.values, task)] for m in members]
+    mean = np.mean(chances, axis=0)
+    joined = joined_logits(members, task)
+    assert joined.values.shape == (9, task.outputs)
+    found = [softmax(list(row)) for row in class_logits(joined.values, task)]
+    np.testing.assert_allclose(found, mean, atol=1e-6)
+
+
+def test_an_ensemble_of_scores_is_their_mean() -> None:
+    task = TextTask("score", loss="mse", metric="pearson", shift=2.0, scale=3.0)
+    members = [make_logits(seed, 4, 1) for seed in range(2)]
+    np.testing.assert_allclose(
+        joined_logits(members, task).values, (members[0].values + members[1].values) / 2, rtol=1e-6
+    )
+    with pytest.raises(ConfigError, match="at least one model"):
+        joined_logits([], task)
 
 
 def test_logits_on_disk(tmp_path: Path) -> None:

@@ -226,6 +226,14 @@ def test_the_temperature_that_was_planted_is_found(planted: float) -> None:
     assert all(best < other for other in grid)
 
 
+def test_a_few_rows_do_not_make_a_head_certain() -> None:
+    right = np.random.default_rng(0).integers(0, 2, 40)
+    mild = np.eye(2)[right] * 0.5  # all right, and modestly so
+    assert 0.1 < fit_temperature(mild, right) < 1
+    assert fit_temperature(np.zeros((40, 2)), right) == pytest.approx(1)
+    assert 1 < fit_temperature(np.eye(2)[1 - right[:5]] * 9, right[:5]) < 20  # all wrong, and loudly so
+
+
 def test_labels_that_are_not_known_do_not_count() -> None:
     logits = np.random.default_rng(1).normal(0, 1, (50, 2))
     right = np.random.default_rng(2).integers(0, 2, 50)

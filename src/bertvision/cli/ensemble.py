@@ -105,7 +105,7 @@ def _join_texts(args: EnsembleArgs, names: list[str], systems: "list[Trained]") 
     from bertvision.cli.eval_texts import load_labelled, row_of, show_texts, text_task
     from bertvision.errors import ConfigError
     from bertvision.report.text_heads import write_text_results
-    from bertvision.tasks.text.logits import TextLogits, joined_logits
+    from bertvision.tasks.text.answers import joined_logits
 
     if args.how not in ("auto", "mean"):
         raise ConfigError(f"--how {args.how} is for spans: labels and scores are joined by their mean")
@@ -119,7 +119,7 @@ def _join_texts(args: EnsembleArgs, names: list[str], systems: "list[Trained]") 
     results = _logits(args, systems, data)
     rows = [row_of(name, split, logits) for name, (split, logits) in zip(names, results, strict=True)]
     split = results[0][0]
-    joined = TextLogits(joined_logits([logits.values for _, logits in results], task))
+    joined = joined_logits([logits for _, logits in results], task)
     rows.append(row_of(f"mean of {len(systems)}", split, joined))
     if args.out is not None:
         with atomic_folder(args.out) as temporary:

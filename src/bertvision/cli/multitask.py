@@ -1,5 +1,6 @@
 """`bertvision multitask --config RECIPE`: one encoder tuned for several tasks at once."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -99,8 +100,9 @@ def _multitask(args: MultitaskArgs, parallel: "Parallel") -> None:
     )
 
     def end() -> None:
-        heading = f"bertvision multitask --config {args.out / 'config.yaml'}"
-        write_text(args.out / "config.yaml", dump_yaml(args, heading=heading))
+        record = args.out / "config.yaml"
+        lasting = dataclasses.replace(args, overwrite=False)
+        write_text(record, dump_yaml(lasting, heading=f"bertvision multitask --config {record}"))
         _keep(jobs, snapshots, str(encoder.device), encoder.precision)
         _tell(args, stage.results, snapshots)
 

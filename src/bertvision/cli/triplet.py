@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from bertvision.cli.columns import columns, terminal_width
-from bertvision.cli.flags import OptionalInt
+from bertvision.cli.flags import OptionalFloat, OptionalInt
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
 from bertvision.train.finetune import FinetuneConfig
@@ -40,10 +40,11 @@ class TripletArgs:
     """embedded, a local folder in Hugging Face format (or a snapshot's), or a name on the Hub."""
     form: Literal["softmin", "paper"] = "softmin"
     """softmin: every negative must be farther than the positive; paper: one far negative is enough."""
-    margin: float = 1.0
-    """How much farther; the paper has none."""
+    margin: OptionalFloat = None
+    """How much farther; by default 1 for softmin and 0 for paper, which has none."""
     held_out: float = 0.05
-    """Part of the triplets that is not trained on and whose distances are told."""
+    """Part of the triplets that is not trained on and whose distances are told; most of their texts stand in other
+    triplets, which are."""
     max_examples: OptionalInt = None
     """Take only the first so many triplets, after mixing."""
     device: str = "auto"
@@ -80,20 +81,6 @@ def main(args: TripletArgs) -> None:
         _triplet(args, parallel)
 
 
-def _read(name: str, sources: tuple[str, ...]) -> "TextData":
-    from bertvision.data.load import load_data
-    from bertvision.data.texts import TextData, join_texts
-    from bertvision.errors import ConfigError
-
-    parts = []
-    for source in sources:
-        found = load_data(source, classes=parts[0].classes or None if parts else None)
-        if not isinstance(found, TextData):
-            raise ConfigError(f"--{name} {source} has questions, not texts with labels: name other data")
-        parts.append(found)
-    return join_texts(parts)
-
-
 def _triplet(args: TripletArgs, parallel: "Parallel") -> None:
     import numpy as np
 
@@ -103,18 +90,21 @@ def _triplet(args: TripletArgs, parallel: "Parallel") -> None:
     from bertvision.encoder.encoder import Encoder
     from bertvision.tasks.kinds import TripletTask
     from bertvision.train.finetune import tune
+    from bertvision.train.multitask import load_joined
     from bertvision.train.splits import triplet_split
     from bertvision.train.zoo import encoder_reference
 
     named: dict[TripletSet, tuple[str, ...]] = {"sst": args.sst, "sts": args.sts, "quora": args.quora}
     parallel.on_main(lambda: check_output(args.out))
     sets: dict[TripletSet, TextData] = {
-        name: _read(name, sources) for name, sources in named.items() if sources
+        name: load_joined(sources) for name, sources in named.items() if sources
     }
     mined = mine_triplets(sets, seed=args.finetune.seed)
     order = np.random.default_rng(args.finetune.seed).permutation(len(mined))[: args.max_examples]
     apart = round(len(order) * args.held_out)
-    task = TripletTask(args.form, args.margin, group=2 + mined.negatives)
+    usual = 1.0 if args.form == "softmin" else 0.0
+    margin = usual if args.margin is None else args.margin
+    task = TripletTask(args.form, margin, group=2 + mined.negatives)
     encoder = Encoder.load(encoder_reference(args.encoder)[0], device=args.device, precision=args.precision)
     train = triplet_split(mined.take(order[apart:]), encoder, args.windows, task)
     dev = triplet_split(mined.take(order[:apart]), encoder, args.windows, task) if apart else None

@@ -174,7 +174,9 @@ def head_class(name: str) -> type[Head]:
 def check_task(cls: type[Head], task: Task) -> None:
     """Refuse a head that was made for something else."""
     if task not in cls.tasks:
-        others = [name for name in head_names() if task in _REGISTRY[name].tasks]
+        others = [
+            name for name in head_names() if task in _REGISTRY[name].tasks and not _REGISTRY[name].needs_data
+        ]
         raise ConfigError(
             f"{cls.name} is a head for {' and '.join(cls.tasks)} tasks, not for {task}: use one of {', '.join(others)}"
         )

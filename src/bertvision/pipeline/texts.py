@@ -15,7 +15,7 @@ from bertvision.report.results import card_inputs
 from bertvision.report.text_heads import write_text_results
 from bertvision.report.text_results import TextEntry, TextScores, collect_texts, score_members
 from bertvision.tasks.kinds import Task
-from bertvision.tasks.text import TextAnswers, answer, combine_answers
+from bertvision.tasks.text import TextAnswers, answer, joined_logits
 from bertvision.train.stage import Stage
 from bertvision.train.zoo import suited, zoo_members
 
@@ -71,7 +71,7 @@ class TextRun(Stages[TextEntry]):
                     ),
                 )
             )
-        return entries + self._ensembles(name, entries, answers)
+        return entries + self._ensembles(name, entries, logits)
 
     def collect(self, **measured: Any) -> dict[str, Any]:
         return collect_texts(self.entries, **measured)
@@ -83,13 +83,19 @@ class TextRun(Stages[TextEntry]):
     def _score(self, members: dict[str, list[TextAnswers]]) -> dict[str, TextScores]:
         return {split: score_members(found, self.splits[split].texts) for split, found in members.items()}
 
-    def _ensembles(
-        self, snapshot: str, entries: list[TextEntry], answers: Mapping[str, Mapping[Path, TextAnswers]]
-    ) -> list[TextEntry]:
+    def _ensembles(self, snapshot: str, entries: list[TextEntry], logits: SplitLogits) -> list[TextEntry]:
         joined = []
         for first, second, seeds, pairs in pairs_to_join(entries, lambda e: e.dev_score):
             members = {
-                split: [combine_answers([answers[split][folder] for folder in pair]) for pair in pairs]
+                split: [
+                    self._answer(
+                        split,
+                        joined_logits(
+                            [logits[split][folder] for folder in pair], self.splits[split].text_task
+                        ),
+                    )
+                    for pair in pairs
+                ]
                 for split in self.eval_names
             }
             joined.append(

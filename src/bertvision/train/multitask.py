@@ -18,9 +18,9 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.train.job import Job
 from bertvision.train.mixing import Sampling
-from bertvision.train.splits import Split, TextConfig, load_split, window_split
+from bertvision.train.splits import PLAIN, Split, TextConfig, load_split, window_split
 
-__all__ = ["TaskSpec", "load_jobs"]
+__all__ = ["TaskSpec", "load_jobs", "load_joined"]
 
 
 @dataclass(frozen=True)
@@ -81,21 +81,29 @@ def _train(
     if len(spec.train) == 1:
         source = _placed(spec.train[0], data)
         return load_split(source, encoder, windows, max_examples=max_examples, text=spec)
+    joined = load_joined([_placed(source, data) for source in spec.train], spec, max_examples=max_examples)
+    return window_split(joined, encoder, windows, text=spec)
+
+
+def load_joined(
+    sources: Sequence[str], text: TextConfig = PLAIN, *, max_examples: int | None = None
+) -> TextData:
+    """Several sets of texts as one; the classes are those of the first."""
     parts: list[TextData] = []
-    for source in spec.train:
+    for source in sources:
         found = load_data(
-            _placed(source, data),
-            columns=spec.columns,
-            task=spec.task,
+            source,
+            columns=text.columns,
+            task=text.task,
             classes=parts[0].classes if parts and parts[0].classes else None,
             max_examples=max_examples,
         )
         if not isinstance(found, TextData):
             raise ConfigError(
-                f"task {spec.name} joins {source}, which has questions: name one training set for spans"
+                f"{source} has questions, which cannot be joined or mined: name texts with labels"
             )
         parts.append(found)
-    return window_split(join_texts(parts), encoder, windows, text=spec)
+    return join_texts(parts)
 
 
 def _placed(source: str, data: str) -> str:

@@ -56,6 +56,10 @@ class TextConfig(Columns, Reframe):
     """How the windows of a long text become one answer: the mean of their probabilities, the least or the greatest one
     of the positive class, or any_null, the papers' vote. auto: mean, and min for answer / no answer."""
 
+    metric: Literal["auto", "accuracy", "f1", "mcc", "pearson", "spearman"] = "auto"
+    """What heads are chosen and compared by; auto: GLUE's own for GLUE, else accuracy, and Pearson for scores."""
+    positive: str = ""
+    """Of two classes, the name of the one whose F1 is told and that --text.merge speaks of; by default the second."""
     balance: bool = False
     """Count all classes alike in the loss, however many windows each has."""
 
@@ -175,7 +179,8 @@ def window_split(
         if task is None:
             loss: TextLoss | None = None if text.loss == "auto" else text.loss
             merge: Merge | None = None if text.merge == "auto" else text.merge
-            task = task_of(data, loss=loss, merge=merge, group=2 if config.apart and data.pairs else 1)
+            chosen = _judged(data, text)
+            task = task_of(chosen, loss=loss, merge=merge, group=2 if config.apart and data.pairs else 1)
         elif isinstance(task, TextTask) and task.pairs != data.pairs:
             ours, theirs = ("pairs of texts", "single texts")[:: 1 if data.pairs else -1]
             raise ConfigError(
@@ -195,6 +200,25 @@ def window_split(
     if learned and text.balance:
         task = _balanced(task, windows, data.name)
     return Split(data, windows, fingerprint, config, task=task or SPAN, text=text)
+
+
+def _judged(data: TextData, text: TextConfig) -> TextData:
+    """The data with the metric and the positive class that were asked for."""
+    if text.metric != "auto":
+        fitting = ("pearson", "spearman") if data.kind == "score" else ("accuracy", "f1", "mcc")
+        if text.metric not in fitting:
+            raise ConfigError(
+                f"--text.metric {text.metric} does not suit {data.name}: use {', '.join(fitting)}"
+            )
+        data = replace(data, metric=text.metric)
+    if text.positive:
+        if len(data.classes) != 2 or text.positive not in data.classes:
+            known = ", ".join(data.classes) or "none"
+            raise ConfigError(
+                f"--text.positive {text.positive} must be one of two classes; {data.name} has {known}"
+            )
+        data = replace(data, positive=data.classes.index(text.positive))
+    return data
 
 
 def _balanced(task: Task | None, windows: Windows, name: str) -> TextTask:

@@ -25,7 +25,7 @@ from bertvision.heads.files import load_head
 from bertvision.tasks.kinds import SPAN, Task, task_from_words
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.ensemble import Combination, combine
-from bertvision.tasks.text.logits import TextLogits, joined_logits
+from bertvision.tasks.text.answers import joined_logits
 from bertvision.tasks.text.task import TextTask
 from bertvision.train.evaluate import logits_by_reading
 from bertvision.train.splits import Split, TextConfig, window_split
@@ -228,7 +228,7 @@ def join(trained: Trained, logits: Sequence[Any], windows: Windows) -> Any:
     if len(logits) == 1:
         return logits[0]
     if isinstance(trained.task, TextTask):
-        return TextLogits(joined_logits([one.values for one in logits], trained.task))
+        return joined_logits(logits, trained.task)
     return combine(logits, windows, how=trained.how)
 
 

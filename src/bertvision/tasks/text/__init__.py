@@ -1,13 +1,13 @@
 """Labels and scores of texts: loss, merging of windows, metrics and comparisons.
 
 Flow: logits (`TextLogits`) -> `answer` -> `TextAnswers` -> `score_texts`, `answers_metric`, `confusion`; beside it
-`combine_answers` for ensembles, `fit_temperature` for honest probabilities, `paired_difference` and `mcnemar` for
+`joined_logits` for ensembles, `fit_temperature` for honest probabilities, `paired_difference` and `mcnemar` for
 comparisons. Only `text_loss` needs torch, and is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from bertvision.tasks.text.answers import TextAnswers, answer, class_logits, combine_answers
+from bertvision.tasks.text.answers import TextAnswers, answer, class_logits, joined_logits
 from bertvision.tasks.text.calibration import calibration_curve, calibration_error, fit_temperature
 from bertvision.tasks.text.compare import Difference, mcnemar, paired_difference
 from bertvision.tasks.text.files import write_text_answers
@@ -38,9 +38,9 @@ __all__ = [
     "calibration_curve",
     "calibration_error",
     "class_logits",
-    "combine_answers",
     "confusion",
     "fit_temperature",
+    "joined_logits",
     "label_counts",
     "mcnemar",
     "metric",

@@ -8,6 +8,7 @@ Shapes: R rows of logits (a window each, or `task.group` windows that belong sid
 the data, C classes. Everything is computed in float64 from float32 logits.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from bertvision.errors import ArtifactError, ConfigError, DataError
 from bertvision.tasks.text.logits import TextLogits
 from bertvision.tasks.text.task import TextTask
 
-__all__ = ["TextAnswers", "answer", "class_logits", "combine_answers", "softmax"]
+__all__ = ["TextAnswers", "answer", "class_logits", "joined_logits", "softmax"]
 
 
 @dataclass(frozen=True)
@@ -107,18 +108,19 @@ def _merge(values: NDArray[np.float64], starts: NDArray[np.int64], how: str) -> 
     return np.add.reduceat(values, starts, axis=0) / counts.reshape(-1, *[1] * (values.ndim - 1))
 
 
-def combine_answers(members: list[TextAnswers]) -> TextAnswers:
-    """An ensemble: the mean of the members' probabilities, or of their scores."""
+def joined_logits(members: Sequence[TextLogits], task: TextTask) -> TextLogits:
+    """An ensemble as one set of logits: the log of the mean probability of each class, or the mean score.
+
+    Members are joined window by window, before windows are merged: an ensemble is then a head like any other.
+    """
     if not members:
-        raise ConfigError("an ensemble needs the answers of at least one model")
-    first = members[0]
-    for other in members[1:]:
-        if other.ids != first.ids or other.task.classes != first.task.classes:
-            raise DataError("the members of an ensemble must answer the same examples of the same task")
-    if any(member.probabilities is None for member in members):
-        return TextAnswers(first.ids, first.task, None, np.mean([m.values for m in members], axis=0))
-    mean = np.mean([member.probabilities for member in members if member.probabilities is not None], axis=0)
-    return TextAnswers(first.ids, first.task, mean, mean.argmax(axis=1))
+        raise ConfigError("an ensemble needs the logits of at least one model")
+    if task.kind == "score":
+        return TextLogits(np.mean([member.values for member in members], axis=0).astype(np.float32))
+    wide = [class_logits(member.values, task) for member in members]
+    logs = [values - np.logaddexp.reduce(values, axis=1, keepdims=True) for values in wide]
+    mean = np.logaddexp.reduce(logs, axis=0) - np.log(len(logs))  # (R, classes)
+    return TextLogits((mean[:, 1:] - mean[:, :1] if task.loss == "bce" else mean).astype(np.float32))
 
 
 def _what(kind: str, classes: tuple[str, ...]) -> str:

@@ -4,7 +4,6 @@ On disk: one safetensors file with `values` (R, C) float32; the metadata names t
 a fingerprint). R = W / group rows, C outputs of a head.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +12,8 @@ from numpy.typing import NDArray
 
 from bertvision.artifacts import atomic_file
 from bertvision.errors import ArtifactError
-from bertvision.tasks.text.task import TextTask
 
-__all__ = ["TextLogits", "joined_logits"]
+__all__ = ["TextLogits"]
 
 
 @dataclass(frozen=True)
@@ -69,13 +67,3 @@ class TextLogits:
                 "the data, the encoder or the window settings changed, delete it and make it again"
             )
         return cls(found["values"])
-
-
-def joined_logits(members: Sequence[NDArray[np.float32]], task: TextTask) -> NDArray[np.float32]:
-    """(R, C) an ensemble as one set of logits: the log of the mean probability of each class, or the mean score."""
-    if task.kind == "score":
-        return np.mean(members, axis=0).astype(np.float32)
-    wide = [np.concatenate([np.zeros_like(m), m], axis=1) if task.loss == "bce" else m for m in members]
-    logs = [w - np.logaddexp.reduce(w.astype(np.float64), axis=1, keepdims=True) for w in wide]
-    mean = np.logaddexp.reduce(logs, axis=0) - np.log(len(logs))  # (R, classes)
-    return (mean[:, 1:] - mean[:, :1] if task.loss == "bce" else mean).astype(np.float32)
