@@ -3,16 +3,21 @@
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cli_runner import Outcome, bertvision
-from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, save_span, save_system
+from serve_cases import ALIKE, COLOUR, MOOD, save_span, save_system
+from serve_cases import ANSWERABLE as QUESTIONS
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.train.trained import read_trained
+
+ANSWERABLE = replace(QUESTIONS, pairs=True)
+PAIRED = replace(ALIKE, pairs=True)
 
 MILL = "The mill in Arden was built by Ada Holt in 1871."
 ROWS = [
@@ -38,7 +43,7 @@ def home(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     encoder = Encoder.load(str(tiny_bert))
     save_system(home / "mood" / "a", encoder, "tenney_small", MOOD, temperature=2.0)
     save_system(home / "mood" / "b", encoder, "mean_pooler", MOOD, seed=1)
-    save_system(home / "alike", encoder, "cls_linear", ALIKE, seed=2)
+    save_system(home / "alike", encoder, "cls_linear", PAIRED, seed=2)
     save_system(home / "colour", encoder, "cls_linear", COLOUR, seed=3)
     save_system(home / "sure", encoder, "tenney_small", ANSWERABLE, seed=4)
     save_span(home / "span", encoder)
@@ -178,8 +183,6 @@ def test_columns_are_told_by_the_flags_of_predict(
 
 def test_a_glue_submission(home: Path, tiny_bert: Path, tmp_path: Path) -> None:
     """The official file: header, index, and what the benchmark writes for each class."""
-    from dataclasses import replace
-
     encoder = Encoder.load(str(tiny_bert))
     task = replace(MOOD, classes=("negative", "positive"))
     head = save_system(tmp_path / "sst", encoder, "tenney_small", task)
@@ -208,8 +211,6 @@ def test_a_glue_submission(home: Path, tiny_bert: Path, tmp_path: Path) -> None:
 def test_a_submission_that_cannot_be_is_refused_before_anything_is_written(
     tiny_bert: Path, tmp_path: Path, classes: tuple[str, ...], rows: str, told: str
 ) -> None:
-    from dataclasses import replace
-
     head = save_system(
         tmp_path / "sst", Encoder.load(str(tiny_bert)), "cls_linear", replace(MOOD, classes=classes)
     )
@@ -347,7 +348,7 @@ def test_an_ensemble_of_labels_is_the_mean_of_probabilities(home: Path, tmp_path
 
 
 def test_an_ensemble_of_scores(home: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    other = save_system(tmp_path / "other", Encoder.load(str(tiny_bert)), "mean_pooler", ALIKE, seed=9)
+    other = save_system(tmp_path / "other", Encoder.load(str(tiny_bert)), "mean_pooler", PAIRED, seed=9)
     pair = ("--data", home / "alike.csv")
     found = [as_json("predict", one, *pair) for one in (home / "alike", other)]
     answered("ensemble", home / "alike", other, *pair, "--how", "mean", "--out", tmp_path / "both")
