@@ -9,7 +9,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
+from browsing import CHROMIUM, browse
 
 from bertvision.errors import ArtifactError, OutputError
 from bertvision.heads import Geometry, parse_head
@@ -29,7 +29,6 @@ from bertvision.report.results import layer_weights
 from bertvision.report.schema import validate
 
 FIXTURE = Path(__file__).parent / "data" / "report_fixture.json"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 @pytest.fixture
@@ -545,29 +544,6 @@ frame.onload = () => {
     over: root.scrollWidth - root.clientWidth, width: frame.clientWidth, names, hidden});
 };
 </script>"""
-
-
-def browse(text: str, folder: Path) -> tuple[str, list[str]]:
-    """The page's text after its scripts ran, and what it wrote to the console."""
-    assert CHROMIUM is not None
-    folder.mkdir()
-    path = folder / "page.html"
-    path.write_text(text, encoding="utf-8")
-    flags = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-    )
-    command = [
-        *(
-            CHROMIUM,
-            *flags.split(),
-            "--disable-component-update",
-            "--disable-sync",
-            "--enable-logging=stderr",
-        ),
-        *(f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=5000", "--dump-dom", path.as_uri()),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
 @pytest.mark.browser

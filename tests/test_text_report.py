@@ -1,15 +1,18 @@
 """The report of labels and scores: what is collected, what the page says, that nothing is loaded or let through."""
 
 import copy
+import html
 import json
 import math
 import random
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browsing import CHROMIUM, browse
 from text_cases import make_texts
 from text_report_cases import made_up_answers, make_entry, make_run, make_split
 
@@ -273,6 +276,39 @@ def test_a_sweep_brings_its_heat_map(runs: dict[str, dict[str, Any]], pages: dic
     assert "0.530" in page.text
     assert page.tags.count("svg") == pages["two"].tags.count("svg") + 1
     assert "What was tried" not in pages["two"].text
+
+
+FRAMES = """<!doctype html><body><iframe id="f" style="height: 900px; border: 0"></iframe><script>
+const frame = document.getElementById("f");
+frame.style.width = "WIDTHpx";
+frame.srcdoc = PAGE;
+frame.onload = () => {
+  const page = frame.contentDocument, over = (e) => e.scrollWidth - e.clientWidth;
+  document.body.textContent = JSON.stringify(
+    {page: over(page.documentElement), table: over(page.querySelector("#scores .scroll"))});
+};
+</script>"""
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium executable")
+@pytest.mark.parametrize("width", [1200, 400])
+def test_the_table_fits_a_desk_and_scrolls_on_a_phone(
+    runs: dict[str, dict[str, Any]], tmp_path: Path, width: int
+) -> None:
+    results = copy.deepcopy(runs["two"])
+    for system in results["systems"]:
+        system |= {
+            "parameters": 109_482_240,
+            "total": 219_897_192,
+            "flops_per_token": 829_904,
+            "seconds": 3599.0,
+        }
+    quoted = json.dumps(render_texts(results)).replace("</", "<\\/").replace("<!--", "<\\!--")
+    dom, _ = browse(FRAMES.replace("WIDTH", str(width)).replace("PAGE", quoted, 1), tmp_path / "page")
+    found = json.loads(re.search(r"\{.*\}", html.unescape(dom))[0])  # type: ignore[index]
+    assert found["page"] == 0
+    assert (found["table"] > 0) == (width == 400)
 
 
 def test_very_many_classes_have_no_matrix(runs: dict[str, dict[str, Any]]) -> None:
