@@ -278,6 +278,15 @@ def test_a_sweep_brings_its_heat_map(runs: dict[str, dict[str, Any]], pages: dic
     assert "What was tried" not in pages["two"].text
 
 
+def test_names_of_rows_stand_on_a_ground_of_their_own(runs: dict[str, dict[str, Any]]) -> None:
+    """Before each name a patch in the colour of the paper: no line is seen through it."""
+    svg = text_figures.differences(validate_texts(runs["two"]))
+    assert svg is not None
+    for name in ("cls linear", "tenney small", "adapter pooler"):
+        before = svg[: svg.index(f">{name}</text>")]
+        assert "var(--fig-paper" in before[before.rindex("<path") :]
+
+
 FRAMES = """<!doctype html><body><iframe id="f" style="height: 900px; border: 0"></iframe><script>
 const frame = document.getElementById("f");
 frame.style.width = "WIDTHpx";

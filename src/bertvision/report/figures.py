@@ -17,6 +17,7 @@ from bertvision.report.drawing import (
     PALETTE,
     SERIES,
     known_points,
+    name_row,
     new_figure,
     place_labels,
     short,
@@ -267,16 +268,7 @@ def differences(results: Mapping[str, Any]) -> str | None:
                     size = part["difference"]
                     reach = [[max(0.0, size - part["low"])], [max(0.0, part["high"] - size)]]
                     axes.errorbar(size, i + down, xerr=reach, zorder=3, **look)
-            axes.annotate(
-                short(view.title(system), 44),
-                (0, i),
-                xycoords=("axes fraction", "data"),
-                xytext=(0, 5),
-                textcoords="offset points",
-                va="bottom",
-                fontsize=8.5,
-                fontweight="bold" if system is view.head else "normal",
-            )
+            name_row(axes, i, view.title(system), bold=system is view.head)
         axes.set_ylim(len(found) - 0.45, -0.75)
         axes.grid(visible=False, axis="y")
         axes.set_yticks([])

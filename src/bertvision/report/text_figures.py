@@ -15,6 +15,7 @@ from bertvision.report.drawing import (
     PALETTE,
     SERIES,
     known_points,
+    name_row,
     new_figure,
     place_labels,
     short,
@@ -240,16 +241,7 @@ def differences(results: Mapping[str, Any]) -> str | None:
                 linewidth=1.8,
                 zorder=3,
             )
-            axes.annotate(
-                short(view.title(system), 44),
-                (0, i),
-                xycoords=("axes fraction", "data"),
-                xytext=(0, 5),
-                textcoords="offset points",
-                va="bottom",
-                fontsize=8.5,
-                fontweight="bold" if system is view.head else "normal",
-            )
+            name_row(axes, i, view.title(system), bold=system is view.head)
         axes.set_ylim(len(found) - 0.45, -0.75)
         axes.grid(visible=False, axis="y")
         axes.set_yticks([])
