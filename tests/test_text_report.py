@@ -16,6 +16,8 @@ from browsing import CHROMIUM, browse
 from text_cases import make_texts
 from text_report_cases import made_up_answers, make_entry, make_run, make_split
 
+from bertvision import console
+from bertvision.cli import run as cli_run
 from bertvision.errors import ArtifactError
 from bertvision.report import text_figures, text_rows, text_words
 from bertvision.report.text_details import details, disagreements
@@ -276,6 +278,18 @@ def test_a_sweep_brings_its_heat_map(runs: dict[str, dict[str, Any]], pages: dic
     assert "0.530" in page.text
     assert page.tags.count("svg") == pages["two"].tags.count("svg") + 1
     assert "What was tried" not in pages["two"].text
+
+
+def test_the_terminal_tells_snapshots_apart(
+    runs: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(console, "table", lambda _title, _columns, rows: told.extend(row[0] for row in rows))
+    results = copy.deepcopy(runs["two"])
+    early = [copy.deepcopy(s) for s in results["systems"] if s["kind"] == "head"]
+    results["systems"] += [s | {"name": f"early/{s['name']}", "snapshot": "0.5"} for s in early]
+    cli_run._tell_texts(results, "test")
+    assert {"adapter pooler @ 0.5", "adapter pooler @ 1.0"} <= set(told)
 
 
 def test_names_of_rows_stand_on_a_ground_of_their_own(runs: dict[str, dict[str, Any]]) -> None:

@@ -5,9 +5,12 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertvision.pipeline import RunConfig
+
+if TYPE_CHECKING:
+    from bertvision.report.rows import Overview
 
 __all__ = ["ARGS", "RunArgs", "default_recipe", "main"]
 
@@ -48,8 +51,9 @@ def main(args: RunArgs) -> None:
     console.emit(f"{best}Report: {report}  ({results['seconds']:.0f} s)")
 
 
-def _name(system: Mapping[str, Any]) -> str:
-    return system["label"] + (" *" if system["best"] else "")
+def _name(view: "Overview", system: Mapping[str, Any]) -> str:
+    """As the report names it: with its snapshot where there are several."""
+    return view.title(system) + (" *" if system["best"] else "")
 
 
 def _size(system: Mapping[str, Any]) -> str:
@@ -61,15 +65,16 @@ def _tell_spans(results: Mapping[str, Any], split: str) -> None:
     from bertvision.report.rows import overview
 
     columns = ["system", "EM", "F1", "EM tuned", "F1 tuned", "F1 tuned vs snapshot (95 %)", "parameters"]
-    rows = [_span_row(system, split) for system in overview(results).systems]  # best first, as in the report
+    view = overview(results)
+    rows = [_span_row(view, system, split) for system in view.systems]  # best first, as in the report
     console.table(f"{split}: threshold 0, and the threshold tuned on dev", columns, rows)
 
 
-def _span_row(system: Mapping[str, Any], split: str) -> list[str]:
+def _span_row(view: "Overview", system: Mapping[str, Any], split: str) -> list[str]:
     scores, versus = system["scores"][split], system["versus"]
     gain = versus["tuned"]["f1"] if versus else None
     return [
-        _name(system),
+        _name(view, system),
         *(f"{scores[at][metric]:.1f}" for at in ("zero", "tuned") for metric in ("exact", "f1")),
         f"{gain['difference']:+.1f} ({gain['low']:+.1f} … {gain['high']:+.1f})" if gain else "",
         _size(system),
@@ -84,13 +89,14 @@ def _tell_texts(results: Mapping[str, Any], split: str) -> None:
 
     shown = metrics_of(results)[:3]
     titles = [text_words.TITLES[name] for name in shown]
+    view = text_rows.overview(results)
     rows = []
-    for system in text_rows.overview(results).systems:
+    for system in view.systems:
         found = text_words.paired(system["versus"], split)
         gain = ""
         if found is not None:
             ends = text_words.interval(found["low"], found["high"])
             gain = f"{text_words.change(found['difference'])} ({ends})"
         numbers = [text_words.number(text_rows.mean(system, split, name)) for name in shown]
-        rows.append([_name(system), *numbers, gain, _size(system)])
+        rows.append([_name(view, system), *numbers, gain, _size(system)])
     console.table(split, ["system", *titles, f"{titles[0]} vs snapshot (95 %)", "parameters"], rows)
