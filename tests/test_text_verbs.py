@@ -297,6 +297,17 @@ def test_answerability_is_scored_with_and_without_its_prefix(home: Path, toy_squ
     assert sum(bare["confusion"][1]) == 8
 
 
+def test_eval_merges_windows_as_asked(home: Path, toy_squad: Path) -> None:
+    """One window that says no answer decides by the papers' vote, and every window must say it by `min`."""
+    told = {
+        how: as_json("eval", home / "sure", "--data", toy_squad, "--text-merge", how)[0]["confusion"]
+        for how in ("stored", "min", "any_null")
+    }
+    assert told["stored"] == told["min"]
+    nos = {how: sum(row[1] for row in table) for how, table in told.items()}
+    assert nos["any_null"] >= nos["min"]
+
+
 def test_what_eval_refuses(home: Path, toy_squad: Path) -> None:
     data = ("--data", home / "mood.csv")
     assert "finds spans: name those of one kind" in refused("eval", home / "mood" / "a", home / "span", *data)

@@ -37,6 +37,8 @@ class EvalArgs:
     """Where the encoder lies now, if it moved."""
     scorer: Literal["official", "wordpiece"] = "official"
     """wordpiece = the paper's scores on word pieces, which are not official SQuAD scores."""
+    text_merge: Literal["stored", "mean", "min", "max", "any_null"] = "stored"
+    """How the windows of long texts become one answer: as the head says, or another way (any_null: the papers')."""
     max_examples: OptionalInt = None
     """Take only the first so many questions."""
     device: str = "auto"
@@ -72,6 +74,8 @@ def main(args: EvalArgs) -> None:
 
         eval_texts(args, names, systems)
         return
+    if args.text_merge != "stored":
+        raise ConfigError("--text-merge is for labels and scores: spans are merged by their --decoding")
     data = load_span_data(args.data, max_examples=args.max_examples)
     results = logits_of_trained(
         systems, data, encoder=args.encoder, device=args.device, precision=args.precision, feed=args.feed

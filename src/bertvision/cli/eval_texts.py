@@ -1,6 +1,7 @@
 """What `bertvision eval` and `bertvision ensemble` do with systems of labels and scores."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bertvision.data.text_tables import Columns
@@ -24,6 +25,8 @@ def eval_texts(args: "EvalArgs", names: Sequence[str], systems: "Sequence[Traine
 
     if args.scorer != "official":
         raise ConfigError(f"--scorer {args.scorer} is for spans: leave it out for labels and scores")
+    if args.text_merge != "stored":
+        systems = [replace(s, task=replace(text_task(s), merge=args.text_merge)) for s in systems]
     rows: dict[str, dict[str, Any]] = {}
     for task in dict.fromkeys(text_task(system) for system in systems):
         own = {name: system for name, system in zip(names, systems, strict=True) if system.task == task}
