@@ -17,9 +17,10 @@ from bertvision.tasks.text import TextTask
 
 WINDOWS = WindowConfig(max_seq_length=32, max_query_length=12, doc_stride=8)
 MOOD = TextTask("label", ("bad", "good"))
+SAME = TextTask("label", ("no", "yes"), pairs=True)
 COLOUR = TextTask("label", ("red", "green", "blue"))
 ALIKE = TextTask("score", (), "mse", "pearson", shift=2.5, scale=1.5)
-ANSWERABLE = TextTask("label", ("answer", "no answer"), merge="min", asks=True)
+ANSWERABLE = TextTask("label", ("answer", "no answer"), merge="min", asks=True, pairs=True)
 
 
 def save_system(

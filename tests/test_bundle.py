@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, WINDOWS, save_span, save_system
+from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, SAME, WINDOWS, save_span, save_system
 from toy import save_encoder
 
 import bertvision as bv
@@ -221,7 +221,7 @@ def test_prompts_have_windows_of_their_own(encoder: Encoder, tmp_path: Path, cal
 
 
 def test_pairs_encoded_apart(encoder: Encoder, tmp_path: Path) -> None:
-    task, apart = replace(ALIKE, group=2), replace(WINDOWS, apart=True)
+    task, apart = replace(ALIKE, group=2, pairs=True), replace(WINDOWS, apart=True)
     folder = save_system(tmp_path / "pair", encoder, "minbert:vectors=2", task, windows=apart)
     model = bv.load(folder)
     firsts, seconds = TEXTS[:3], [MILL, "A bridge", "The old tower in the market"]
@@ -249,38 +249,39 @@ def test_the_stored_temperature_is_applied(encoder: Encoder, tmp_path: Path) -> 
 
 @pytest.fixture
 def mixed(encoder: Encoder, tmp_path: Path) -> Bundle:
-    """One task that reads one text or two, one of questions, one whose template names two texts."""
+    """A task about single texts, one of questions, and one about pairs with a template."""
     save_system(tmp_path / "mood", encoder, "cls_linear", MOOD)
     save_span(tmp_path / "span", encoder)
     save_system(
-        tmp_path / "same", encoder, "cls_linear", MOOD, reframe=Reframe(context="{first} and {second}")
+        tmp_path / "same", encoder, "cls_linear", SAME, reframe=Reframe(context="{first} and {second}")
     )
     return bv.load(tmp_path)
 
 
-def test_a_pair_task_needs_a_pair(mixed: Bundle, calls: list[int]) -> None:
+def test_tasks_that_read_as_many_texts_as_are_given_answer(mixed: Bundle, calls: list[int]) -> None:
+    assert list(mixed.predict(MILL)) == ["mood"]
+    assert list(mixed.predict([MILL], tasks=("mood",))[0]) == ["mood"]
+    assert list(mixed.predict("Who?", MILL)) == ["same", "span"]
+    assert list(mixed.predict("Who?", MILL, tasks=["span"])) == ["span"]
+    calls.clear()
     with pytest.raises(
         DataError, match=r"same, span read two texts, and one is given: ask only mood \(tasks\)"
     ):
-        mixed.predict(MILL)
-    assert not calls
-    assert list(mixed.predict(MILL, tasks=["mood"])) == ["mood"]
-    assert list(mixed.predict([MILL], tasks=("mood",))[0]) == ["mood"]
-    assert list(mixed.predict("Who?", MILL)) == ["mood", "same", "span"]
-    assert list(mixed.predict("Who?", MILL, tasks=["span", "mood"])) == ["span", "mood"]
+        mixed.predict(MILL, tasks=["mood", "same", "span"])
+    with pytest.raises(DataError, match="mood reads one text, and two are given: give one text"):
+        mixed.predict("Who?", MILL, tasks=["mood"])
     with pytest.raises(ConfigError, match=r"there is no task 'moon': did you mean mood"):
         mixed.predict(MILL, tasks=["moon"])
+    assert not calls, "nothing was encoded"
 
 
-def test_a_task_that_is_told_to_read_one_text_refuses_two(encoder: Encoder, tmp_path: Path) -> None:
-    class Single(TextTask):
-        pairs = False
-
-    system = read_trained(save_system(tmp_path / "mood", encoder, "cls_linear", MOOD))
-    bundle = Bundle([replace(system, task=Single(MOOD.kind, MOOD.classes))], encoder)
-    assert isinstance(bundle.predict(MILL)["mood"], LabelPrediction)
-    with pytest.raises(DataError, match="mood reads one text, and two are given: give one text"):
-        bundle.predict(MILL, "The bridge is old.")
+def test_a_lone_task_refuses_another_number_of_texts(encoder: Encoder, tmp_path: Path) -> None:
+    save_system(tmp_path / "mood", encoder, "cls_linear", MOOD)
+    save_system(tmp_path / "same", encoder, "cls_linear", SAME)
+    with pytest.raises(DataError, match="reads one text, and two are given: give one text"):
+        bv.load(tmp_path / "mood").predict(MILL, "The bridge is old.")
+    with pytest.raises(DataError, match="reads two texts, and one is given: give two texts"):
+        bv.load(tmp_path / "same").predict(MILL)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +321,7 @@ def test_a_lone_head_answers_directly(encoder: Encoder, tmp_path: Path) -> None:
     save_system(tmp_path / "b" / "score", encoder, "cls_linear", ALIKE)
     label, score = bv.load(tmp_path / "a" / "label"), bv.load(tmp_path / "b")
     assert isinstance(label.predict(MILL), LabelPrediction)
-    assert isinstance(score.predict(MILL, "A bridge"), ScorePrediction)
+    assert isinstance(score.predict("A bridge"), ScorePrediction)
     assert [one.label for one in label.predict(TEXTS)] == [label.predict(text).label for text in TEXTS]
     assert label.predict([]) == []
     assert type(label) is type(score) is bv.TextPredictor

@@ -156,14 +156,13 @@ class Bundle:
         Args:
             first: A text, the first of a pair, or a question.
             second: The other text, or the paragraph; one for all, or as many as there are first ones.
-            tasks: The tasks that are to answer; all of them must read as many texts as are given.
+            tasks: The tasks that are to answer, which must read as many texts as are given; none = those that do.
         """
-        asked = self.asked(tasks)
         firsts = [first] if isinstance(first, str) else list(first)
         seconds = [second] * len(firsts) if second is None or isinstance(second, str) else list(second)
         if len(firsts) != len(seconds):
             raise DataError(f"predict got {len(firsts)} first texts but {len(seconds)} second ones")
-        self.check(asked, pairs=second is not None)
+        asked = self.fitting(tasks, pairs=second is not None)
         if not firsts:
             return []
         found = self._answers(asked, _texts(firsts, seconds))
@@ -190,7 +189,7 @@ class Bundle:
                 f"{data.name} holds {what}, which {', '.join(wrong)} cannot read: name other tasks"
             )
         if isinstance(data, TextData):
-            self.check(asked, pairs=data.pairs)
+            asked = self.fitting(tasks, pairs=data.pairs)
         return self._answers(asked, data, label="predict")
 
     def asked(self, tasks: Sequence[str] | None) -> tuple[str, ...]:
@@ -202,12 +201,13 @@ class Bundle:
                 raise ConfigError(f"there is no task {name!r}: {nearest(name, list(self.systems))}")
         return tuple(dict.fromkeys(tasks))
 
-    def check(self, asked: Sequence[str], *, pairs: bool) -> None:
-        """Refuse tasks that read another number of texts."""
+    def fitting(self, tasks: Sequence[str] | None, *, pairs: bool) -> tuple[str, ...]:
+        """Of all tasks those that read as many texts as are given; a task that was asked for must be one of them."""
         given = 2 if pairs else 1
-        wrong = [name for name in asked if texts_read(self.systems[name]) not in (given, None)]
-        if not wrong:
-            return
+        asked = self.asked(tasks)
+        wrong = [name for name in asked if texts_read(self.systems[name]) != given]
+        if not wrong or (not tasks and len(wrong) < len(asked)):
+            return tuple(name for name in asked if name not in wrong)
         reads, one = ("one text", "two are") if pairs else ("two texts", "one is")
         verb = "reads" if len(wrong) == 1 else "read"
         fitting = [name for name in asked if name not in wrong]
