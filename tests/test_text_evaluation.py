@@ -219,7 +219,7 @@ def test_single_texts_are_no_pairs(apart: bool, lively: Path, tmp_path: Path) ->
         done = bertvision(*words, *data)
         assert done.code == 2
         assert f"{dev}.tsv has " in done.err
-        assert "name data of one kind" in done.err
+        assert "name data of its kind" in done.err
         assert not (tmp_path / "out").exists()
     done = bertvision(*words, "--train", tmp_path / "pairs.tsv")
     assert done.code == 0, done.err

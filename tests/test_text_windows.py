@@ -79,7 +79,7 @@ def test_what_fits_is_the_tokenizers_own_encoding(style: str) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(text=texts, style=st.sampled_from(STYLES), length=st.integers(8, 24), overlap=st.integers(0, 5))
+@given(text=texts, style=st.sampled_from(STYLES), length=st.integers(12, 24), overlap=st.integers(0, 5))
 def test_a_long_text_is_cut_as_the_tokenizer_cuts_it(
     text: str, style: str, length: int, overlap: int
 ) -> None:

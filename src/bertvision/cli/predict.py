@@ -117,7 +117,7 @@ def main(args: PredictArgs) -> None:
     if data is None:
         first, second = (args.text, args.pair) if args.text is not None else (args.question, args.context)
         assert first is not None
-        _tell(args, [("", first, second, bundle.predict(first, second))], systems)
+        _tell(args, [("", first, second, bundle.predict(first, second, tasks=args.tasks))], systems)
     else:
         _tell(args, _predict_all(args, data, bundle), systems)
 
