@@ -63,7 +63,8 @@ def paired_difference(
     scorer = _scorer(task, distinct, share)
     drawn = _resample(cell.reshape(-1), len(distinct), scorer, resamples, seed)
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Difference(whole, float(low), float(high))
+    # Sums of thirds leave 1e-17 where nothing differs: zero should be told as zero.
+    return Difference(*(round(float(value), 12) + 0.0 for value in (whole, low, high)))
 
 
 def _resample(
