@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from bertvision.store.plan import SHARD_TOKENS, tokens_cut
 
-__all__ = ["HEAD_RUN", "balanced_order", "cut_by_tokens", "epoch_batches", "group_calls", "head_batches"]
+__all__ = [
+    "HEAD_RUN",
+    "balanced_order",
+    "cut_by_tokens",
+    "epoch_batches",
+    "group_calls",
+    "group_rows",
+    "head_batches",
+]
 
 _POOL = 64
 """Batches whose windows are sorted among themselves: enough to find neighbours, few enough to stay shuffled."""
@@ -111,6 +119,11 @@ def cut_by_tokens(lengths: NDArray[np.int64], token_budget: int) -> list[NDArray
         calls.append(order[begin : begin + size])
         begin += size
     return calls
+
+
+def group_rows(units: NDArray[np.int64], group: int) -> NDArray[np.int64]:
+    """The windows of units of `group` neighbours each, unit after unit."""
+    return units if group == 1 else (units[:, None] * group + np.arange(group)).reshape(-1)
 
 
 def group_calls(

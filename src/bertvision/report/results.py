@@ -5,9 +5,8 @@ import os
 import platform
 import random
 import subprocess
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from bertvision.config import to_mapping
 from bertvision.data.examples import SpanData
 from bertvision.heads.base import Head
 from bertvision.heads.cost import cost
+from bertvision.report.entry import SystemEntry
 from bertvision.report.schema import SCHEMA
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.files import write_answers
@@ -40,24 +40,8 @@ __all__ = [
 _EXAMPLES = 12
 
 
-@dataclass
-class Entry:
-    """A system of the report: a snapshot, a head (with its seeds) or an ensemble."""
-
-    snapshot: str
-    label: str
-    kind: Literal["snapshot", "control", "head", "ensemble"]
-    head: Head | None
-    folders: list[Path]
-    infos: list[dict[str, Any]]
-    """What the fit told of each seed: label, seed, seconds, history."""
-    scores: dict[str, SystemScores]
-    members: list[str] | None = None
-    best: bool = field(default=False)
-
-    @property
-    def name(self) -> str:
-        return self.label if self.kind == "snapshot" else f"{self.snapshot}/{self.label}"
+class Entry(SystemEntry[SystemScores]):
+    """A system of the report, with what it scored."""
 
     @property
     def dev_f1(self) -> float:
@@ -69,15 +53,6 @@ class Entry:
         """The member to ship: the seed that scored highest on dev."""
         scores = [member["tuned_f1"] for member in self.scores["dev"].members]
         return self.folders[int(np.argmax(scores))]
-
-    @property
-    def by_seed(self) -> dict[int, Path]:
-        """Folders of fitted heads by seed; empty for a snapshot."""
-        return {info["seed"]: folder for info, folder in zip(self.infos, self.folders, strict=False)}
-
-    @property
-    def seeds(self) -> list[int] | None:
-        return [info["seed"] for info in self.infos] or None
 
 
 def write_head_results(

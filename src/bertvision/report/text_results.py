@@ -2,9 +2,9 @@
 
 import datetime
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from bertvision._version import __version__
 from bertvision.config import to_mapping
 from bertvision.data.texts import TextData
-from bertvision.heads.base import Head
 from bertvision.heads.cost import cost
+from bertvision.report.entry import SystemEntry
 from bertvision.report.results import commit, environment, finetune_facts, layer_weights
 from bertvision.report.schema import SCHEMA
 from bertvision.report.text_details import details, disagreements
@@ -64,25 +64,8 @@ def score_members(answers: list[TextAnswers], data: TextData) -> TextScores:
     return TextScores(answers, [score_texts(member, data) for member in answers])
 
 
-@dataclass
-class TextEntry:
-    """A system of the report: a snapshot, a head (with its seeds) or an ensemble."""
-
-    snapshot: str
-    label: str
-    kind: Literal["snapshot", "control", "head", "ensemble"]
-    head: Head | None
-    folders: list[Path]
-    infos: list[dict[str, Any]]
-    """What the fit told of each seed: label, seed, seconds, history."""
-    scores: dict[str, TextScores]
-    """By part of the data; dev is always there, heads are chosen on it."""
-    members: list[str] | None = None
-    best: bool = field(default=False)
-
-    @property
-    def name(self) -> str:
-        return self.label if self.kind == "snapshot" else f"{self.snapshot}/{self.label}"
+class TextEntry(SystemEntry[TextScores]):
+    """A system of the report, with what it scored."""
 
     @property
     def task(self) -> TextTask:
@@ -101,15 +84,6 @@ class TextEntry:
     @property
     def folder(self) -> Path:
         return self.folders[self.shipped]
-
-    @property
-    def by_seed(self) -> dict[int, Path]:
-        """Folders of fitted heads by seed; empty for a snapshot."""
-        return {info["seed"]: folder for info, folder in zip(self.infos, self.folders, strict=False)}
-
-    @property
-    def seeds(self) -> list[int] | None:
-        return [info["seed"] for info in self.infos] or None
 
 
 def compare_texts(ours: TextScores, theirs: TextScores, data: TextData) -> dict[str, float | str | None]:

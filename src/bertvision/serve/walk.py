@@ -22,14 +22,13 @@ from bertvision.encoder.batch import padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.feed.batches import StateBatch
 from bertvision.feed.live import LiveFeed
-from bertvision.feed.plan import cut_by_tokens
+from bertvision.feed.plan import cut_by_tokens, group_rows
 from bertvision.feed.reading import Reading
 from bertvision.heads.base import Head, run_head
 from bertvision.tasks.kinds import SpanTask, Task
 from bertvision.tasks.span.logits import SpanLogits
 from bertvision.tasks.text.logits import TextLogits
-from bertvision.train.evaluate import NOT_READ, Logits, marginals
-from bertvision.train.group import rows_at_once
+from bertvision.train.evaluate import NOT_READ, Logits, marginals, run_in_parts
 
 __all__ = ["Reader", "narrow", "walk", "wide_reading"]
 
@@ -124,17 +123,14 @@ def walk(
 def _calls(feed: LiveFeed, group: int) -> list[NDArray[np.int64]]:
     """The windows of each encoder call; those of an example stay together."""
     lengths = feed.widths.reshape(-1, group).max(axis=1) * group
-    units = cut_by_tokens(lengths, feed.tokens_per_call)
-    return units if group == 1 else [(u[:, None] * group + np.arange(group)).reshape(-1) for u in units]
+    return [group_rows(units, group) for units in cut_by_tokens(lengths, feed.tokens_per_call)]
 
 
 def _run(head: Head, batch: StateBatch) -> Tensor:
     """The head's output, as many windows at once as fit."""
-    B, T = batch.mask.shape
-    if B == 1 or batch.states.numel() * batch.states.element_size() < _SMALL:
+    if batch.states.numel() * batch.states.element_size() < _SMALL:
         return run_head(head, batch)
-    rows = max(rows_at_once(head, T, _ACTIVATION_GB) // head.windows, 1) * head.windows
-    return torch.cat([run_head(head, batch.rows(slice(i, i + rows))) for i in range(0, B, rows)])
+    return run_in_parts(head, batch, _ACTIVATION_GB)
 
 
 class _Texts:

@@ -29,7 +29,7 @@ from bertvision.console import progress
 from bertvision.data.kept import kept_tokens
 from bertvision.encoder.batch import padded_positions
 from bertvision.feed.batches import Feed, StateBatch, call_tokens
-from bertvision.feed.plan import cut_by_tokens
+from bertvision.feed.plan import cut_by_tokens, group_rows
 from bertvision.feed.reading import Reading
 from bertvision.heads.base import Head, run_head
 from bertvision.shapes import Bool, Float
@@ -44,6 +44,7 @@ __all__ = [
     "Logits",
     "logits_by_reading",
     "marginals",
+    "run_in_parts",
     "span_logits",
     "task_logits",
     "text_logits",
@@ -78,7 +79,7 @@ def span_logits(
             own = flat[mask] if read is None else read[flat[mask]]
             for name, head in heads.items():
                 with feed.encoder.autocast():
-                    output = _in_parts(head, batch, activation_gb)  # (B, T, 2), or (B, T, 2 + 2r)
+                    output = run_in_parts(head, batch, activation_gb)  # (B, T, 2), or (B, T, 2 + 2r)
                 if (width := output.shape[-1]) > 2:
                     if name not in pairs:
                         pairs[name] = np.zeros((tokens, width), dtype=np.float32)
@@ -111,7 +112,7 @@ def text_logits(
             own = batch.windows[::group] // group
             for name, head in heads.items():
                 with feed.encoder.autocast():
-                    output = _in_parts(head, batch, activation_gb).float().cpu().numpy()  # (B / group, C)
+                    output = run_in_parts(head, batch, activation_gb).float().cpu().numpy()  # (B / group, C)
                 if name not in found:
                     found[name] = np.zeros((rows, output.shape[-1]), np.float32)
                 found[name][own] = output
@@ -123,10 +124,7 @@ def _walk_groups(feed: Feed, group: int) -> Iterator[StateBatch]:
     """Every window once, those of an example side by side in one batch."""
     lengths = feed.windows.lengths.reshape(-1, group).max(axis=1) * group
     budget = call_tokens(feed.encoder, 0)
-    batches = [
-        (units[:, None] * group + np.arange(group)).reshape(-1) for units in cut_by_tokens(lengths, budget)
-    ]
-    return feed.stream(batches, reuse=True)
+    return feed.stream([group_rows(units, group) for units in cut_by_tokens(lengths, budget)], reuse=True)
 
 
 def task_logits(
@@ -158,7 +156,7 @@ def logits_by_reading(
     return {name: logits[name] for name in heads}
 
 
-def _in_parts(head: Head, batch: StateBatch, activation_gb: float) -> Tensor:
+def run_in_parts(head: Head, batch: StateBatch, activation_gb: float) -> Tensor:
     """The head's output for the batch, as many windows at once as fit."""
     B, T = batch.mask.shape
     rows = B

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.errors import ConfigError
+from bertvision.feed.plan import group_rows
 from bertvision.heads.base import Geometry, Head, check_task, head_class
 from bertvision.heads.spec import HeadSpec, TrainOverrides, parse_head
 from bertvision.tasks.kinds import SpanTask, Task, TripletTask, default_head
@@ -111,5 +112,4 @@ class Job:
 
     def rows(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
         """The windows of units."""
-        group = self.task.group
-        return units if group == 1 else (units[:, None] * group + np.arange(group)).reshape(-1)
+        return group_rows(units, self.task.group)
