@@ -10,7 +10,20 @@ import pytest
 import bertvision
 
 PACKAGE = Path(bertvision.__file__).parent
-FLOW = ["data", "encoder", "store", "feed", "heads", "tasks", "train", "report", "pipeline", "serve", "cli"]
+FLOW = [
+    "data",
+    "encoder",
+    "store",
+    "feed",
+    "heads",
+    "tasks",
+    "train",
+    "report",
+    "pipeline",
+    "study",
+    "serve",
+    "cli",
+]
 """Data walks through the rooms in this order; a room imports only from itself and from rooms before it."""
 GROUND = {"errors", "console", "artifacts", "config", "shapes", "_version"}
 """What every room stands on; it imports no room."""
