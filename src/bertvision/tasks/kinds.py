@@ -5,12 +5,13 @@ label     a class; score: a number; C numbers a window             tasks/text/
 triplet   distances of an anchor to its positive and negatives     tasks/triplet.py
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertvision.config import from_mapping, to_mapping
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.shapes import Bool, Float, Num
+from bertvision.shapes import Bool, Float, Int, Num
 from bertvision.tasks.text.task import TextTask
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ __all__ = [
     "SpanTask",
     "Task",
     "TripletTask",
+    "check_null_weight",
     "default_head",
     "task_from_words",
     "task_words",
@@ -36,6 +38,9 @@ class SpanTask:
     outputs: int = 2
     group: int = 1
     metric: str = "f1"
+    weights: tuple[float, float] = (1.0, 1.0)
+    """What a window with the answer and one without it count in the loss while something is trained; no file tells
+    of it, because nothing that reads a head asks for it."""
 
 
 @dataclass(frozen=True)
@@ -65,19 +70,32 @@ Task = SpanTask | TextTask | TripletTask
 SPAN = SpanTask()
 
 
+def check_null_weight(weight: float) -> None:
+    """Refuse what no window without an answer can count."""
+    if not (weight > 0 and math.isfinite(weight)):
+        raise ConfigError(f"--null-weight must be a finite number above 0, not {weight}")
+
+
 def default_head(task: Task) -> str:
     """The head that trains with an encoder where none is named."""
     return {"span": "last_state", "triplet": "triplet"}.get(task.kind, "cls_linear")
 
 
 def window_losses(
-    task: Task, logits: "Float[Tensor, '*rows C']", mask: "Bool[Tensor, 'B T']", labels: "Num[Tensor, 'B K']"
+    task: Task,
+    logits: "Float[Tensor, '*rows C']",
+    mask: "Bool[Tensor, 'B T']",
+    labels: "Num[Tensor, 'B K']",
+    bounds: "Int[Tensor, 'B 2']",
 ) -> "Float[Tensor, ' B']":
-    """The loss of each window; an example of several windows has its loss at each of them."""
+    """The loss of each window; an example of several windows has its loss at each of them.
+
+    `bounds` are the first token of the paragraph and one past its last.
+    """
     if isinstance(task, SpanTask):
         from bertvision.tasks.span.loss import span_loss
 
-        return span_loss(logits, mask, labels, reduction="none")
+        return span_loss(logits, mask, labels, reduction="none", weight=_span_weights(task, labels, bounds))
     if isinstance(task, TextTask):
         from bertvision.tasks.text.loss import text_loss
 
@@ -85,6 +103,19 @@ def window_losses(
     from bertvision.tasks.triplet import triplet_loss
 
     return triplet_loss(logits, form=task.form, margin=task.margin).repeat_interleave(task.group)
+
+
+def _span_weights(
+    task: SpanTask, labels: "Num[Tensor, 'B 2']", bounds: "Int[Tensor, 'B 2']"
+) -> "Float[Tensor, ' B'] | None":
+    """What each window counts, without looking at values: a step with it can be captured and replayed."""
+    if task.weights == (1.0, 1.0):
+        return None
+    # The token that means "no answer" stands outside the paragraph, wherever an encoder has it.
+    start = labels[:, 0]
+    found = (start >= bounds[:, 0]) & (start < bounds[:, 1])  # (B,)
+    # Products: `where` would have to send both numbers to the device in every step.
+    return found * task.weights[0] + ~found * task.weights[1]
 
 
 def task_from_words(words: Any, source: str) -> Task:

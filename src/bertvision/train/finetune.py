@@ -44,7 +44,7 @@ from bertvision.train.snapshots import (
     score_snapshot_jobs,
     snapshot_name,
 )
-from bertvision.train.splits import Split, task_about
+from bertvision.train.splits import Split, null_weighted, task_about
 from bertvision.train.stage import Stage
 from bertvision.train.tuning import Tuning, check_tuning
 
@@ -75,6 +75,7 @@ def tune(
     Snapshots are scored on `dev` where there is one, also those of a run that is done; `feed` says where states at a
     cut come from.
     """
+    train = null_weighted(train, config.null_weight)
     job = Job(train, dev, head=config.head, sampling=config.sampling)
     return tune_jobs(
         encoder,

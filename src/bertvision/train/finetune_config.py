@@ -10,6 +10,7 @@ from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import TrainOverrides, parse_head
+from bertvision.tasks.kinds import check_null_weight
 from bertvision.train.mixing import MixOrder
 from bertvision.train.optim import OptimConfig
 
@@ -54,6 +55,8 @@ class FinetuneConfig(OptimConfig):
     sampling: Literal["natural", "balanced", "weighted"] = "natural"
     """balanced = classes (windows with and without an answer) come equally often; weighted = drawn with replacement,
     with a weight of 1 / the size of their class."""
+    null_weight: float = 1.0
+    """What a window without an answer counts in the loss of spans; 1 = like any other."""
     shard: bool = False
     """With several processes: share out the encoder's weights among them (FSDP), for encoders no device holds whole."""
     score_every: float = 0.0
@@ -81,6 +84,7 @@ class FinetuneConfig(OptimConfig):
             )
         if not (self.epochs >= 0 and math.isfinite(self.epochs)):
             raise ConfigError(f"--epochs of fine-tuning must be finite and not negative, not {self.epochs}")
+        check_null_weight(self.null_weight)
         if self.log_every < 1:
             raise ConfigError(f"--log-every must be at least 1, not {self.log_every}")
         for fraction in self.snapshots:
@@ -120,6 +124,8 @@ class FinetuneConfig(OptimConfig):
         settings = to_mapping(self)
         for name in ("checkpoint_seconds", "log_every", "score_every", "shard"):
             settings.pop(name)
+        if self.null_weight == 1:  # came later, and is told where it decides something
+            settings.pop("null_weight")
         settings["policy"] = str(parse_policy(self.policy))
         return settings
 
@@ -137,6 +143,8 @@ class MultitaskConfig(FinetuneConfig):
         super().__post_init__()
         if not self.temperature > 0:
             raise ConfigError(f"--temperature must be above 0, not {self.temperature}")
+        if self.null_weight != 1:
+            raise ConfigError("--null-weight is for one task of spans, not for several tasks: leave it out")
         if self.head or self.sampling != "natural":
             raise ConfigError(
                 "--head and --sampling are settings of each task: put them under `tasks` in the recipe"

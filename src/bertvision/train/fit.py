@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from bertvision.config import to_mapping
 from bertvision.console import progress
 from bertvision.encoder.timing import Clock
 from bertvision.errors import ConfigError, TrainingError
@@ -29,7 +30,7 @@ from bertvision.feed.plan import head_batches
 from bertvision.heads.base import Geometry, Head, run_head
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import HeadSpec, parse_head
-from bertvision.tasks.kinds import SPAN, Task, window_losses
+from bertvision.tasks.kinds import SPAN, Task, check_null_weight, window_losses
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.graphs import Graphs
 from bertvision.train.group import FittedHead, Group, Share, make_groups
@@ -66,6 +67,8 @@ class FitConfig(OptimConfig):
     """Passes over the states."""
     batch_size: int = 16
     """Windows per step."""
+    null_weight: float = 1.0
+    """What a window without an answer counts in the loss of spans; 1 = like any other."""
     patience: int = 0
     """Stop a head after this many epochs without a better dev score; 0 = never."""
     keep: Literal["last", "best"] = "last"
@@ -86,6 +89,7 @@ class FitConfig(OptimConfig):
                 raise ConfigError(
                     f"--{name.replace('_', '-')} of the fit must be at least 1, not {getattr(self, name)}"
                 )
+        check_null_weight(self.null_weight)
         if self.patience < 0:
             raise ConfigError(f"--patience must not be negative, not {self.patience}")
         if not self.checkpoint_seconds >= 0:
@@ -96,6 +100,15 @@ class FitConfig(OptimConfig):
             raise ConfigError("--heads names no head: give at least one (`bertvision heads` lists them)")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
             raise ConfigError(f"--seeds must be different numbers, none negative, not {self.seeds}")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide a result; one that came later is told where it decides something."""
+        settings = to_mapping(self)
+        settings.pop("checkpoint_seconds")
+        if self.null_weight == 1:
+            settings.pop("null_weight")
+        return settings
 
     @property
     def scores_epochs(self) -> bool:
@@ -191,7 +204,7 @@ class FitRun:
         self.groups = make_groups(
             self.live(),
             self.encoder,
-            lambda logits, batch: window_losses(self.task, logits, batch.mask, batch.labels),
+            lambda logits, batch: window_losses(self.task, logits, batch.mask, batch.labels, batch.bounds),
             activation_gb=self.config.activation_gb,
             batch_size=self.config.batch_size,
             tokens=self.longest,

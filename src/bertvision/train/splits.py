@@ -37,6 +37,7 @@ __all__ = [
     "Split",
     "TextConfig",
     "load_split",
+    "null_weighted",
     "reframed",
     "task_about",
     "triplet_split",
@@ -228,6 +229,22 @@ def _balanced(task: Task | None, windows: Windows, name: str) -> TextTask:
     counts = np.bincount(windows.labels[windows.labels[:, 0] >= 0, 0], minlength=len(task.classes))
     weights = [counts.sum() / (len(counts) * count) if count else 0.0 for count in counts]
     return replace(task, weights=tuple(float(weight) for weight in weights))
+
+
+def null_weighted(split: Split, weight: float) -> Split:
+    """The same to train on, its windows without an answer counted `weight` times as much as those with one.
+
+    The mean over all windows stays 1, so that rates mean what they meant.
+    """
+    if weight == 1:
+        return split
+    if not isinstance(split.task, SpanTask):
+        way = "use --text.balance" if split.task.kind == "label" else "leave it out"
+        raise ConfigError(f"--null-weight is for spans, and {split.name} has a {split.task.kind}: {way}")
+    without = int((split.windows.labels[:, 0] == split.windows.null).sum())
+    count = len(split.windows)
+    unit = count / (count - without + weight * without) if count else 1.0
+    return replace(split, task=replace(split.task, weights=(unit, weight * unit)))
 
 
 def triplet_split(data: TripletData, encoder: Encoder, config: WindowConfig, task: TripletTask) -> Split:

@@ -103,8 +103,8 @@ class SweepWork:
 
     def key(self, space: Space, search: SearchConfig) -> dict[str, Any]:
         """Everything trials depend on; how many there are is not part of it."""
-        fit = to_mapping(self.fit)
-        for name in ("heads", "keep", "checkpoint_seconds"):
+        fit = self.fit.identity
+        for name in ("heads", "keep"):
             del fit[name]
         reading = self.feed.reading.resolved(self.encoder.num_states)
         return {

@@ -98,7 +98,7 @@ class Tunable(nn.Module):
             logits = head.from_parts(numbers, batch.states, mask, **extras)
         else:
             logits = run_head(head, batch)
-        return window_losses(self.tasks[job], logits, mask, labels)
+        return window_losses(self.tasks[job], logits, mask, labels, bounds)
 
 
 # ---- batches

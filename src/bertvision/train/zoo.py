@@ -36,7 +36,7 @@ from bertvision.tasks.text.task import TextTask
 from bertvision.train.evaluate import Logits, task_logits
 from bertvision.train.fit import Evaluate, FitConfig, FittedHead, OnEpoch, fit
 from bertvision.train.parallel import ALONE, Parallel
-from bertvision.train.splits import Split, task_about
+from bertvision.train.splits import Split, null_weighted, task_about
 from bertvision.train.stage import Stage
 from bertvision.train.states import check_source, training_states
 
@@ -159,6 +159,8 @@ def _dev_score(logits: Logits, dev: Split, config: DecodeConfig) -> float:
 def _save(one: FittedHead, folder: Path, config: FitConfig, about: dict[str, Any]) -> dict[str, Any]:
     """Write a head's folder; returns what the stage remembers of it."""
     training = dataclasses.asdict(one.config) | {"epochs": config.epochs, "batch_size": config.batch_size}
+    if config.null_weight != 1:
+        training["null_weight"] = config.null_weight
     with atomic_folder(folder) as temporary:
         save_head(one.head, temporary, about=about | {"label": one.spec.label, "fit": training})
     told = ("seed", "seconds", "best_epoch", "status", "history")
@@ -186,6 +188,7 @@ def fit_zoo(
     `on_epoch` is told the dev scores after every epoch and may end the fit. Of several processes each calls it; rank 0
     writes and measures.
     """
+    train = null_weighted(train, config.null_weight)
     task = train.task
     members = zoo_members(config, task, tokens=train.config.max_seq_length)
     if task.group > 1:
@@ -195,8 +198,7 @@ def fit_zoo(
     feed = suited(train.feed(feed), members, task)
     reading = feed.reading.resolved(encoder.num_states)
     cut = {} if reading == EVERYTHING else to_mapping(reading)
-    settings = to_mapping(config)
-    settings.pop("checkpoint_seconds")
+    settings = config.identity
     # A set may grow in another version.
     settings["heads"] = [text for text, _ in expand(config.heads, _kind(task))]
     key = {
