@@ -1,0 +1,197 @@
+"""Which systems of a study stand for a claim, chosen by rules that are fixed before dev is looked at.
+
+best full fine-tuning   the snapshot of a full tuning (families constant and decayed-*) with the highest mean F1
+                        on dev: choosing it there raises the bar for everybody else
+seed head               a head of BERTVision's rows 4 and 7 to 16 (pooling and adapters)
+head beyond             a head that is neither a row of a paper nor a control
+chosen                  of several systems the one with the highest F1 on the held-out part of train, at the
+                        threshold tuned there; those with all the seeds asked for come first
+seconds                 device time from the raw encoder to the system, snapshot included, mean over seeds
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from statistics import fmean
+
+from bertvision.heads.catalogue import CATALOGUE
+from bertvision.heads.spec import TrainOverrides, parse_head
+from bertvision.study.view import At, Group, Study, Versus
+
+__all__ = [
+    "WITHIN",
+    "Cheapest",
+    "best_full",
+    "cheapest",
+    "chosen",
+    "epochs",
+    "family",
+    "is_beyond",
+    "is_full",
+    "is_seed_head",
+    "members",
+    "name",
+    "plain_systems",
+    "priced",
+    "seconds",
+    "strongest",
+]
+
+WITHIN = 0.3
+"""F1 points below the best full fine-tuning that still count as level with it."""
+
+_NOT_BEYOND = ("last-state", "cnn", "inception", "xception", "cacnn")
+"""Controls, and networks of the papers in whatever shape."""
+_TRAINING = re.compile(
+    rf"-(?:{'|'.join(field.name for field in fields(TrainOverrides))})=(?:[\d.]+(?:e[-+]?\d+)?|[a-z]+)"
+)
+
+
+def _labels(sections: tuple[str, ...]) -> frozenset[str]:
+    rows = (row for row in CATALOGUE if row.task == "span" and row.seed.startswith(sections))
+    return frozenset(parse_head(row.head).label for row in rows)
+
+
+_SEED_HEADS = _labels(("3.2",))
+_PAPERS = _labels(("3.", "6.", "8"))
+
+
+def family(group: Group) -> str:
+    """constant of constant@0.3; of a head that of its snapshot."""
+    return group.about.snapshot.rpartition("@")[0] or group.about.snapshot
+
+
+def epochs(group: Group) -> float | None:
+    """0.3 of constant@0.3; None for the encoder as it came."""
+    text = group.about.snapshot.rpartition("@")[2]
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None
+
+
+def is_full(group: Group) -> bool:
+    """A snapshot of a full tuning on all data."""
+    about = group.about
+    known = family(group) == "constant" or family(group).startswith("decayed-")
+    whole = about.data_fraction == 1 and not about.variant and about.policy in ("", "full")
+    return about.kind == "snapshot" and known and whole
+
+
+def is_seed_head(group: Group) -> bool:
+    """Whether it is one of the papers' pooling and adapter rows; its training settings do not count."""
+    return group.about.kind == "head" and _TRAINING.sub("", group.about.label) in _SEED_HEADS
+
+
+def is_beyond(group: Group) -> bool:
+    """Whether it is neither of a paper nor a control."""
+    label = _TRAINING.sub("", group.about.label)
+    return group.about.kind == "head" and label not in _PAPERS and not label.startswith(_NOT_BEYOND)
+
+
+def plain_systems(study: Study) -> list[Group]:
+    """Everything that answers in the usual way on the states it was made for."""
+    return [g for g in study.groups.values() if not g.about.variant and not g.about.fitted_on]
+
+
+def chosen(groups: Iterable[Group], seeds: int = 1) -> Group | None:
+    """The best on the held-out part; among those with so many seeds, where there are any."""
+    known = [(found, group) for group in groups if (found := group.holdout_f1) is not None]
+    enough = [pair for pair in known if len(pair[1].seeds) >= seeds]
+    return max(enough or known, key=lambda pair: pair[0], default=(0.0, None))[1]
+
+
+def best_full(study: Study, at: At = "tuned") -> Group | None:
+    """The best full fine-tuning that was measured."""
+    full = [g for g in study.groups.values() if is_full(g)]
+    return max(full, key=lambda g: g.scores(at).f1, default=None)
+
+
+def strongest(study: Study) -> Group | None:
+    """The strongest baseline: the full fine-tuning with decayed rate that is best on the held-out part."""
+    return chosen(g for g in study.groups.values() if is_full(g) and family(g).startswith("decayed-"))
+
+
+def members(study: Study, join: Group) -> list[Group]:
+    """What an ensemble joins, each once; those that are not in the study are left out.
+
+    One that joins seeds names each ("KEY seed 3"), and its members are groups of that one seed.
+    """
+    found = []
+    for member in dict.fromkeys(join.about.members):
+        key, _, seed = member.partition(" seed ")
+        group = study.get(key)
+        if group is None:
+            continue
+        kept = [system for system in group.systems if not seed or system.about.seed == int(seed)]
+        if kept:
+            found.append(replace(group, key=member, systems=kept, _cache={}) if seed else group)
+    return found
+
+
+def seconds(study: Study, group: Group) -> float | None:
+    """Mean device time from the raw encoder; None where it was not measured alone."""
+    own = [s.about.seconds for s in group.systems if s.about.alone and s.about.seconds is not None]
+    if own:
+        return fmean(own)
+    if group.about.kind not in ("head", "control"):
+        return None
+    # The tuning may have been timed with another seed than the fit.
+    snapshot = study.get(group.about.snapshot)
+    parts = (snapshot.mean("tune_seconds") if snapshot else None, group.mean("fit_seconds"))
+    return None if parts[0] is None or parts[1] is None else parts[0] + parts[1]
+
+
+def priced(study: Study) -> list[tuple[Group, float]]:
+    """Every system whose seconds are known, with them, cheapest first."""
+    found = [(g, cost) for g in plain_systems(study) if (cost := seconds(study, g)) is not None]
+    return sorted(found, key=lambda pair: pair[1])
+
+
+@dataclass(frozen=True)
+class Cheapest:
+    """The least device time that leads to within 0.3 F1 of the best full fine-tuning."""
+
+    group: Group
+    seconds: float
+    best: Group
+    best_seconds: float
+    versus: Versus
+    """Of the group against the best."""
+
+    @property
+    def share(self) -> float:
+        """Of the best full fine-tuning's seconds, 0 to 1."""
+        return self.seconds / self.best_seconds
+
+
+def cheapest(study: Study, at: At = "tuned") -> Cheapest | None:
+    """None where there is no full fine-tuning or its seconds are not known."""
+    best = best_full(study, at)
+    cost = seconds(study, best) if best else None
+    if best is None or not cost:
+        return None
+    bar = best.scores(at).f1 - WITHIN
+    # The best one itself is always within reach of itself.
+    group, least = next(pair for pair in priced(study) if pair[0].scores(at).f1 >= bar)
+    return Cheapest(group, least, best, cost, study.versus(group, best, at))
+
+
+def name(group: Group) -> str:
+    """A system in words, for sentences; tables have its key."""
+    about = group.about
+    part = f" with {100 * about.data_fraction:g} % of the data" if about.data_fraction != 1 else ""
+    if about.kind == "ensemble":
+        return f"the ensemble {about.label}"
+    if about.kind != "snapshot":
+        return f"{about.label} on {about.snapshot}{part}"
+    return f"{_tuning(group)}{part}"
+
+
+def _tuning(group: Group) -> str:
+    length, own = epochs(group), family(group)
+    if length is None:
+        return "the encoder as it came"
+    units = f"{length:g} {'epoch' if length == 1 else 'epochs'}"
+    if own == "constant":
+        return f"full fine-tuning at constant rate, {units}"
+    if own.startswith("decayed-"):
+        return f"full fine-tuning with decayed rate, {units}"
+    return f"{own}, {units}"
