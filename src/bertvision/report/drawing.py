@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from bertvision.report import words
+from bertvision.report.placing import place_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +30,8 @@ __all__ = [
     "PALETTE",
     "SERIES",
     "WIDTH",
+    "draw_interval",
+    "interval_look",
     "known_points",
     "name_row",
     "new_figure",
@@ -55,8 +58,11 @@ PALETTE = {
     "head": "#0072b2",
     "ensemble": "#aa5a8c",
     "baseline": "#9aa3ad",
+    "published": "#c2491d",
+    "other": "#00805c",
 }
 MARKERS = {"snapshot": "s", "control": "D", "head": "o", "ensemble": "^", "baseline": "x"}
+MARKERS |= {"published": "P", "other": "v"}
 SERIES = ("#0173b3", "#d65f01", "#029f74", "#cc7aa8", "#57b5e9", "#e5a000", "#6d6d6d")
 LINE_STYLES = ("-", "--", ":")
 _VARIABLES = {colour: f"var(--fig-{name}, {colour})" for name, colour in PALETTE.items()}
@@ -64,7 +70,6 @@ _VARIABLES |= {colour: f"var(--fig-series-{i}, {colour})" for i, colour in enume
 _COLOUR = re.compile("|".join(_VARIABLES))
 
 _SETTINGS: dict[Any, Any] = {
-    "svg.hashsalt": "bertvision",
     # Text stays text: it can be searched, read aloud, and takes the page's own font.
     "svg.fonttype": "none",
     # A head labelled "$x" is a label, not a formula.
@@ -96,10 +101,12 @@ _SETTINGS: dict[Any, Any] = {
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def styled(salt: str = "bertvision") -> Iterator[None]:
+    """The look of all figures; ids inside one with a salt of its own are those of no other figure."""
     import matplotlib
 
-    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+    settings: dict[Any, Any] = {**_SETTINGS, "svg.hashsalt": salt}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
         # A label in a script the font lacks is drawn by the browser's fonts; only its width is a guess.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
@@ -111,8 +118,14 @@ def new_figure(height: float, width: float = WIDTH) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained", facecolor="none")
 
 
-def to_svg(figure: "Figure", described: str) -> str:
-    """The figure as an element to stand inside a page: no namespaces, no ids or styles that could leak."""
+def to_svg(
+    figure: "Figure", described: str, *, details: str = "", tips: Mapping[str, str] | None = None
+) -> str:
+    """The figure as an element to stand inside a page: no namespaces, no ids or styles that could leak.
+
+    `details` are read out after the description; `tips` are shown where the pointer rests on what was drawn with
+    that gid.
+    """
     for axes in figure.axes:
         axes.set_facecolor("none")
     buffer = io.BytesIO()
@@ -123,6 +136,11 @@ def to_svg(figure: "Figure", described: str) -> str:
             # The style sheet of a figure would apply to the whole page.
             if child.tag.endswith(("}metadata", "}style")):
                 parent.remove(child)
+    for element in list(root.iter()):
+        if tip := (tips or {}).get(element.get("id", "")):
+            title = ElementTree.Element("title")
+            title.text = tip
+            element.insert(0, title)
     used = set(re.findall(r"#([\w-]+)", " ".join(v for e in root.iter() for v in e.attrib.values())))
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
@@ -136,42 +154,30 @@ def to_svg(figure: "Figure", described: str) -> str:
     root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
     root.set("role", "img")
     root.set("aria-label", described)
+    if details:
+        told = ElementTree.Element("desc")
+        told.text = details
+        root.insert(0, told)
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def place_labels(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> None:
-    """Write each label beside its point where it covers nothing, or leave it out."""
-    from matplotlib.transforms import Bbox
+def draw_interval(axes: "Axes", row: float, found: Mapping[str, float], look: Mapping[str, Any]) -> None:
+    """A difference as a dot, its interval as a line through it."""
+    size = found["difference"]
+    reach = [[max(0.0, size - found["low"])], [max(0.0, found["high"] - size)]]
+    axes.errorbar(size, row, xerr=reach, zorder=3, **look)
 
-    figure = axes.get_figure(root=True)
-    if figure is not None:
-        figure.draw_without_rendering()  # settles the layout, so that extents are final
-    marks = [axes.transData.transform((x, y)) for x, y, _ in points]
-    taken = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in marks]
-    frame = axes.get_window_extent()
-    places = [
-        (7, 0, "left", "center"),
-        (-7, 0, "right", "center"),
-        (0, 8, "center", "bottom"),
-        (0, -8, "center", "top"),
-        (6, 8, "left", "bottom"),
-        (-6, 8, "right", "bottom"),
-        (6, -8, "left", "top"),
-        (-6, -8, "right", "top"),
-    ]
-    for x, y, label in points:
-        for dx, dy, across, along in places:
-            text = axes.annotate(
-                label, (x, y), xytext=(dx, dy), textcoords="offset points", ha=across, va=along, fontsize=8
-            )
-            box = text.get_window_extent()
-            inside = (
-                frame.x0 <= box.x0 and box.x1 <= frame.x1 + 2 and frame.y0 <= box.y0 and box.y1 <= frame.y1
-            )
-            if inside and not any(box.overlaps(other) for other in taken):
-                taken.append(box)
-                break
-            text.remove()
+
+def interval_look(colour: str, *, full: bool) -> dict[str, Any]:
+    """A full dot with a thick line, or a ring with a thin one."""
+    return {
+        "color": colour,
+        "marker": "o",
+        "markersize": 5.0 if full else 4.5,
+        "linewidth": 1.8 if full else 1.1,
+        "markerfacecolor": colour if full else PALETTE["paper"],
+        "markeredgewidth": 1.1,
+    }
 
 
 def name_row(axes: "Axes", row: int, name: str, *, bold: bool) -> None:

@@ -16,6 +16,8 @@ from bertvision.report.drawing import (
     NARROW,
     PALETTE,
     SERIES,
+    draw_interval,
+    interval_look,
     known_points,
     name_row,
     new_figure,
@@ -261,13 +263,11 @@ def differences(results: Mapping[str, Any]) -> str | None:
         figure = new_figure(0.46 * len(found) + 1.0)
         axes = figure.subplots()
         axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
-        looks = [_interval_look(tuned=True), _interval_look(tuned=False)]
+        looks = [interval_look(PALETTE["head"], full=True), interval_look(PALETTE["snapshot"], full=False)]
         for i, (system, parts) in enumerate(found):
             for part, look, down in zip(parts, looks, (0.0, 0.24), strict=True):
                 if part is not None:
-                    size = part["difference"]
-                    reach = [[max(0.0, size - part["low"])], [max(0.0, part["high"] - size)]]
-                    axes.errorbar(size, i + down, xerr=reach, zorder=3, **look)
+                    draw_interval(axes, i + down, part, look)
             name_row(axes, i, view.title(system), bold=system is view.head)
         axes.set_ylim(len(found) - 0.45, -0.75)
         axes.grid(visible=False, axis="y")
@@ -279,15 +279,3 @@ def differences(results: Mapping[str, Any]) -> str | None:
         return to_svg(
             figure, f"Paired F1 differences of {len(found)} systems to their snapshot on {view.split}"
         )
-
-
-def _interval_look(*, tuned: bool) -> dict[str, Any]:
-    colour = PALETTE["head" if tuned else "snapshot"]
-    return {
-        "color": colour,
-        "marker": "o",
-        "markersize": 5.0 if tuned else 4.5,
-        "linewidth": 1.8 if tuned else 1.1,
-        "markerfacecolor": colour if tuned else PALETTE["paper"],
-        "markeredgewidth": 1.1,
-    }
