@@ -1,0 +1,48 @@
+"""The goals of the study, each with what was wanted, what was measured, and whether it was met."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bertvision.study.blocks import column, row, section, table
+from bertvision.study.verdicts import goals_of
+from bertvision.study.view import Study
+
+__all__ = ["goals"]
+
+_TONES = {"met": "gain", "missed": "loss", "not measured": "muted"}
+
+
+def goals(study: Study, stages: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any] | None:
+    """None of a study without a single span system."""
+    if not study.groups:
+        return None
+    rows = [
+        row(
+            [
+                goal.name,
+                goal.wanted,
+                {"text": goal.measured, "sub": goal.note} if goal.note else goal.measured,
+                {"text": goal.verdict, "tone": _TONES[goal.verdict]},
+            ]
+        )
+        for goal in goals_of(study, stages)
+    ]
+    return section(
+        "goals",
+        "What it should show, and what it shows",
+        "Goals were set before the study was run. A goal with a size is met when the mean reaches it; one that asks "
+        "for a system to be ahead when its whole 95 % interval (paired bootstrap over questions, on scores averaged "
+        "over seeds) lies above zero. Heads were chosen by their F1 on the held-out part of train, never by dev.",
+        [
+            table(
+                "Each goal and its verdict.",
+                [
+                    column("goal", "text"),
+                    column("wanted", "text"),
+                    column("measured", "text"),
+                    column("verdict", "text"),
+                ],
+                rows,
+            )
+        ],
+    )
