@@ -1,4 +1,4 @@
-"""Against the strongest honest baseline: full fine-tuning with decayed learning rate, and the controls beside the heads.
+"""Against the strongest honest baseline: full fine-tuning with decayed rate, and the controls beside the heads.
 
 A head on frozen states has seen the training data once more than its snapshot. What of its gain comes from that alone,
 and what from reading all layers, shows beside two controls that read the last state only: a linear layer, and an MLP
