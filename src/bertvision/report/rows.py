@@ -22,6 +22,7 @@ __all__ = [
     "best_on_dev",
     "data_rows",
     "examples",
+    "marked",
     "overview",
     "seed_rows",
     "table",
@@ -303,13 +304,18 @@ def _shown(raw: Mapping[str, Any]) -> Shown:
     return Shown(
         id=str(raw.get("id", "")),
         question=str(raw.get("question") or ""),
-        pieces=_trim(_pieces(context, marks)),
+        pieces=marked(context, marks),
         gold=list(dict.fromkeys(gold)),
         snapshot=snapshot,
         head=head,
         snapshot_right=_matches(snapshot, gold),
         head_right=_matches(head, gold),
     )
+
+
+def marked(context: str, marks: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """A context in pieces, each with the names (gold, head, snapshot) of the texts it is part of; cut where long."""
+    return _trim(_pieces(context, marks))
 
 
 def _matches(answer: str, gold: list[str]) -> bool:
