@@ -23,7 +23,7 @@ OptionalFloat = Annotated[float | None, tyro.conf.arg(metavar="FLOAT")]
 OptionalText = Annotated[str | None, tyro.conf.arg(metavar="STR")]
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
 
-_LISTS = ("snapshots", "seeds", "layers", "compare")
+_LISTS = ("snapshots", "seeds", "layers", "compare", "only")
 """Flags with several values: a comma separates them as well as a space."""
 
 

@@ -300,10 +300,10 @@ def _cpu() -> str:
 
 
 def commit() -> str | None:
-    """The checkout's commit, where this is a checkout of bertvision."""
+    """The checkout's commit, where this is a checkout of bertvision; a copy is told by BERTVISION_COMMIT."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
-        return None
+        return os.environ.get("BERTVISION_COMMIT") or None
     command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None

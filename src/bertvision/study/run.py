@@ -1,0 +1,236 @@
+"""Run a study: every tuning, then what stands on its snapshots, seed after seed; what is done already is left alone.
+
+A study may be run in several sittings (`limit`), by several processes at once on different seeds or parts, and killed
+at any moment: a unit is one part of the recipe with one seed, its training is a stage that goes on where it stopped,
+and a system counts as answered when its record is whole.
+"""
+
+import dataclasses
+import gc
+import logging
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertvision.artifacts import check_output, read_json, write_json, write_text
+from bertvision.config import dump_yaml
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError
+from bertvision.report.results import commit, environment
+from bertvision.study.about import About
+from bertvision.study.config import UNTUNED, DecodePart, FitPart, JoinPart, ReadPart, StudyConfig, TunePart
+from bertvision.study.judge import Judges
+from bertvision.study.material import Material
+from bertvision.study.systems import PARTS, Systems
+from bertvision.study.units import Work
+from bertvision.tasks.span.ensemble import combine
+
+__all__ = ["needed", "parts_of", "run_study"]
+
+logger = logging.getLogger(__name__)
+
+
+def run_study(
+    config: StudyConfig,
+    *,
+    command: str,
+    only: Collection[str] = (),
+    seeds: Collection[int] = (),
+    limit: float = float("inf"),
+    alone: bool = True,
+    workers: int = 0,
+    overwrite: bool = False,
+) -> bool:
+    """Do what is not done yet of the parts `only` (all of them unless told); whether all of it is done now.
+
+    No unit begins after `limit` seconds. `alone` says that nothing else runs on the device, so that times count.
+    """
+    if not config.train or not config.dev:
+        raise ConfigError("a study needs --train and --dev: name the questions")
+    names = needed(config, only)
+    check_output(config.out)
+    encoder = Encoder.load(config.encoder, device=config.device, precision=config.precision)
+    material = Material(config, encoder)
+    facts: dict[str, Any] = {
+        "command": command,
+        "commit": commit() or "",
+        "environment": environment(str(encoder.device), encoder.precision),
+        "alone": alone,
+    }
+    _describe(config, material, encoder, facts)
+    with Judges({part: material.part(part, "span") for part in PARTS}, workers) as judges:
+        systems = Systems(config.out, material, judges)
+        study = _Study(config, Work(config, material, systems, facts, overwrite), systems, facts)
+        return study.go(names, set(seeds), limit)
+
+
+def parts_of(config: StudyConfig) -> list[dict[str, Any]]:
+    """The parts of a recipe, as they are listed: kind, seeds, what each stands on, and records that are there."""
+    rows = []
+    for part in config.parts:
+        stands = ", ".join(dict.fromkeys(_stands_on(config, part)))
+        seeds = ",".join(map(str, part.seeds))
+        found = [
+            f for f in config.out.glob("records/*/about.json") if read_json(f)["experiment"] == part.name
+        ]
+        kind = type(part).__name__.removesuffix("Part").lower()
+        rows.append(
+            {"part": part.name, "kind": kind, "seeds": seeds, "stands on": stands, "records": len(found)}
+        )
+    return rows
+
+
+def needed(config: StudyConfig, only: Collection[str]) -> set[str]:
+    """The parts `only` and everything they stand on."""
+    known = {part.name: part for part in config.parts}
+    if unknown := next((name for name in only if name not in known), None):
+        raise ConfigError(f"--only {unknown} is no part of the recipe: it has {', '.join(known)}")
+    found: set[str] = set()
+    waiting = list(only or known)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += _stands_on(config, known[name])
+    return found
+
+
+def _stands_on(
+    config: StudyConfig, part: TunePart | FitPart | ReadPart | JoinPart | DecodePart
+) -> Iterator[str]:
+    if isinstance(part, (FitPart, ReadPart)):
+        yield from (p.name for p in config.tune if part.snapshot in p.snapshots)
+    if isinstance(part, ReadPart):
+        yield part.heads_of
+    if isinstance(part, (JoinPart, DecodePart)):
+        for key in part.members if isinstance(part, JoinPart) else part.of:
+            snapshot = key.partition("/")[0].partition("~")[0]
+            yield from (p.name for p in config.tune if snapshot in p.snapshots)
+            if "/" in key:
+                fraction = float(key.partition("~")[2] or 1)
+                yield from (p.name for p in config.fit if (p.snapshot, p.fraction) == (snapshot, fraction))
+            yield from (p.name for p in config.join if key == f"join/{p.name}")
+
+
+def _describe(config: StudyConfig, material: Material, encoder: Encoder, facts: dict[str, Any]) -> None:
+    """study.json: what the report tells of data and encoder; config.yaml: the recipe that repeats it."""
+    train, parts = material.train("span"), {part: material.part(part, "span") for part in PARTS}
+    about = {"name": Path(encoder.name).name, "fingerprint": encoder.fingerprint}
+    about |= {"parameters": encoder.num_parameters, "states": encoder.num_states, "hidden": encoder.hidden}
+    described = {"train": train.describe()} | {part: split.describe() for part, split in parts.items()}
+    write_json(config.out / "study.json", {"encoder": about, "data": described} | facts)
+    record = config.out / "config.yaml"
+    write_text(record, dump_yaml(config, heading=f"bertvision study --config {record}"))
+
+
+class _Study:
+    """One process's way through the units."""
+
+    def __init__(self, config: StudyConfig, work: Work, systems: Systems, facts: dict[str, Any]) -> None:
+        self.config, self.work, self.systems, self.facts = config, work, systems, facts
+
+    def go(self, names: set[str], seeds: set[int], limit: float) -> bool:
+        began = time.monotonic()
+        every = sorted({seed for part in self.config.parts for seed in part.seeds})
+        whole = True
+        for seed in [seed for seed in every if not seeds or seed in seeds]:
+            for part in self._order(seed):
+                if part.name not in names:
+                    continue
+                if time.monotonic() - began > limit:
+                    logger.warning(
+                        "time is up before %s of seed %d: the same command goes on there", part.name, seed
+                    )
+                    return False
+                unit = time.monotonic()
+                whole &= self._do(part, seed)
+                _rest()
+                logger.info("%s of seed %d took %.1f s", part.name, seed, time.monotonic() - unit)
+        return whole
+
+    def _order(self, seed: int) -> Iterator[TunePart | FitPart | ReadPart | JoinPart | DecodePart]:
+        """Of one seed: a tuning, then all that reads its snapshots; last what joins and decodes."""
+        config = self.config
+        readers = [part for part in (*config.fit, *config.read) if seed in part.seeds]
+        yield from (part for part in readers if part.snapshot == UNTUNED)
+        for tuning in [part for part in config.tune if seed in part.seeds]:
+            yield tuning
+            yield from (part for part in readers if part.snapshot in tuning.snapshots)
+        yield from (part for part in (*config.join, *config.decode) if seed in part.seeds)
+
+    def _do(self, part: TunePart | FitPart | ReadPart | JoinPart | DecodePart, seed: int) -> bool:
+        """Whether it could be done: what joins waits for its members."""
+        if isinstance(part, TunePart):
+            self.work.tune(part, seed)
+        elif isinstance(part, FitPart):
+            self.work.fit(part, seed)
+        elif isinstance(part, ReadPart):
+            self.work.read(part, seed)
+        elif isinstance(part, JoinPart):
+            return self._join(part, seed)
+        else:
+            return self._decode(part, seed)
+        return True
+
+    def _join(self, part: JoinPart, seed: int) -> bool:
+        if part.over_seeds and seed != max(part.seeds):
+            return True
+        wanted = part.seeds if part.over_seeds else (seed,)
+        members = [(key, own) for own in wanted for key in part.members]
+        about = About(
+            experiment=part.name, kind="ensemble", label=part.name, seed=0 if part.over_seeds else seed,
+            members=tuple(f"{key} seed {own}" if part.over_seeds else key for key, own in members), how=part.how,
+            **self.facts,
+        )  # fmt: skip
+        if self.systems.has(about.key, about.seed):
+            return True
+        if missing := [key for key, own in members if own not in self.systems.seeds(key)]:
+            logger.warning("%s waits for %s", part.name, missing[0])
+            return False
+        joined = {}
+        for name in PARTS:
+            windows = self.systems.material.part(name, "span").windows
+            joined[name] = combine(
+                [self.systems.load(key, own, name) for key, own in members], windows, how=part.how
+            )
+        costs = [self.systems.about(key, own) for key, own in members]
+        about = dataclasses.replace(about, **_together(costs))
+        self.systems.keep(about, joined)
+        return True
+
+    def _decode(self, part: DecodePart, seed: int) -> bool:
+        whole = True
+        for key in part.of:
+            if seed not in self.systems.seeds(key):
+                logger.warning("%s waits for %s", part.name, key)
+                whole = False
+                continue
+            about = dataclasses.replace(
+                self.systems.about(key, seed), experiment=part.name, variant=part.variant, history=()
+            )
+            if not self.systems.has(about.key, seed):
+                self.systems.again(about, key)
+        return whole
+
+
+def _rest() -> None:
+    """Give the device back what the last unit held: captured steps of one encoder are of no use to the next."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _together(members: list[About]) -> dict[str, Any]:
+    """What an ensemble costs: all its heads, and every snapshot once."""
+    found: dict[str, Any] = {"alone": all(about.alone for about in members)}
+    tunings = {(about.snapshot, about.seed): about.tune_seconds for about in members}
+    fits = [about.fit_seconds for about in members if about.kind != "snapshot"]
+    if None not in tunings.values() and None not in fits:
+        found["tune_seconds"] = sum(value or 0.0 for value in tunings.values())
+        found["fit_seconds"] = sum(value or 0.0 for value in fits)
+    if None not in (sizes := [about.parameters for about in members]):
+        found["parameters"] = sum(size or 0 for size in sizes)
+    return found
