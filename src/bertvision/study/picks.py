@@ -16,7 +16,7 @@ from statistics import fmean
 
 from bertvision.heads.catalogue import CATALOGUE
 from bertvision.heads.spec import TrainOverrides, parse_head
-from bertvision.study.view import At, Group, Study, Versus
+from bertvision.study.view import At, Group, LabelGroup, Study, Versus
 
 __all__ = [
     "WITHIN",
@@ -56,7 +56,7 @@ _SEED_HEADS = _labels(("3.2",))
 _PAPERS = _labels(("3.", "6.", "8"))
 
 
-def family(group: Group) -> str:
+def family(group: Group | LabelGroup) -> str:
     """constant of constant@0.3; of a head that of its snapshot."""
     return group.about.snapshot.rpartition("@")[0] or group.about.snapshot
 

@@ -1,0 +1,181 @@
+"""Answer or no answer: the encoder tuned for it, the papers' label heads on its snapshots, tenney-small epoch by epoch.
+
+Scores are accuracy and F1 of "no answer", the positive class, in percent; probability 0.5 decides. Published ones are
+each the best of ten epochs on dev, taken by itself; measured ones are of the last epoch.
+"""
+
+from statistics import fmean
+from typing import Any
+
+from bertvision.report import words
+from bertvision.study.blocks import (
+    axis,
+    column,
+    difference_cell,
+    lines,
+    published_cell,
+    row,
+    section,
+    series,
+    table,
+    text,
+    value_cell,
+)
+from bertvision.study.published import LABEL_CURVE, LABEL_HEADS
+from bertvision.study.view import LabelGroup, Study
+from bertvision.tasks.span.compare import paired_bootstrap
+
+__all__ = ["answerable"]
+
+_OTHERS = (
+    "Published values are of BERT-large, the whole training set and one seed, and one window that votes for no answer "
+    "decides for the question: compare differences and orders, not levels."
+)
+
+
+def answerable(study: Study) -> dict[str, Any] | None:
+    """None where the task was not run."""
+    snapshots = sorted(
+        (g for g in study.labels.values() if g.about.kind == "snapshot" and not g.about.variant), key=_epochs
+    )
+    heads = {g.key: study.labels_below(g.about.snapshot) for g in snapshots}
+    if not snapshots:
+        return None
+    blocks = [*_curve(snapshots), _table(snapshots, heads), *_epochwise(snapshots, heads), text(_OTHERS)]
+    return section(
+        "answerable",
+        "Answer or no answer",
+        "An encoder tuned for this question alone (pooled first token and a linear layer), and heads over the first "
+        "token's vectors of all its layers. Both classes count alike in training, as the training data has few "
+        "questions without an answer.",
+        blocks,
+    )
+
+
+def _epochs(group: LabelGroup) -> float:
+    text_ = group.about.snapshot.rpartition("@")[2]
+    return float(text_) if text_.replace(".", "", 1).isdigit() else 0.0
+
+
+def _curve(snapshots: list[LabelGroup]) -> list[dict[str, Any]]:
+    """Accuracy and F1 by epochs of tuning, over the stretch that was measured."""
+    last = max(max(_epochs(g) for g in snapshots), 1.0)
+    printed = {at: scores for at, scores in LABEL_CURVE.items() if at <= last}
+    drawn = [
+        series("accuracy", "snapshot", [(_epochs(g), g.accuracy) for g in snapshots]),
+        series("F1 of no answer", "other", [(_epochs(g), g.f1) for g in snapshots]),
+        series("accuracy, published", "published", [(at, s.exact) for at, s in printed.items()], dashed=True),
+    ]
+    return [
+        lines(
+            "The encoder tuned for it",
+            "Measured snapshots beside the published curve.",
+            axis("epochs"),
+            axis("on dev", unit="%"),
+            drawn,
+        )
+    ]
+
+
+def _table(snapshots: list[LabelGroup], heads: dict[str, list[LabelGroup]]) -> dict[str, Any]:
+    rows = []
+    for snapshot in snapshots:
+        at = _epochs(snapshot)
+        rows.append(_row(snapshot, snapshot, LABEL_CURVE.get(at)))
+        for head in heads[snapshot.key]:
+            # The size stands in some labels and is the paper's own.
+            label = head.about.label.replace("adapter-pooler-386", "adapter-pooler")
+            rows.append(_row(head, snapshot, LABEL_HEADS.get(label, {}).get(at)))
+    return table(
+        "Snapshots and the heads on each; the difference is of accuracy, with the 95 % interval of the paired "
+        "bootstrap over questions. Published numbers of heads are the best of ten epochs on dev.",
+        [
+            column("system", "text"),
+            column("seeds"),
+            column("parameters"),
+            column("accuracy", group="published"),
+            column("F1", group="published"),
+            column("accuracy", group="measured"),
+            column("F1", group="measured"),
+            column("to its snapshot", group="measured"),
+            column("time"),
+        ],
+        rows,
+    )
+
+
+def _row(group: LabelGroup, snapshot: LabelGroup, printed: Any) -> dict[str, Any]:
+    own = group is snapshot
+    found = None if own else _against(group, snapshot)
+    seconds = group.mean("tune_seconds") if own else group.mean("fit_seconds")
+    cells = [
+        group.about.snapshot if own else group.about.label,
+        value_cell(len(group.seeds), digits=0),
+        value_cell(group.about.parameters, digits=0),
+        published_cell(printed.exact if printed else None),
+        published_cell(printed.f1 if printed else None),
+        value_cell(group.accuracy, group.sd),
+        value_cell(group.f1, group.sd_f1),
+        difference_cell(found),
+        words.duration(seconds),
+    ]
+    return row(cells, strong=own, kind=group.about.kind)
+
+
+def _against(group: LabelGroup, snapshot: LabelGroup) -> Any:
+    """Accuracy over the seeds both have; over all of each where they share none."""
+    common = [seed for seed in group.seeds if seed in snapshot.seeds]
+    means = []
+    for one in (group, snapshot):
+        kept = [
+            right for seed, right in zip(one.seeds, one.each, strict=True) if not common or seed in common
+        ]
+        means.append(sum(right.astype(float) for right in kept) / len(kept))
+    return paired_bootstrap(means[0], means[1])
+
+
+def _epochwise(snapshots: list[LabelGroup], heads: dict[str, list[LabelGroup]]) -> list[dict[str, Any]]:
+    """tenney-small after each pass over the data."""
+    blocks = []
+    for snapshot in snapshots:
+        head = next((g for g in heads[snapshot.key] if g.about.label == "tenney-small"), None)
+        if head is None:
+            continue
+        scores, seconds = _history(head, "score"), _history(head, "seconds")
+        if not scores:
+            continue
+        # Shares and percents are told apart by their size: no accuracy after an epoch is below one percent.
+        shown = {epoch: value if value > 1 else 100 * value for epoch, value in scores.items()}
+        rows = [
+            row(
+                [
+                    f"{epoch:g}",
+                    value_cell(value),
+                    words.duration(seconds[epoch]) if epoch in seconds else words.UNKNOWN,
+                    value_cell(_history(head, "loss").get(epoch), digits=3),
+                ]
+            )
+            for epoch, value in shown.items()
+        ]
+        best, last = max(shown.values()), list(shown.values())[-1]
+        printed = LABEL_HEADS["tenney-small"].get(_epochs(snapshot))
+        caption = (
+            f"tenney-small on {snapshot.about.snapshot}, accuracy on dev after each epoch, mean over "
+            f"{len(head.seeds)} seed(s). The best epoch flatters by {best - last:.1f} points over the last"
+        )
+        caption += f"; published, the best of ten: {printed.exact:.1f}." if printed else "."
+        if not seconds and (whole := head.mean("fit_seconds")):
+            caption += f" All {len(shown)} epochs took {words.duration(whole)}."
+        titles = [column("epoch"), column("accuracy"), column("time"), column("loss")]
+        blocks.append(table(caption, titles, rows))
+    return blocks
+
+
+def _history(group: LabelGroup, name: str) -> dict[float, float]:
+    """Epoch to the mean over seeds of what was recorded."""
+    found: dict[float, list[float]] = {}
+    for system in group.systems:
+        for record in system.about.history:
+            if words.finite(record.get(name)) is not None:
+                found.setdefault(float(record["epoch"]), []).append(float(record[name]))
+    return {epoch: fmean(values) for epoch, values in sorted(found.items())}
