@@ -209,8 +209,8 @@ NO_ANSWER_RIGHT: dict[str, tuple[int, int | None]] = {
     "BERT of one epoch": (4406, 4234),
     "BERT of two epochs": (4763, 4108),
 }
-"""Right among 5,945 unanswerable and among 5,928 answerable questions (None = not known), from counts: the figure's bars
-are swapped and divided by the wrong totals."""
+"""Right among 5,945 unanswerable and among 5,928 answerable questions (None = not known), from counts; the bars of the
+figure are swapped and divided by the wrong totals."""
 
 LAYER_WEIGHTS: tuple[float, ...] = (*(0.0195,) * 18, 0.03, 0.04, 0.07, 0.085, 0.09, 0.11, 0.243)
 """Learned pooling over the embeddings and 24 layers, read off the figure; the first 18 lie between .017 and .022."""

@@ -1,0 +1,149 @@
+"""Section: heads fitted on parts of the training data."""
+
+from typing import Any
+
+from bertvision.study.blocks import Block, axis, column, lines, row, section, series, table, text
+from bertvision.study.published import FRACTIONS, MEASURE, ROWS, SPAN_CURVE
+from bertvision.study.sections.beside import (
+    MEASURED,
+    PUBLISHED,
+    VERSUS,
+    curve_of,
+    measured_cells,
+    pair_cell,
+    pair_words,
+    seeds_words,
+    versus_cells,
+)
+from bertvision.study.view import Group, Study
+
+__all__ = ["fractions"]
+
+_PAPER = ("constant@1", "adapter-386-skip")
+"""The snapshot and the head of the papers' curve."""
+
+
+def fractions(study: Study) -> dict[str, Any] | None:
+    """A figure and a table for every head that was fitted on several parts of the data; None where none was."""
+    heads: dict[tuple[str, str], dict[float, Group]] = {}
+    for group in study.groups.values():
+        about = group.about
+        if about.kind in ("head", "control") and not (about.fitted_on or about.variant):
+            heads.setdefault((about.snapshot, about.label), {})[about.data_fraction] = group
+    blocks: list[Block] = []
+    for (snapshot, label), parts in heads.items():
+        base = study.get(snapshot)
+        if len(parts) > 1 and base is not None:
+            paper = (snapshot, label) == _PAPER
+            ordered = dict(sorted(parts.items()))
+            blocks += [
+                _figure(label, base, ordered, paper=paper),
+                _table(study, label, base, ordered, paper=paper),
+                text(_words(study, label, base, ordered, paper=paper)),
+            ]
+    if not blocks:
+        return None
+    return section(
+        "fractions",
+        "Parts of the training data",
+        "A head fitted on a part of the training data, drawn at random, on the states of an encoder that was "
+        "fine-tuned on all of it; differences are to that encoder with its own output layer. " + MEASURE,
+        blocks,
+    )
+
+
+def _figure(label: str, base: Group, parts: dict[float, Group], *, paper: bool) -> Block:
+    ends = (min(*parts, *(FRACTIONS if paper else ())), 1.0)
+    level = base.scores("zero").f1
+    drawn = [
+        curve_of(f"{label}, threshold 0", "head", list(parts.items()), "zero"),
+        series(f"{base.key}, threshold 0", "snapshot", [(x, level) for x in ends], dashed=True),
+    ]
+    if all(group.tuned for group in parts.values()):
+        drawn.append(curve_of(f"{label}, tuned threshold", "other", list(parts.items()), "tuned"))
+    if paper:
+        printed = [(x, one.f1) for x, one in FRACTIONS.items()]
+        drawn.append(series("published head, another measure", "published", printed))
+        bert = SPAN_CURVE[1.0].f1
+        drawn.append(
+            series("published BERT, another measure", "published", [(x, bert) for x in ends], dashed=True)
+        )
+    return lines(
+        f"F1 of {label} on {base.key} over the part of the data it was fitted on",
+        "Bands: one standard deviation over the seeds on either side." + (f" {MEASURE}" if paper else ""),
+        axis("part of the training data"),
+        axis("F1", unit="%"),
+        drawn,
+    )
+
+
+def _table(study: Study, label: str, base: Group, parts: dict[float, Group], *, paper: bool) -> Block:
+    printed = FRACTIONS if paper else {}
+    beside = PUBLISHED if paper else []
+    rows = [
+        row(
+            [
+                base.key,
+                *([pair_cell(SPAN_CURVE[1.0])] if paper else []),
+                *measured_cells(base),
+                *versus_cells(study, None, None),
+            ],
+            strong=True,
+            kind="snapshot",
+        )
+    ]
+    for part in sorted({*parts, *printed}):
+        group = parts.get(part)
+        rows.append(
+            row(
+                [
+                    f"{100 * part:g} %",
+                    *([pair_cell(printed.get(part))] if paper else []),
+                    *measured_cells(group),
+                    *versus_cells(study, group, base),
+                ],
+                kind="head" if group else "published",
+            )
+        )
+    told = f" {MEASURE}" if paper else ""
+    return table(
+        f"{label} on {base.key}; measured with {seeds_words(list(parts.values()))}.{told}",
+        [column("Data", "text"), *beside, *MEASURED, *VERSUS],
+        rows,
+    )
+
+
+def _words(study: Study, label: str, base: Group, parts: dict[float, Group], *, paper: bool) -> str:
+    """From which part on the head is above its snapshot, and from which on that is certain."""
+    found = {part: study.versus(group, base, "zero").f1 for part, group in parts.items()}
+    above = _lasting({part: gap.difference > 0 for part, gap in found.items()})
+    certain = _lasting({part: gap.low > 0 for part, gap in found.items()})
+    said = (
+        f"At threshold 0 {label} has a higher F1 than {base.key} {_from(above)}, and an interval above zero "
+        f"{_from(certain)}."
+    )
+    if paper:
+        printed = _lasting({part: one.f1 > SPAN_CURVE[1.0].f1 for part, one in FRACTIONS.items()})
+        again, whole = ROWS[12].at[1.0], FRACTIONS[1.0]
+        said += (
+            " The papers speak of about 30 % of the data; the numbers behind their figure, whose legend swaps EM and "
+            f"F1, say so {_from(printed)}. They have this head on all data twice, {pair_words(whole)} in that figure "
+            f"and {pair_words(again)} among the twenty: as far apart as several of their steps."
+        )
+    return said
+
+
+def _from(part: float | None) -> str:
+    if part is None:
+        return "with none of these parts for good"
+    return "with all of the data alone" if part == 1 else f"from {100 * part:g} % of the data on"
+
+
+def _lasting(holds: dict[float, bool]) -> float | None:
+    """The least part from which on it holds for all larger ones, too."""
+    least = None
+    for part in sorted(holds, reverse=True):
+        if not holds[part]:
+            break
+        least = part
+    return least
