@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "PHONE",
     "WIDE",
     "Numbered",
     "Sketch",
@@ -31,6 +32,8 @@ __all__ = [
 
 WIDE = 8.4
 """Inches of a figure that has the page to itself."""
+PHONE = 3.9
+"""Inches of its second drawing: fewer, so that words are larger on a small screen."""
 _MANY_BARS = 18
 _NUMBERED_BARS = 14
 
@@ -160,13 +163,13 @@ def bars(block: Mapping[str, Any], salt: str) -> list[Sketch]:
         return [Sketch(_bars(block, salt, drawing.WIDTH))]
     return [
         Sketch(_bars(block, f"{salt}-wide", WIDE), "wide"),
-        Sketch(_bars(block, f"{salt}-phone", drawing.WIDTH), "phone"),
+        Sketch(_bars(block, f"{salt}-phone", PHONE), "phone"),
     ]
 
 
 def _bars(block: Mapping[str, Any], salt: str, inches: float) -> str:
     groups, series = block["groups"], block["series"]
-    width = 0.8 / len(series)
+    width = (0.8 if len(groups) > 3 else 0.55) / len(series)
     count = len(groups) * len(series)
     with drawing.styled(salt):
         figure = drawing.new_figure(3.0, inches)
@@ -182,7 +185,8 @@ def _bars(block: Mapping[str, Any], salt: str, inches: float) -> str:
                 axes.bar_label(drawn, texts, padding=1.5, fontsize=7, color=PALETTE["soft"])
         axes.axhline(0, color=PALETTE["baseline"], linewidth=0.8)
         dress(axes, block)
-        axes.margins(x=0.02, y=0.1)
+        axes.set_xlim(-0.55, len(groups) - 0.45)
+        axes.margins(y=0.1)
         crowded = sum(map(len, groups)) * 6 > inches * 62
         numbers = all(len(group) <= 5 for group in groups)
         if crowded and numbers:  # layers, lengths: every second or third says enough

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from bertvision.report import drawing
+from bertvision.report import drawing, words
 from bertvision.report.drawing import PALETTE
 from bertvision.report.placing import NEAR, Placer, rings
-from bertvision.report.study_figures import WIDE, Numbered, Sketch, axis_label, dress, legend, tick
+from bertvision.report.study_figures import PHONE, WIDE, Numbered, Sketch, axis_label, dress, legend, tick
 from bertvision.report.study_schema import STUDY_KINDS
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ __all__ = ["pareto_front", "scatter"]
 
 _MANY = 12
 """Points beyond which a figure takes the whole width."""
-_NAME = {WIDE: 38, drawing.WIDTH: 30}
-"""Letters of a name, by the figure's width."""
+_NAME = {"wide": 38, "phone": 26, "": 30}
+"""Letters of a name, by the drawing's size."""
 _DASHES = (0, (5, 2))
 
 
@@ -43,7 +43,7 @@ def scatter(block: Mapping[str, Any], salt: str) -> list[Sketch]:
         return [_sketch(block, salt, drawing.WIDTH, 3.5, "")]
     return [
         _sketch(block, f"{salt}-wide", WIDE, 5.2, "wide"),
-        _sketch(block, f"{salt}-phone", drawing.WIDTH, 4.6, "phone"),
+        _sketch(block, f"{salt}-phone", PHONE, 4.6, "phone"),
     ]
 
 
@@ -70,8 +70,8 @@ def _sketch(block: Mapping[str, Any], salt: str, width: float, height: float, si
         ]
         if front:
             handles.append(Line2D([], [], color=PALETTE["head"], linewidth=1.4, alpha=0.55))
-        legend(figure, handles, [*kinds, *(["front: nothing cheaper is as good"] if front else [])])
-        numbered = _write(axes, block, front, steps, width)
+        legend(figure, handles, [*kinds, *(["Pareto front"] if front else [])])
+        numbered = _write(axes, block, front, steps, size)
         told = f"{len(points)} points, {axis_label(block['y'])} against {axis_label(block['x'])}."
         if front:
             told += f" On the front, cheapest first: {', '.join(points[i]['label'] for i in front)}."
@@ -125,7 +125,7 @@ def _write(
     block: Mapping[str, Any],
     front: Sequence[int],
     steps: Sequence[tuple[float, float]],
-    width: float,
+    size: str,
 ) -> list[Numbered]:
     """Names and numbers beside the points; those that got a number, in its order."""
     points = block["points"]
@@ -138,19 +138,15 @@ def _write(
     _name_lines(placer, block)
     for line in block.get("lines_at") or []:
         placer.avoid_line((axes.get_xlim()[0], line["y"]), (axes.get_xlim()[1], line["y"]))
-    roomy = width == WIDE
     # Those on the front first, then the best: where space is short, theirs are the names that stay.
     order = sorted(range(len(points)), key=lambda i: (i not in front, -points[i]["y"]))
     unnamed = []
     for i in order:
         point, places = points[i], list(NEAR)
-        if roomy or i in front:
+        if size == "wide" or i in front:
             places += rings(13, 19, 26)
-        look: dict[str, Any] = {
-            "fontweight": "bold" if i in front else "normal",
-            "fontsize": 7.5 if roomy else 7,
-        }
-        name = drawing.short(point["label"], _NAME[width])
+        look: dict[str, Any] = {"fontweight": "bold" if i in front else "normal", "fontsize": 7.5}
+        name = drawing.short(point["label"], _NAME[size])
         if not placer.place((point["x"], point["y"]), name, places, **look):
             unnamed.append(i)
     return [
@@ -162,7 +158,7 @@ def _write(
 def _number(placer: Placer, block: Mapping[str, Any], i: int, number: int) -> Numbered:
     point = block["points"][i]
     mark = point["x"], point["y"]
-    look = {"fontsize": 7, "color": PALETTE["soft"]}
+    look = {"fontsize": 7.5, "color": PALETTE["soft"]}
     places = [*NEAR, *rings(9, 13, 18, 25)]
     if not placer.place(mark, str(number), places, **look):
         placer.place(
@@ -187,6 +183,10 @@ def _name_lines(placer: Placer, block: Mapping[str, Any]) -> None:
 
 
 def _place(block: Mapping[str, Any], point: Mapping[str, Any]) -> str:
-    units = [block[axis].get("unit") or "" for axis in "xy"]
-    x, y = f"{tick(round(point['x'], 2))} {units[0]}".strip(), f"{point['y']:.2f} {units[1]}".strip()
-    return f"{y} at {x}"
+    """Both values in words, no finer than a reader can use."""
+    told = []
+    for axis in ("y", "x"):
+        value = point[axis]
+        size = words.score(value) if 10 <= abs(value) < 100 else tick(float(f"{value:.3g}"))
+        told.append(f"{size} {block[axis].get('unit') or ''}".strip())
+    return " at ".join(told)
