@@ -18,10 +18,23 @@ from bertvision.study.sections.baseline import baseline
 from bertvision.study.sections.beyond import beyond
 from bertvision.study.sections.cacnn import cacnn
 from bertvision.study.sections.cost import cost
+from bertvision.study.sections.curve import curve
+from bertvision.study.sections.ensembles import ensembles
+from bertvision.study.sections.examples import examples
+from bertvision.study.sections.fractions import fractions
 from bertvision.study.sections.goals import goals
 from bertvision.study.sections.how import how
 from bertvision.study.sections.hulburd import hulburd
+from bertvision.study.sections.inconsistencies import inconsistencies
+from bertvision.study.sections.layer_weights import layer_weights
+from bertvision.study.sections.lengths import lengths
+from bertvision.study.sections.papers import papers
+from bertvision.study.sections.question_types import question_types
+from bertvision.study.sections.raw import raw
+from bertvision.study.sections.second_best import second_best
+from bertvision.study.sections.thresholds import thresholds
 from bertvision.study.sections.time_table import time_table
+from bertvision.study.sections.transfer import transfer
 from bertvision.study.verdicts import (
     Contest,
     Goal,
@@ -54,10 +67,10 @@ def collect(
     stages = settings.get("stages") or ()
     judged = goals_of(study, stages) if study.groups else []
     sections = [
-        *(built for build in _FIRST if (built := build(study)) is not None),
-        *([made] if (made := goals(study, stages)) is not None else []),
-        *(built for build in _REST if (built := build(study)) is not None),
-        *([made] if (made := time_table(study, stages)) is not None else []),
+        cost(study),
+        goals(study, stages),
+        *(build(study) for build in _REST),
+        time_table(study, stages),
         how(study, encoder=encoder, data=data),
     ]
     return {
@@ -71,7 +84,7 @@ def collect(
         "headline": _headline(study),
         "lede": _lede(study, judged),
         "facts": _facts(study, judged),
-        "sections": sections,
+        "sections": [section for section in sections if section is not None],
         "environment": study.environment,
         "encoder": encoder,
         "data": data,
@@ -81,8 +94,11 @@ def collect(
 
 Build = Callable[[Study], dict[str, Any] | None]
 
-_FIRST: Sequence[Build] = (cost,)
-_REST: Sequence[Build] = (baseline, beyond, hulburd, cacnn, answerable)
+_REST: Sequence[Build] = (
+    papers, baseline, beyond, ensembles, curve, fractions, raw, transfer, thresholds, question_types, lengths,
+    second_best, layer_weights, examples, hulburd, cacnn, answerable, inconsistencies,
+)  # fmt: skip
+"""Between the goals and the time table: first what claims rest on, then the papers' further experiments."""
 
 
 def _title(encoder: dict[str, Any]) -> str:
@@ -172,10 +188,7 @@ def _strongest(study: Study) -> list[str]:
         return []
     found = contest.tuned.f1
     said = [
-        f"Against the strongest honest baseline, {contest.theirs.key}, {name(contest.ours)} {_verb(found)} it at the "
-        f"tuned threshold: {_ends(found)} F1; at threshold 0 {_ends(contest.zero.f1)}."
-        if words.verdict(vars(found)) == "gain"
-        else f"Against the strongest honest baseline, {name(contest.ours)} {_verb(found)} {contest.theirs.key} at the "
+        f"Against the strongest honest baseline, {name(contest.ours)} {_verb(found)} {contest.theirs.key} at the "
         f"tuned threshold: {_ends(found)} F1; at threshold 0 {_ends(contest.zero.f1)}."
     ]
     said += _layers(study, contest)
@@ -187,11 +200,9 @@ def _layers(study: Study, contest: Contest) -> list[str]:
     controls = [g for g in study.below(contest.ours.about.snapshot) if g.about.kind == "control"]
     if not controls:
         return []
-    control = max(controls, key=lambda g: g.about.parameters or 0)
+    control = max(controls, key=lambda g: (g.about.parameters or 0, g.about.label))
     found = study.versus(contest.ours, control, "tuned").f1
-    return [
-        f"Beside {control.about.label}, which reads the last state alone, it {_verb(found)}: {_ends(found)} F1."
-    ]
+    return [f"It {_verb(found)} {control.about.label}, which reads the last state alone: {_ends(found)} F1."]
 
 
 def _joined(study: Study) -> list[str]:
@@ -241,7 +252,9 @@ def _facts(study: Study, judged: Sequence[Goal]) -> list[dict[str, str]]:
         facts.append(_fact("goals met", f"{met} of {len(judged)}", "judged from the numbers below"))
     systems = sum(len(group.systems) for group in (*study.groups.values(), *study.labels.values()))
     facts.append(
-        _fact("trained systems", words.count(systems), f"{words.count(len(study.answerable))} questions each")
+        _fact(
+            "systems answered", words.count(systems), f"{words.count(len(study.answerable))} questions each"
+        )
     )
     return facts
 

@@ -132,8 +132,8 @@ def _cautions(study: Study, encoder: Mapping[str, Any], data: Mapping[str, Any])
         share = f"{100 * without / questions:.1f} %" if questions and without is not None else "a small part"
         said += [
             f"The training data is a rebuilt part of SQuAD 2.0 train: {words.count(questions)} questions are trained "
-            f"on, {share} of them without an answer (in the official set 33.4 %, in dev about half). Windows without an "
-            "answer are weighted in training, and thresholds are tuned as if half of the questions had none.",
+            f"on, {share} of them without an answer (in the official set 33.4 %, in dev about half). Windows without "
+            "an answer are weighted in training, and thresholds are tuned as if half of the questions had none.",
             "All its questions are lower-cased, as the unanswerable ones exist only so and casing would give the label "
             "away; about 0.6 % of the answers' places are first occurrences and wrong.",
         ]
