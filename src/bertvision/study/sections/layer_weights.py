@@ -16,7 +16,8 @@ from bertvision.study.view import Group, Study
 __all__ = ["PAPER", "depth_parts", "layer_weights"]
 
 PAPER = (*np.linspace(0.017, 0.0199, 18).tolist(), 0.03, 0.04, 0.07, 0.085, 0.09, 0.11, 0.243)
-"""Read off the paper's figure. Embeddings and 17 layers lie between .017 and .022; here they rise evenly to a sum of 1."""
+"""Read off the paper's figure. Embeddings and 17 layers lie between .017 and .022; here they rise evenly,
+to a sum of 1."""
 _SNAPSHOTS = ("constant@0.3", "constant@1", "constant@2", "decayed-1@1", "decayed-2@2", "untuned")
 _PREFERRED = "learned-pooling"
 

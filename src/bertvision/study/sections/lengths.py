@@ -100,9 +100,9 @@ def _table(pairs: list[Pairing], own: NDArray[np.float64]) -> dict[str, Any]:
             cells += _paper(pair.snapshot.key) if at == "zero" else [blocks.value_cell(None)] * 2
             rows.append(blocks.row(cells, kind="head"))
     return blocks.table(
-        f"Mean whitespace-separated words of the paragraph (all of dev: {own.mean():.2f}), all seeds together; below the "
-        "differences of what one alone has right 1.96 standard errors. The paper counts word pieces, of its own two "
-        "models on 3/10 and 1 epoch; its 161.58 reads 161.68 in one of its two texts.",
+        f"Mean whitespace-separated words of the paragraph (all of dev: {own.mean():.2f}), all seeds together; below "
+        "the differences of what one alone has right 1.96 standard errors. The paper counts word pieces, of its own "
+        "two models on 3/10 and 1 epoch; its 161.58 reads 161.68 in one of its two texts.",
         columns,
         rows,
     )

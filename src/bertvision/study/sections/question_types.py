@@ -172,7 +172,7 @@ def _findings(pairs: list[Pairing]) -> list[str]:
             )
     if pairs:
         said.append(
-            "In the paper heads win on questions without an answer and lose on those with one: +16.7 and −7.7 points on "
-            "3/10 epoch (80.6 against 63.9 %, 59.2 against 66.9 %), +9.3 and −5.2 on 1 epoch."
+            "In the paper heads win on questions without an answer and lose on those with one: +16.7 and −7.7 points "
+            "on 3/10 epoch (80.6 against 63.9 %, 59.2 against 66.9 %), +9.3 and −5.2 on 1 epoch."
         )
     return said

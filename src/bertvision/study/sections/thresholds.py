@@ -21,7 +21,8 @@ _GRID = np.linspace(-8.0, 8.0, 65)
 _CAPTION = (
     "F1 and exact match on dev in percent, means over seeds (± their standard deviation). Tuned: the threshold with "
     "the best F1 on articles of train that nothing was trained on, weighted so that half of the questions are "
-    "unanswerable. Best on dev: an oracle, which knows the answers and stands here only as the ceiling of what any threshold gives."
+    "unanswerable. Best on dev: an oracle, which knows the answers and stands here only as the ceiling of "
+    "what any threshold gives."
 )
 
 
