@@ -11,23 +11,21 @@ from numpy.typing import NDArray
 
 from bertvision.report.words import signed
 from bertvision.study import blocks
+from bertvision.study.published import LAYER_WEIGHTS
 from bertvision.study.view import Group, Study
 
-__all__ = ["PAPER", "depth_parts", "layer_weights"]
+__all__ = ["depth_parts", "layer_weights"]
 
-PAPER = (*np.linspace(0.017, 0.0199, 18).tolist(), 0.03, 0.04, 0.07, 0.085, 0.09, 0.11, 0.243)
-"""Read off the paper's figure. Embeddings and 17 layers lie between .017 and .022; here they rise evenly,
-to a sum of 1."""
 _SNAPSHOTS = ("constant@0.3", "constant@1", "constant@2", "decayed-1@1", "decayed-2@2", "untuned")
 _PREFERRED = "learned-pooling"
 
 
 def depth_parts(weights: NDArray[np.float64]) -> tuple[float, float, float]:
     """Percent of the weight on the last state and on the last quarter of the states, and the mean depth from 0 to 1."""
-    shares = weights / weights.sum()
-    last = max(1, round(len(shares) / 4))
-    depth = float((shares * np.linspace(0, 1, len(shares))).sum())
-    return 100.0 * float(shares[-1]), 100.0 * float(shares[-last:].sum()), depth
+    last = max(1, round(len(weights) / 4))
+    # What is read off a figure does not sum to 1 exactly.
+    depth = float((weights * np.linspace(0, 1, len(weights))).sum() / weights.sum())
+    return 100.0 * float(weights[-1]), 100.0 * float(weights[-last:].sum()), depth
 
 
 def layer_weights(study: Study) -> dict[str, Any] | None:
@@ -54,7 +52,10 @@ def layer_weights(study: Study) -> dict[str, Any] | None:
 
 def _odd(group: Group) -> bool:
     about = group.about
-    return bool(about.variant or about.fitted_on or about.data_fraction != 1)
+    part = (
+        about.data_fraction != 1 and about.snapshot != "untuned"
+    )  # raw states may be read on a part of the data alone
+    return bool(about.variant or about.fitted_on or part)
 
 
 def _weights(group: Group) -> NDArray[np.float64] | None:
@@ -80,8 +81,8 @@ def _curves(drawn: list[Group]) -> dict[str, Any]:
         points = list(zip(depth, scaled.mean(axis=0).tolist(), strict=True))
         band = zip(depth, scaled.min(axis=0).tolist(), scaled.max(axis=0).tolist(), strict=True)
         made.append(blocks.series(group.key, "head", points, band=list(band) if len(rows) > 1 else ()))
-    depth = np.linspace(0, 1, len(PAPER)).tolist()
-    scaled = [value * len(PAPER) for value in PAPER]
+    depth = np.linspace(0, 1, len(LAYER_WEIGHTS)).tolist()
+    scaled = [value * len(LAYER_WEIGHTS) for value in LAYER_WEIGHTS]
     paper = blocks.series(
         "paper (24 layers)", "published", list(zip(depth, scaled, strict=True)), dashed=True
     )
@@ -113,8 +114,14 @@ def _table(weighed: list[Group]) -> dict[str, Any]:
         last, quarter, depth = depth_parts(_mean(group))
         cells = [group.key, str(len(_mean(group))), f"{last:.1f}", f"{quarter:.1f}", f"{depth:.2f}"]
         rows.append(blocks.row(cells, kind="head"))
-    last, quarter, depth = depth_parts(np.array(PAPER))
-    paper = ["paper, learned pooling", str(len(PAPER)), f"{last:.1f}", f"{quarter:.1f}", f"{depth:.2f}"]
+    last, quarter, depth = depth_parts(np.array(LAYER_WEIGHTS))
+    paper = [
+        "paper, learned pooling",
+        str(len(LAYER_WEIGHTS)),
+        f"{last:.1f}",
+        f"{quarter:.1f}",
+        f"{depth:.2f}",
+    ]
     rows.append(blocks.row([blocks.published_cell(cell) for cell in paper], kind="published"))
     names = ("states", "last state, %", "last quarter of the states, %", "mean depth (0 to 1)")
     return blocks.table(
@@ -125,7 +132,7 @@ def _table(weighed: list[Group]) -> dict[str, Any]:
 
 
 def _findings(drawn: list[Group]) -> list[str]:
-    paper = depth_parts(np.array(PAPER))
+    paper = depth_parts(np.array(LAYER_WEIGHTS))
     said = [
         f"In the paper the last of 25 states has {paper[0]:.0f} % of the weight and the last quarter {paper[1]:.0f} %; "
         "the lower two thirds are weighed nearly alike."

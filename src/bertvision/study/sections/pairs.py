@@ -1,7 +1,8 @@
 """Head against snapshot: which of them the analyses look at.
 
 The snapshots of the papers, after 0.3 and 1 epoch at constant rate, and the strongest tuning with a decayed rate that
-has heads; on each the head that is best on the held-out part of train at the threshold tuned there.
+has heads; on each the head that is best on the held-out part of train at the threshold tuned there, among those that
+have as many seeds as the snapshot where there are such.
 """
 
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ def pairings(study: Study) -> list[Pairing]:
     strongest = chosen(group for group in decayed if _heads(study, group))
     found = []
     for snapshot in (*map(study.get, _PAPERS), strongest):
-        head = chosen(_heads(study, snapshot)) if snapshot else None
+        head = chosen(_heads(study, snapshot), len(snapshot.seeds)) if snapshot else None
         if snapshot and head and set(head.seeds) & set(snapshot.seeds):
             found.append(Pairing(head, snapshot))
     return found

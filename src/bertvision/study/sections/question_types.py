@@ -5,7 +5,6 @@ swapped and divided by the wrong totals, and those of its first model have swapp
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from bertvision.report.words import change, count
 from bertvision.study import blocks
+from bertvision.study.published import NO_ANSWER_RIGHT
 from bertvision.study.sections.pairs import Pairing, pairings
 from bertvision.study.view import Group, Study
 from bertvision.tasks.span.compare import Difference, paired_bootstrap
@@ -27,26 +27,15 @@ _FEWEST = 5
 """Questions a kind needs to be compared on."""
 
 
-@dataclass(frozen=True)
-class _Printed:
-    """A system of the paper."""
-
-    name: str
-    key: str
-    no: int
-    """Right on this many of the 5,945 unanswerable questions."""
-    has: int | None
-    """Exactly right on this many of the 5,928 answerable ones."""
-
-
-_PAPER = (
-    _Printed("BERT, 3/10 epoch", "constant@0.3", 3798, 3965),
-    _Printed("BERT, 1 epoch", "constant@1", 4406, 4234),
-    _Printed("BERT, 2 epochs", "constant@2", 4763, 4108),
-    _Printed("model on 3/10 epoch", "constant@0.3/adapter-386-skip", 4793, 3511),
-    _Printed("that model, read on 1 epoch", "constant@1/adapter-386-skip<constant@0.3", 4882, None),
-    _Printed("model on 1 epoch", "constant@1/adapter-386", 4961, 3927),
-)
+_PAPER = {
+    "constant@0.3": "BERT of 3/10 epochs",
+    "constant@1": "BERT of one epoch",
+    "constant@2": "BERT of two epochs",
+    "constant@0.3/adapter-386-skip": "head of 3/10 epochs",
+    "constant@1/adapter-386-skip<constant@0.3": "head of 3/10 epochs, read on one epoch",
+    "constant@1/adapter-386": "head of one epoch",
+}
+"""Systems the paper counts, by the keys they have here."""
 _NULLS = ("constant@0.3/adapter-386-skip", "65")
 """Whose wrong answers to answerable questions were "no answer" in so many percent."""
 
@@ -60,13 +49,13 @@ def kind_of_question(question: str) -> str:
 def question_types(study: Study) -> dict[str, Any] | None:
     """Has and no answer beside the paper's counts, then F1 by question word."""
     pairs = pairings(study)
-    rows = [(group, printed) for printed in _PAPER if (group := study.get(printed.key))]
-    known = {group.key for group, _ in rows}
-    more = [g for pair in pairs for g in (pair.snapshot, pair.head) if g.key not in known]
-    more = list({group.key: group for group in more}.values())
-    if not rows and not more:
+    shown = [group for key in _PAPER if (group := study.get(key))]
+    shown = list(
+        {group.key: group for group in (*shown, *(g for p in pairs for g in (p.snapshot, p.head)))}.values()
+    )
+    if not shown:
         return None
-    made = [blocks.text(*_findings(pairs)), _answers([*rows, *((group, None) for group in more)])]
+    made = [blocks.text(*_findings(pairs)), _answers(shown)]
     kinds = np.array([kind_of_question(example.question) for example in study.dev.examples])
     for pair in pairs:
         made += _words(pair, kinds)
@@ -80,17 +69,19 @@ def question_types(study: Study) -> dict[str, Any] | None:
     )
 
 
-def _answers(rows: list[tuple[Group, _Printed | None]]) -> dict[str, Any]:
+def _answers(shown: list[Group]) -> dict[str, Any]:
     columns = [blocks.column("system", "text")]
     for title in ("no answer, right", "has answer, exactly right"):
         columns += [blocks.column(name, group=title) for name in ("count", "at 0", "tuned", "paper")]
     columns.append(blocks.column("wrong has-answer that said no answer, at 0"))
     made = []
-    for group, printed in rows:
-        cells: list[blocks.Cell] = [{"text": group.key, "sub": printed.name} if printed else group.key]
+    for group in shown:
+        name = _PAPER.get(group.key, "")
+        printed = NO_ANSWER_RIGHT.get(name, (None, None))
+        cells: list[blocks.Cell] = [{"text": group.key, "sub": f"paper: {name}"} if name else group.key]
         for part, given, total in (
-            (~group.answerable, printed and printed.no, _NO),
-            (group.answerable, printed and printed.has, _HAS),
+            (~group.answerable, printed[0], _NO),
+            (group.answerable, printed[1], _HAS),
         ):
             zero, tuned = (group.questions(at)[0][part] for at in ("zero", "tuned"))
             cells.append(f"{count(float(zero.sum()))} of {count(int(part.sum()))}")
@@ -98,7 +89,7 @@ def _answers(rows: list[tuple[Group, _Printed | None]]) -> dict[str, Any]:
             paper = blocks.published_cell(100 * given / total, f"{given:,} of {total:,}") if given else None
             cells.append(paper or blocks.value_cell(None))
         said = blocks.value_cell(_said_nothing(group))
-        if printed and printed.key == _NULLS[0]:
+        if group.key == _NULLS[0]:
             said = {"text": said if isinstance(said, str) else said["text"], "sub": f"paper {_NULLS[1]}"}
         made.append(blocks.row([*cells, said], kind=group.about.kind))
     return blocks.table(
