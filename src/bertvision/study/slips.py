@@ -67,7 +67,7 @@ SLIPS: tuple[Slip, ...] = (
         "The mean length of the contexts that only the head answers is 161.68 in one version and 161.58 in the other "
         "and in the notebook.",
         "161.58.",
-        "context-length",
+        "lengths",
     ),
     Slip(
         _BOTH,

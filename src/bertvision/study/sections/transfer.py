@@ -74,6 +74,6 @@ def _words() -> str:
     there = ROWS[12].at[1.0]
     return (
         f"In a notebook of BERTVision, and in no paper, the head of 3/10 epochs has {pair_words(TRANSFER)} (EM / F1) "
-        f"on the encoder of one epoch: more than the head that was fitted there ({pair_words(there)}), and more than BERT "
-        f"({pair_words(SPAN_CURVE[1.0])})."
+        f"on the encoder of one epoch: more than the head that was fitted there ({pair_words(there)}), and more than "
+        f"BERT ({pair_words(SPAN_CURVE[1.0])})."
     )

@@ -1,0 +1,337 @@
+"""Sections on the papers: what they say against what the records say."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from study_cases import made_study
+
+from bertvision.report.study_schema import validate_study
+from bertvision.report.words import change, interval, score
+from bertvision.study.published import ENSEMBLES, FRACTIONS, MEASURE, ROWS, SPAN_CURVE
+from bertvision.study.sections.curve import curve
+from bertvision.study.sections.ensembles import ensembles
+from bertvision.study.sections.fractions import _lasting, fractions
+from bertvision.study.sections.inconsistencies import inconsistencies
+from bertvision.study.sections.papers import papers, rank_correlation
+from bertvision.study.sections.raw import raw
+from bertvision.study.sections.transfer import transfer
+from bertvision.study.slips import SLIPS
+from bertvision.study.view import Group, Study
+from bertvision.tasks.span.compare import mcnemar, paired_bootstrap
+
+Built = Callable[[Study], dict[str, Any] | None]
+ALL: list[Built] = [papers, curve, fractions, ensembles, raw, transfer, inconsistencies]
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return made_study()
+
+
+def tables(made: dict[str, Any] | None) -> list[dict[str, Any]]:
+    assert made is not None
+    return [block for block in made["blocks"] if block["type"] == "table"]
+
+
+def words(made: dict[str, Any] | None) -> str:
+    assert made is not None
+    return " ".join(p for block in made["blocks"] if block["type"] == "text" for p in block["paragraphs"])
+
+
+def shown(cell: Any) -> str:
+    return cell if isinstance(cell, str) else cell["text"]
+
+
+def below(cell: Any) -> str:
+    return "" if isinstance(cell, str) else cell.get("sub", "")
+
+
+def group(study: Study, key: str) -> Group:
+    found = study.get(key)
+    assert found is not None, key
+    return found
+
+
+def per_question(study: Study, key: str, *, tuned: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(Q,) exact match and F1 by hand, means over the seeds."""
+    exact, f1 = [], []
+    for system in group(study, key).systems:
+        threshold = system.threshold if tuned else 0.0
+        rows = []
+        for q, answerable in enumerate(study.answerable):
+            if system.dev.diff[q] > threshold:
+                rows.append((float(not answerable),) * 2)
+            else:
+                rows.append((float(system.dev.exact[q]), float(system.dev.f1[q])))
+        exact.append([e for e, _ in rows])
+        f1.append([f for _, f in rows])
+    return np.mean(exact, axis=0), np.mean(f1, axis=0)
+
+
+# ---- all of them
+
+
+@pytest.mark.parametrize("build", ALL)
+def test_sections_can_be_drawn(study: Study, build: Built) -> None:
+    made = build(study)
+    assert made is not None
+    whole = {"schema": 1, "kind": "study", "bertvision": "0", "created": "", "headline": ""}
+    validate_study({**whole, "sections": [made]})
+
+
+@pytest.mark.parametrize("build", ALL[:6])
+def test_published_numbers_are_never_without_a_word_on_their_measure(study: Study, build: Built) -> None:
+    """In the section's own words and in the caption of every table that has such a column."""
+    made = build(study)
+    assert made is not None
+    assert MEASURE in made["about"]
+    for block in tables(made):
+        groups = {column.get("group", "") for column in block["columns"]}
+        if any("published" in name for name in groups):
+            assert MEASURE in block["caption"]
+
+
+@pytest.mark.parametrize(
+    ("build", "skip"),
+    [
+        (papers, ("/",)),
+        (curve, ("constant@0", "constant@1")),
+        (fractions, ("~",)),
+        (ensembles, ("join/",)),
+        (raw, ("untuned",)),
+        (transfer, ("<",)),
+    ],
+)
+def test_a_section_without_its_systems_is_left_out(build: Built, skip: tuple[str, ...]) -> None:
+    assert build(made_study(seeds=(0,), skip=skip)) is None
+
+
+def test_single_seeds_have_no_deviation() -> None:
+    small = made_study(seeds=(0,))
+    for build in ALL:
+        for block in tables(build(small)):
+            assert "±" not in str(block)
+
+
+# ---- papers
+
+
+def test_papers_table_is_the_records(study: Study) -> None:
+    blocks = tables(papers(study))
+    assert len(blocks) == 3
+    for epochs, block in zip((0.3, 1.0, 2.0), blocks, strict=True):
+        snapshot = f"constant@{epochs:g}"
+        base = {tuned: per_question(study, snapshot, tuned=tuned) for tuned in (False, True)}
+        rows = {below(row["cells"][1]) or shown(row["cells"][1]): row["cells"] for row in block["rows"]}
+        assert shown(rows[f"{snapshot} itself"][4]) == score(100 * base[False][0].mean())
+        for known in ROWS.values():
+            key = f"{snapshot}/{known.label}"
+            printed = known.at.get(epochs)
+            if study.get(key) is None and printed is None:
+                assert known.label not in rows
+                continue
+            cells = rows[known.label]
+            assert cells[0] == str(known.number)
+            assert shown(cells[3]) == (f"{printed.exact:.1f} / {printed.f1:.1f}" if printed else "–")
+            gap = "–"
+            if printed:
+                theirs = SPAN_CURVE[epochs]
+                gap = " / ".join(
+                    change(round(a - b, 1))
+                    for a, b in ((printed.exact, theirs.exact), (printed.f1, theirs.f1))
+                )
+            assert shown(cells[7]) == gap
+            if study.get(key) is None:
+                assert [shown(cells[i]) for i in (2, 4, 5, 6, 8, 9, 10, 11)] == ["–"] * 8
+                continue
+            plain, tuned = (per_question(study, key, tuned=t) for t in (False, True))
+            values = (plain[0], plain[1], tuned[1])
+            assert [shown(cells[i]) for i in (4, 5, 6)] == [score(100 * v.mean()) for v in values]
+            seeds = [100 * pair[1].mean() for pair in group(study, key).each("zero")]
+            assert below(cells[5]) == f"± {np.std(seeds, ddof=1):.2f}"
+            others = (base[False][0], base[False][1], base[True][1])
+            for place, ours, theirs in zip((8, 9, 10), values, others, strict=True):
+                found = paired_bootstrap(ours, theirs)
+                assert shown(cells[place]) == change(found.difference)
+                assert below(cells[place]) == interval(found.low, found.high)
+        for label in ("average-pooling", "last-state", "last-state-mlp"):
+            assert rows[label][0] == ""
+            assert shown(rows[label][3]) == "–"
+
+
+def test_papers_p_is_of_the_first_seed(study: Study) -> None:
+    block = tables(papers(study))[1]
+    cells = next(row["cells"] for row in block["rows"] if below(row["cells"][1]) == "adapter-386")
+    ours, theirs = (group(study, key).each("zero")[0][0] for key in ("constant@1/adapter-386", "constant@1"))
+    p = mcnemar(ours, theirs)
+    assert shown(cells[-1]) == ("< 0.001" if p < 0.001 else f"{p:.3f}")
+
+
+def test_papers_say_how_many_gain(study: Study) -> None:
+    said = words(papers(study))
+    gains = losses = measured = 0
+    base = per_question(study, "constant@0.3", tuned=False)[1]
+    for known in ROWS.values():
+        if study.get(f"constant@0.3/{known.label}"):
+            found = paired_bootstrap(per_question(study, f"constant@0.3/{known.label}", tuned=False)[1], base)
+            measured, gains, losses = measured + 1, gains + (found.low > 0), losses + (found.high < 0)
+    assert 0 < measured < 20
+    assert f"{gains} of {measured} of the papers' heads gain" in said
+    assert f"and {losses} lose with one below" in said
+    assert "72.57" in said, "the repository's own row"
+
+
+def test_papers_tell_what_is_wrong_with_rows(study: Study) -> None:
+    made = papers(study)
+    assert made is not None
+    items = next(block["items"] for block in made["blocks"] if block["type"] == "list")
+    for known in ROWS.values():
+        told = [item for item in items if item.startswith(f"Row {known.number},")]
+        assert len(told) == bool(known.wrong)
+
+
+def test_scatter_holds_both_differences(study: Study) -> None:
+    made = papers(study)
+    assert made is not None
+    drawn = next(block for block in made["blocks"] if block["type"] == "scatter")
+    point = next(p for p in drawn["points"] if p["label"] == "12 adapter-386-skip")
+    ours, base = (
+        per_question(study, key, tuned=False)[1] for key in ("constant@0.3/adapter-386-skip", "constant@0.3")
+    )
+    assert point["x"] == 3.8
+    assert point["y"] == pytest.approx(100 * (ours - base).mean())
+    assert point["low"] <= point["y"] <= point["high"]
+
+
+def test_rank_correlation_is_spearmans() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        first, second = random.permutation(9), random.permutation(9)
+        wanted = 1 - 6 * float(((first - second) ** 2).sum()) / (9 * 80)  # without ties there is a formula
+        found = rank_correlation((first * 2.5).tolist(), np.exp(second).tolist())
+        assert found == pytest.approx(wanted)
+    assert rank_correlation([1.0, 1.0, 2.0], [5.0, 5.0, 9.0]) == pytest.approx(1.0)
+    assert rank_correlation([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) == 0.0
+
+
+# ---- curve
+
+
+def test_curve_is_in_the_true_order(study: Study) -> None:
+    made = curve(study)
+    block = tables(made)[0]
+    rows = {row["cells"][0]: row["cells"] for row in block["rows"]}
+    assert list(rows) == sorted(rows, key=float)
+    for epochs, printed in SPAN_CURVE.items():
+        cells = rows[f"{epochs:g}"]
+        assert shown(cells[1]) == f"{printed.exact:.1f} / {printed.f1:.1f}"
+    assert [shown(rows[at][2]) for at in ("0.1", "0.9", "1", "6")] == ["7/10", "6", "1/10", "6/10"]
+    plain = per_question(study, "constant@0.4", tuned=False)
+    assert [shown(rows["0.4"][i]) for i in (3, 4)] == [score(100 * v.mean()) for v in plain]
+    falling = per_question(study, "decayed-3@3", tuned=True)[1]
+    assert shown(rows["3"][8]) == score(100 * falling.mean())
+    assert [shown(rows["3"][i]) for i in (3, 4, 5)] == ["–"] * 3, "no constant rate was run so long"
+    assert "rotated" in words(made)
+
+
+def test_curve_bands_are_one_deviation(study: Study) -> None:
+    made = curve(study)
+    assert made is not None
+    drawn = next(block for block in made["blocks"] if block["type"] == "lines")
+    line = drawn["series"][0]
+    assert [x for x, _ in line["points"]] == [*(k / 10 for k in range(1, 11)), 2.0]
+    for (x, y), (_, low, high) in zip(line["points"], line["band"], strict=True):
+        seeds = [100 * pair[1].mean() for pair in group(study, f"constant@{x:g}").each("zero")]
+        assert y == pytest.approx(np.mean(seeds))
+        assert (high - y, y - low) == pytest.approx((np.std(seeds, ddof=1),) * 2)
+    published = next(one for one in drawn["series"] if one["kind"] == "published")
+    assert [p for p in published["points"] if p[0] in (0.3, 1.0)] == [[0.3, 70.2], [1.0, 77.7]]
+    assert max(x for x, _ in published["points"]) == 3.0, "as far as something was measured"
+
+
+# ---- fractions
+
+
+def test_fractions_table(study: Study) -> None:
+    block = tables(fractions(study))[0]
+    rows = {row["cells"][0]: row["cells"] for row in block["rows"]}
+    assert list(rows) == ["constant@1", "5 %", *(f"{10 * k} %" for k in range(1, 11))]
+    assert shown(rows["5 %"][1]) == "–"
+    assert shown(rows["60 %"][1]) == f"{FRACTIONS[0.6].exact:.1f} / {FRACTIONS[0.6].f1:.1f}"
+    part = per_question(study, "constant@1/adapter-386-skip~0.2", tuned=False)
+    whole = per_question(study, "constant@1/adapter-386-skip", tuned=False)
+    base = per_question(study, "constant@1", tuned=False)
+    for name, ours in (("20 %", part), ("100 %", whole)):
+        assert shown(rows[name][3]) == score(100 * ours[1].mean())
+        assert shown(rows[name][6]) == change(paired_bootstrap(ours[1], base[1]).difference)
+    said = words(fractions(study))
+    assert "about 30 % of the data" in said
+    assert "from 60 % of the data on" in said
+
+
+def test_lasting_is_the_least_part_after_which_all_hold() -> None:
+    parts = [0.1, 0.2, 0.5, 1.0]
+    for number in range(16):
+        holds = {part: bool(number >> i & 1) for i, part in enumerate(parts)}
+        good = [p for i, p in enumerate(parts) if all(holds[q] for q in parts[i:])]
+        assert _lasting(holds) == (good[0] if good else None)
+
+
+# ---- ensembles, raw states, transfer
+
+
+def test_ensembles_are_held_against_their_best_member(study: Study) -> None:
+    block = tables(ensembles(study))[0]
+    rows = {shown(row["cells"][0]): row["cells"] for row in block["rows"]}
+    assert list(rows) == ["paper-0.3", "paper-1", "paper-1-mean", "decayed-2"]
+    for cells in rows.values():
+        members = below(cells[0]).split(" of ")[1].split(", ")
+        best = max(members, key=lambda key: group(study, key).holdout_f1 or 0.0)
+        assert cells[5] == best
+        ours = group(study, f"join/{shown(cells[0])}").questions("tuned")[1]
+        theirs = group(study, best).questions("tuned", [0])[1]
+        assert shown(cells[9]) == change(paired_bootstrap(ours, theirs).difference)
+    assert shown(rows["paper-1"][1]) == f"{ENSEMBLES[1.0].exact:.1f} / {ENSEMBLES[1.0].f1:.1f}"
+    assert shown(rows["paper-1"][6]) == "+0.7 / +0.8"
+    assert shown(rows["paper-0.3"][6]) == "−0.8 / −0.6"
+    assert shown(rows["paper-1-mean"][1]) == "–", "the papers joined by the maximum"
+    assert shown(rows["decayed-2"][1]) == "–"
+
+
+def test_raw_states_beside_saying_nothing(study: Study) -> None:
+    block = tables(raw(study))[0]
+    rows = {shown(row["cells"][0]): row["cells"] for row in block["rows"]}
+    none = ~study.answerable
+    assert [shown(rows["always no answer"][i]) for i in (2, 3, 4)] == [score(100 * none.mean())] * 3
+    ours = per_question(study, "untuned/ladder-64", tuned=True)[1]
+    cells = rows["ladder-64"]
+    assert shown(cells[4]) == score(100 * ours.mean())
+    assert shown(cells[5]) == change(100 * float((ours - none).mean()))
+    assert shown(cells[6]) == score(group(study, "constant@0.3/ladder-64").scores("zero").f1)
+    order = [group(study, f"untuned/{name}").holdout_f1 or 0.0 for name in list(rows)[1:]]
+    assert order == sorted(order, reverse=True)
+    assert len(order) == len(study.below("untuned"))
+
+
+def test_transfer_shows_the_head_in_all_three_places(study: Study) -> None:
+    (block,) = tables(transfer(study))
+    keys = [
+        "constant@1",
+        "constant@0.3/adapter-386-skip",
+        "constant@1/adapter-386-skip<constant@0.3",
+        "constant@1/adapter-386-skip",
+    ]
+    printed = ["72.8 / 77.7", "69.9 / 74.0", "74.5 / 79.1", "74.0 / 78.6"]
+    for row, key, told in zip(block["rows"], keys, printed, strict=True):
+        assert shown(row["cells"][1]) == told
+        assert shown(row["cells"][3]) == score(100 * per_question(study, key, tuned=False)[1].mean())
+    moved, base = (per_question(study, key, tuned=True)[1] for key in (keys[2], keys[0]))
+    assert shown(block["rows"][2]["cells"][7]) == change(paired_bootstrap(moved, base).difference)
+    assert [row.get("strong", False) for row in block["rows"]] == [False, False, True, False]
+
+
+def test_every_slip_is_listed(study: Study) -> None:
+    (block,) = tables(inconsistencies(study))
+    assert [row["cells"][2] for row in block["rows"]] == [slip.what for slip in SLIPS]
