@@ -243,7 +243,7 @@ def intervals(block: Mapping[str, Any], salt: str) -> list[Sketch]:
             colour = PALETTE["head" if settled else "snapshot"]
             drawing.draw_interval(axes, i, row, drawing.interval_look(colour, full=settled))
             numbers = f"{words.change(row['difference'])} ({words.interval(row['low'], row['high'])})"
-            drawing.name_row(axes, i, drawing.short(row["label"], 60 - len(numbers)), bold=settled)
+            drawing.name_row(axes, i, drawing.short(row["label"], 64 - len(numbers)), bold=settled)
             _number_row(axes, i, numbers)
         axes.set_ylim(len(rows) - 0.6, -0.8)
         axes.grid(visible=False, axis="y")

@@ -1,8 +1,8 @@
 """The scatter plot of a study: what quality costs, every system a point.
 
-Names stand beside their points where there is room, those on the front first. A point without room for its name gets a
-number, and the list below the figure says whose it is. Where there are many points the figure is drawn twice: wide, and
-narrow for a phone, where more of them are numbers.
+Labels stand beside their points where there is room, those on the front first. A point without room for its label gets
+a number, and the list below the figure says whose it is. Where there are many labels, or lines to compare many points
+with, the figure is drawn twice: wide, and narrow for a phone, where more points have numbers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["pareto_front", "scatter"]
 
 _MANY = 12
-"""Points beyond which a figure takes the whole width."""
+"""Labels beyond which a figure takes the whole width; or points, where there are lines at some heights."""
+_DENSE = 60
+"""Points beyond which they are drawn smaller."""
 _NAME = {"wide": 38, "phone": 26, "": 30}
 """Letters of a name, by the drawing's size."""
 _DASHES = (0, (5, 2))
@@ -39,7 +41,8 @@ def pareto_front(points: Sequence[Mapping[str, Any]]) -> list[int]:
 
 def scatter(block: Mapping[str, Any], salt: str) -> list[Sketch]:
     """One drawing of few points; a wide and a narrow one of many."""
-    if len(block["points"]) <= _MANY:
+    labelled = sum(bool(point["label"]) for point in block["points"])
+    if max(labelled, len(block["points"]) if block.get("lines_at") else 0) <= _MANY:
         return [_sketch(block, salt, drawing.WIDTH, 3.5, "")]
     return [
         _sketch(block, f"{salt}-wide", WIDE, 5.2, "wide"),
@@ -62,7 +65,7 @@ def _sketch(block: Mapping[str, Any], salt: str, width: float, height: float, si
         if steps:
             axes.plot(*zip(*steps, strict=True), color=PALETTE["head"], linewidth=1.4, alpha=0.55, zorder=1.4)
         for i, point in enumerate(points):
-            _mark(axes, point, f"point-{i}", on_front=i in front)
+            _mark(axes, point, f"point-{i}", on_front=i in front, dense=len(points) > _DENSE)
         kinds = [kind for kind in STUDY_KINDS if any(p["kind"] == kind for p in points)]
         handles: list[Any] = [
             Line2D([], [], linestyle="none", marker=drawing.MARKERS[kind], markersize=6, color=PALETTE[kind])
@@ -74,8 +77,8 @@ def _sketch(block: Mapping[str, Any], salt: str, width: float, height: float, si
         numbered = _write(axes, block, front, steps, size)
         told = f"{len(points)} points, {axis_label(block['y'])} against {axis_label(block['x'])}."
         if front:
-            told += f" On the front, cheapest first: {', '.join(points[i]['label'] for i in front)}."
-        tips = {f"point-{i}": f"{p['label']}: {_place(block, p)}" for i, p in enumerate(points)}
+            told += f" On the front, cheapest first: {', '.join(_name(points[i]) for i in front)}."
+        tips = {f"point-{i}": f"{_name(p)}: {_place(block, p)}" for i, p in enumerate(points)}
         return Sketch(drawing.to_svg(figure, block["title"], details=told, tips=tips), size, numbered)
 
 
@@ -102,7 +105,7 @@ def _steps(
     return steps
 
 
-def _mark(axes: "Axes", point: Mapping[str, Any], gid: str, *, on_front: bool) -> None:
+def _mark(axes: "Axes", point: Mapping[str, Any], gid: str, *, on_front: bool, dense: bool) -> None:
     low, high = point.get("low"), point.get("high")
     colour = PALETTE[point["kind"]]
     if low is not None and high is not None:
@@ -111,7 +114,7 @@ def _mark(axes: "Axes", point: Mapping[str, Any], gid: str, *, on_front: bool) -
         [point["x"]],
         [point["y"]],
         marker=drawing.MARKERS[point["kind"]],
-        s=44 if on_front else 30,
+        s=44 if on_front else 17 if dense else 30,
         color=colour,
         edgecolors=PALETTE["ink" if on_front else "paper"],
         linewidths=1.0 if on_front else 0.5,
@@ -139,7 +142,8 @@ def _write(
     for line in block.get("lines_at") or []:
         placer.avoid_line((axes.get_xlim()[0], line["y"]), (axes.get_xlim()[1], line["y"]))
     # Those on the front first, then the best: where space is short, theirs are the names that stay.
-    order = sorted(range(len(points)), key=lambda i: (i not in front, -points[i]["y"]))
+    labelled = [i for i, point in enumerate(points) if point["label"]]
+    order = sorted(labelled, key=lambda i: (i not in front, -points[i]["y"]))
     unnamed = []
     for i in order:
         point, places = points[i], list(NEAR)
@@ -180,6 +184,10 @@ def _name_lines(placer: Placer, block: Mapping[str, Any]) -> None:
         for x, places in ends:
             if placer.place((x, line["y"]), name, places, fontsize=7.5, color=PALETTE["soft"]):
                 break
+
+
+def _name(point: Mapping[str, Any]) -> str:
+    return point["label"] or point.get("name") or point["kind"]
 
 
 def _place(block: Mapping[str, Any], point: Mapping[str, Any]) -> str:

@@ -11,8 +11,10 @@
                   cell = text | {"text", "sub"?, "tone"?: "gain" | "loss" | "level" | "muted"}
       lines      {"title", "caption", "x": axis, "y": axis, "series": [{"name", "kind", "points": [[x, y]],
                   "band"?: [[x, low, high]], "dashed"?: bool}]}
-      scatter    {"title", "caption", "x": axis, "y": axis, "points": [{"x", "y", "label", "kind", "low"?, "high"?}],
+      scatter    {"title", "caption", "x": axis, "y": axis,
+                  "points": [{"x", "y", "label", "kind", "name"?, "low"?, "high"?}],
                   "front"?: bool (less x, more y), "lines_at"?: [{"y", "label"}]}
+                  a point with an empty label is drawn without words; its name is told where the pointer rests on it
       bars       {"title", "caption", "y": axis, "groups": [label], "series": [{"name", "kind", "values": [y | null]}]}
       histogram  {"title", "caption", "x": axis, "edges": [x], "series": [{"name", "kind", "counts": [number]}]}
       intervals  {"title", "caption", "unit", "rows": [{"label", "difference", "low", "high"}]}
@@ -216,7 +218,8 @@ _BLOCKS: dict[str, dict[str, Check]] = {
     | {"x": _axis, "y": _axis, "front?": _flag, "lines_at?": _each({"y": _number, "label": _text})}
     | {
         "points": _each(
-            {"x": _number, "y": _number, "label": _text, "kind": _kind, "low?": _number, "high?": _number},
+            {"x": _number, "y": _number, "label": _text, "kind": _kind, "name?": _text}
+            | {"low?": _number, "high?": _number},
             least=1,
         )
     },

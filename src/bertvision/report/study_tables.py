@@ -44,7 +44,7 @@ class Row:
     strong: bool
     kind: str
     new_kind: bool
-    """Whether the row above is of another kind."""
+    """Whether a group of rows begins here."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,12 @@ def shown_table(block: Mapping[str, Any]) -> Table:
         _ranks(t) if column.text else [worth(one) for one in t]
         for t, column in zip(texts, columns, strict=True)
     ]
+    begins = _begins([row.get("kind") or "" for row in block["rows"]])
     rows = []
-    above = None
     for r, row in enumerate(block["rows"]):
         cells = [_cell(cell, values[c][r]) for c, cell in enumerate(row["cells"])]
         kind = row.get("kind") or ""
-        rows.append(Row(cells, bool(row.get("strong")), kind, above is not None and kind != above))
-        above = kind
+        rows.append(Row(cells, bool(row.get("strong")), kind, begins[r]))
     return Table(block["caption"], columns, groups, rows)
 
 
@@ -92,6 +91,14 @@ def _groups(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
         else:
             spans.append((name, 1))
     return spans if any(name for name, _ in spans) else []
+
+
+def _begins(kinds: Sequence[str]) -> list[bool]:
+    """Where groups of rows begin: at every new kind, or, where kinds return, at each return of the first one."""
+    changes = [i > 0 and kind != kinds[i - 1] for i, kind in enumerate(kinds)]
+    if sum(changes) < len(set(kinds)):
+        return changes
+    return [change and kind == kinds[0] for change, kind in zip(changes, kinds, strict=True)]
 
 
 def _text(cell: str | Mapping[str, Any]) -> str:
@@ -164,7 +171,7 @@ def _of_lines(block: Mapping[str, Any]) -> Numbers:
 
 def _of_scatter(block: Mapping[str, Any]) -> Numbers:
     points = sorted(block["points"], key=lambda point: point["x"])
-    rows = [[p["kind"], p["label"], _plain(p["x"]), f"{p['y']:.2f}"] for p in points]
+    rows = [[p["kind"], p["label"] or p.get("name") or "", _plain(p["x"]), f"{p['y']:.2f}"] for p in points]
     return ["system", axis_label(block["x"]), axis_label(block["y"])], rows
 
 
