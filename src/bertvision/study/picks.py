@@ -104,9 +104,11 @@ def best_full(study: Study, at: At = "tuned") -> Group | None:
     return max(full, key=lambda g: g.scores(at).f1, default=None)
 
 
-def strongest(study: Study) -> Group | None:
+def strongest(study: Study, seeds: int = 5) -> Group | None:
     """The strongest baseline: the full fine-tuning with decayed rate that is best on the held-out part."""
-    return chosen(g for g in study.groups.values() if is_full(g) and family(g).startswith("decayed-"))
+    return chosen(
+        (g for g in study.groups.values() if is_full(g) and family(g).startswith("decayed-")), seeds
+    )
 
 
 def members(study: Study, join: Group) -> list[Group]:

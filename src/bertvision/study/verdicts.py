@@ -171,10 +171,17 @@ def _strongest(study: Study) -> Goal:
         f"{name(contest.ours)} against {contest.theirs.key}: {_points(zero, 'F1')} at 0, "
         f"{_points(tuned, 'F1')} tuned, {_seeds(contest.tuned.seeds, 5)}"
     )
-    open_ = [
+    notes = []
+    if crossed := [
         at for at, found in (("0", zero), ("the tuned threshold", tuned)) if found.low <= 0 <= found.high
-    ]
-    note = f"the interval contains zero at {' and at '.join(open_)}" if open_ else ""
+    ]:
+        notes.append(f"the interval contains zero at {' and at '.join(crossed)}")
+    other = strongest(study, seeds=1)
+    if other is not None and other is not contest.theirs:
+        found = study.versus(contest.ours, other, "tuned")
+        told = f"{_points(found.f1, 'F1')} against it"
+        notes.append(f"{other.key}, {_seeds(found.seeds, 5)}, is stronger on the held-out part: {told}")
+    note = "; ".join(notes)
     return Goal(title, wanted, measured, _verdict(zero.low > 0 and tuned.low > 0), note)
 
 
