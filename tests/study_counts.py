@@ -24,7 +24,10 @@ def answers(data: SpanData, right: int) -> SpanRecord:
 
 
 def system(about: About, dev: int, held: int | None = None) -> System:
-    """One with so many right answers on dev and on what is held out (half as many unless told)."""
+    """One with so many right answers on dev and on what is held out (half as many unless told).
+
+    Below 50 of the held-out 100, those without an answer, it is best to answer nothing, and the threshold says so.
+    """
     record = answers(HELD, dev // 2 if held is None else held)
     threshold = half_unanswerable_threshold(record, answerable_of(HELD))
     return System(about, answers(DEV, dev), record, f"{about.key}.{about.seed}", threshold)
