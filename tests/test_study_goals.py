@@ -7,11 +7,12 @@ import pytest
 from study_counts import HELD, answers, head, snapshot, study_of, system
 
 from bertvision.study.about import About
+from bertvision.study.contests import against_strongest, beyond_contests, ensemble_gains
 from bertvision.study.records import answerable_of, half_unanswerable_threshold
 from bertvision.study.sections.baseline import baseline
 from bertvision.study.sections.beyond import beyond
 from bertvision.study.sections.goals import goals
-from bertvision.study.verdicts import Goal, against_strongest, beyond_contests, ensemble_gains, goals_of
+from bertvision.study.verdicts import Goal, goals_of
 from bertvision.study.view import Study, System
 
 FIVE = range(5)

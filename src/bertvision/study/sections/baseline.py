@@ -20,8 +20,8 @@ from bertvision.study.blocks import (
     text,
     value_cell,
 )
+from bertvision.study.contests import against_strongest
 from bertvision.study.picks import chosen, is_full, name, strongest
-from bertvision.study.verdicts import against_strongest
 from bertvision.study.view import At, Group, Study
 
 __all__ = ["baseline"]

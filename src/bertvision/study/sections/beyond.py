@@ -13,8 +13,9 @@ from bertvision.study.blocks import (
     table,
     value_cell,
 )
+from bertvision.study.contests import Contest, beyond_contests, ensemble_gains
 from bertvision.study.picks import best_full, chosen, is_beyond, is_seed_head, plain_systems
-from bertvision.study.verdicts import BEYOND, Contest, beyond_contests, ensemble_gains
+from bertvision.study.verdicts import BEYOND
 from bertvision.study.view import Study
 
 __all__ = ["beyond"]

@@ -1,6 +1,5 @@
 """Cost beside quality: F1 against device time of every system, the cheapest way to full quality, and other costs."""
 
-from collections.abc import Callable
 from typing import Any
 
 from bertvision.report import words
@@ -24,17 +23,14 @@ from bertvision.study.picks import (
     family,
     is_full,
     name,
-    plain_systems,
     priced,
 )
+from bertvision.study.sections.cost_points import AT, FAR, kind_of, other_costs, points_of
 from bertvision.study.view import At, Group, Study
 
 __all__ = ["cost"]
 
-_AT: dict[At, str] = {"tuned": "threshold tuned on held-out train", "zero": "threshold 0"}
 _WHERE: dict[At, str] = {"tuned": "At the threshold tuned on held-out train", "zero": "At threshold 0"}
-_FAR = 8.0
-"""F1 points below the best that a figure still shows; what is worse would press all others together."""
 
 
 def cost(study: Study) -> dict[str, Any] | None:
@@ -43,7 +39,7 @@ def cost(study: Study) -> dict[str, Any] | None:
     if not known:
         return None
     blocks = [_figure(study, known, "tuned"), *_answer(study)]
-    blocks += [_ways(study, known), _figure(study, known, "zero"), *_others(study)]
+    blocks += [_ways(study, known), _figure(study, known, "zero"), *other_costs(study)]
     return section(
         "cost",
         "F1 against GPU-seconds",
@@ -80,42 +76,9 @@ def way(group: Group) -> str:
     return "context-aware CNN" if own.startswith("cacnn-") else own
 
 
-def _kind(group: Group) -> str:
-    return "other" if group.about.kind == "snapshot" and not is_full(group) else group.about.kind
-
-
-def _front(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that nothing beats in both: less x, more y."""
-    best, found = float("-inf"), []
-    for point in sorted(points, key=lambda p: (p["x"], -p["y"])):
-        if point["y"] > best:
-            best = point["y"]
-            found.append(point)
-    return found
-
-
-def _points(
-    study: Study, at: At, x: Callable[[Group], float | None], groups: list[Group] | None = None
-) -> list[dict[str, Any]]:
-    """One a system, those far below the best left out; names only for those on the front."""
-    found = []
-    for group in plain_systems(study) if groups is None else groups:
-        where = x(group)
-        if where is not None and where > 0:
-            y = group.scores(at).f1
-            found.append({"x": where, "y": y, "label": "", "name": group.key, "kind": _kind(group)})
-    if not found:
-        return []
-    top = max(point["y"] for point in found)
-    shown = [point for point in found if point["y"] >= top - _FAR]
-    for point in _front(shown):
-        point["label"] = point["name"]
-    return shown
-
-
 def _figure(study: Study, known: list[tuple[Group, float]], at: At) -> dict[str, Any]:
     cost_of = {group.key: cost for group, cost in known}
-    points = _points(study, at, lambda group: cost_of.get(group.key))
+    points = points_of(study, at, lambda group: cost_of.get(group.key))
     best = best_full(study, at)
     marks = []
     if best is not None:
@@ -126,12 +89,12 @@ def _figure(study: Study, known: list[tuple[Group, float]], at: At) -> dict[str,
                 point["label"] = best.key
     hidden = len(known) - len(points)
     caption = (
-        f"Each point is a system ({_AT[at]}, mean over its seeds); the line joins those none beats in both. "
+        f"Each point is a system ({AT[at]}, mean over its seeds); the line joins those none beats in both. "
     )
     if hidden:
-        caption += f"{hidden} systems more than {_FAR:g} F1 below the best are not shown. "
+        caption += f"{hidden} systems more than {FAR:g} F1 below the best are not shown. "
     return scatter(
-        f"F1 against GPU-seconds, {_AT[at]}",
+        f"F1 against GPU-seconds, {AT[at]}",
         caption.strip(),
         axis("GPU-seconds from the raw encoder", log=True, unit="s"),
         axis("F1 on dev", unit="%"),
@@ -193,7 +156,7 @@ def _ways(study: Study, known: list[tuple[Group, float]]) -> dict[str, Any]:
             difference_cell(study.versus(group, best, "tuned").f1 if best and group is not best else None),
             {"text": "yes" if within else "no", "tone": "gain" if within else "muted"},
         ]
-        rows.append((not within, cost, row(cells, strong=group is best, kind=_kind(group))))
+        rows.append((not within, cost, row(cells, strong=group is best, kind=kind_of(group))))
     rows.sort(key=lambda entry: entry[:2])
     return table(
         f"The cheapest system of every way that comes within {WITHIN:g} F1 of the best full fine-tuning (threshold "
@@ -211,74 +174,3 @@ def _ways(study: Study, known: list[tuple[Group, float]]) -> dict[str, Any]:
         ],
         [entry[2] for entry in rows],
     )
-
-
-def _others(study: Study) -> list[dict[str, Any]]:
-    """The other costs, each a figure where it is known of several systems."""
-    y = axis("F1 on dev", unit="%")
-
-    def flops(group: Group) -> float | None:
-        own, encoder = group.mean("flops_per_token"), group.mean("encoder_flops_per_token")
-        return None if own is None or encoder is None else own + encoder
-
-    def memory(group: Group) -> float | None:
-        held = group.mean("peak_bytes")
-        return None if held is None else held / 2**30
-
-    drawn = [
-        (
-            "F1 against everything that was trained",
-            "Encoder and head together: a head on a tuned snapshot counts the snapshot's weights too.",
-            axis("trained parameters", log=True),
-            lambda group: group.mean("trainable"),
-            None,
-        ),
-        (
-            "F1 against FLOPs",
-            "A token's way forward through encoder and head; attention counted over the mean length of dev's windows.",
-            axis("FLOPs per token", log=True),
-            flops,
-            None,
-        ),
-        (
-            "F1 against inference time",
-            "All windows of dev through encoder and head.",
-            axis("seconds for dev", log=True, unit="s"),
-            lambda group: group.mean("inference_seconds"),
-            None,
-        ),
-        (
-            "F1 against memory",
-            "Most device memory held in training; of a head that of its own fit, not of the tuning below it.",
-            axis("peak memory", log=True, unit="GiB"),
-            memory,
-            None,
-        ),
-    ]
-    if (heads := _largest(study)) is not None:
-        drawn.insert(
-            1,
-            (
-                f"F1 against the head's own parameters, on {heads[0].about.snapshot}",
-                "The papers' measure of cost, which leaves out the snapshot: heads on one and the same snapshot.",
-                axis("parameters of the head", log=True),
-                lambda group: group.mean("parameters"),
-                heads,
-            ),
-        )
-    blocks = []
-    for title, caption, x, value, groups in drawn:
-        points = _points(study, "tuned", value, groups)
-        if len(points) > 1:
-            blocks.append(scatter(title, f"{caption} {_AT['tuned'].capitalize()}.", x, y, points, front=True))
-    return blocks
-
-
-def _largest(study: Study) -> list[Group] | None:
-    """The heads of the snapshot that has the most; of equals the one that is best on the held-out part."""
-    found = []
-    for key in dict.fromkeys(g.about.snapshot for g in study.groups.values() if g.about.kind == "head"):
-        heads, snapshot = study.below(key), study.get(key)
-        if len(heads) > 2:
-            found.append((len(heads), (snapshot.holdout_f1 or 0.0) if snapshot else -1.0, heads))
-    return max(found, key=lambda entry: entry[:2])[2] if found else None
