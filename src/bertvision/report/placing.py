@@ -5,19 +5,23 @@ is wanted, rings around it, from which a thin line leads back. Boxes are measure
 the fonts of a page are narrower, so what is apart here stays apart there.
 """
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.transforms import Bbox
 
 __all__ = ["NEAR", "Place", "Placer", "place_labels", "rings"]
 
 Place = tuple[float, float, str, str]
 """Points to the right and up of the mark, and how the words stand to that spot: across and along."""
+
+Box = tuple[float, float, float, float]
 
 NEAR: tuple[Place, ...] = (
     (7, 0, "left", "center"),
@@ -48,93 +52,114 @@ def rings(*radii: float) -> list[Place]:
 
 @dataclass
 class Placer:
-    """The boxes of one panel that are taken; in pixels of the figure."""
+    """What of one panel is taken; boxes are (left, low, right, high) in pixels of the figure."""
 
     axes: "Axes"
-    marks: "Sequence[tuple[float, float]]"
+    marks: Sequence[tuple[float, float]]
     """Points of the data: no words on them."""
-    taken: "list[Bbox]" = field(default_factory=list)
-    lines: "list[Bbox]" = field(default_factory=list)
-    """Thin things (lines, bars of error): words go elsewhere where they can."""
+    dots: list[Box] = field(default_factory=list)
+    """The marks."""
+    words: list[Box] = field(default_factory=list)
+    leaders: list[Box] = field(default_factory=list)
+    """The thin lines from far words back to their marks, in small steps."""
+    lines: list[Box] = field(default_factory=list)
+    """Other thin things (lines, bars of error): words go elsewhere where they can."""
 
     def __post_init__(self) -> None:
-        from matplotlib.transforms import Bbox
-
         figure = self.axes.get_figure(root=True)
         if figure is not None:
             figure.draw_without_rendering()  # settles the layout, so that extents are final
         for mark in self.marks:
             x, y = self.axes.transData.transform(mark)
-            self.taken.append(Bbox.from_bounds(x - 5, y - 5, 10, 10))
-        self.frame = self.axes.get_window_extent()
+            self.dots.append((x - 5, y - 5, x + 5, y + 5))
 
     def avoid_line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Keep words off a level or upright line of the data."""
-        from matplotlib.transforms import Bbox
-
         (x0, y0), (x1, y1) = self.axes.transData.transform([start, end])
-        self.lines.append(Bbox([[min(x0, x1) - 1, min(y0, y1) - 1], [max(x0, x1) + 1, max(y0, y1) + 1]]))
+        self.lines.append((min(x0, x1) - 1, min(y0, y1) - 1, max(x0, x1) + 1, max(y0, y1) + 1))
 
     def place(
         self,
         mark: tuple[float, float],
         words: str,
-        places: Iterable[Place] = NEAR,
+        places: Sequence[Place] = NEAR,
         *,
-        across_lines: bool = False,
+        crossing: bool = False,
         **look: Any,
     ) -> bool:
-        """Write `words` at the first free place; False, and nothing written, where there is none."""
-        from matplotlib.text import Text
-        from matplotlib.transforms import Bbox
+        """Write `words` at the first free place; False, and nothing written, where there is none.
 
+        `crossing`: words may stand on a line, and the line that leads to them may run over other marks, over words
+        only where no place can be reached without.
+        """
         look = {"fontsize": 8} | look
-        text = self.axes.annotate(words, mark, xytext=(0, 0), textcoords="offset points", **look)
-        size = Text.get_window_extent(text)
-        text.remove()
-        x, y = self.axes.transData.transform(mark)
-        figure = self.axes.get_figure(root=True)
-        pixels = (figure.dpi if figure is not None else 72) / 72  # of a point
-        others = self.taken if across_lines else [*self.taken, *self.lines]
-        for dx, dy, across, along in places:
-            left = x + dx * pixels + _ACROSS[across] * size.width
-            low = y + dy * pixels + _ALONG[along] * size.height
-            box = Bbox.from_bounds(left, low, size.width, size.height)
-            if not self._inside(box) or any(box.overlaps(other) for other in others):
+        x, y = (float(one) for one in self.axes.transData.transform(mark))
+        taken = [*self.dots, *self.words, *([] if crossing else [*self.lines, *self.leaders])]
+        pixels, boxes = self._boxes((x, y), words, places, look)
+        free = np.flatnonzero(self._inside(boxes) & ~_overlap(boxes, taken).any(axis=1)).tolist()
+        ways: list[list[Box]] = [self.words, []] if crossing else [[*self.dots, *self.words]]
+        for blocked, i in itertools.product(ways, free):
+            dx, dy, across, along = places[i]
+            leader = _leader((x, y), (x + dx * pixels, y + dy * pixels))
+            if leader and _overlap(np.array(leader), blocked).any():
                 continue
-            leader = self._leader((x, y), (x + dx * pixels, y + dy * pixels))
-            if any(step.overlaps(other) for step in leader for other in self.taken):
-                continue
-            self.axes.annotate(
-                words, mark, xytext=(dx, dy), textcoords="offset points", ha=across, va=along, **look
-            )
+            at: dict[str, Any] = {"xytext": (dx, dy), "textcoords": "offset points"}
+            self.axes.annotate(words, mark, **at, ha=across, va=along, **look)
             if leader:
                 line = {"arrowstyle": "-", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
                 line["color"] = self.axes.xaxis.label.get_color()
-                self.axes.annotate(
-                    "", mark, xytext=(dx, dy), textcoords="offset points", arrowprops=line, zorder=1.5
-                )
-            self.taken += [box, *leader]
+                self.axes.annotate("", mark, **at, arrowprops=line, zorder=1.5)
+            self.words.append(tuple(boxes[i]))
+            self.leaders += leader
             return True
         return False
 
-    def _inside(self, box: "Bbox") -> bool:
-        frame = self.frame
-        return frame.x0 <= box.x0 and box.x1 <= frame.x1 + 2 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+    def _boxes(
+        self, at: tuple[float, float], words: str, places: Sequence[Place], look: dict[str, Any]
+    ) -> tuple[float, np.ndarray]:
+        """Pixels of a point, and the boxes (P, 4) that the words would fill at each place."""
+        text = self.axes.annotate(words, (0, 0), xycoords="axes pixels", **look)
+        size = text.get_window_extent()
+        text.remove()
+        figure = self.axes.get_figure(root=True)
+        pixels = (figure.dpi if figure is not None else 72) / 72
+        boxes = []
+        for dx, dy, across, along in places:
+            left = at[0] + dx * pixels + _ACROSS[across] * size.width
+            low = at[1] + dy * pixels + _ALONG[along] * size.height
+            boxes.append((left, low, left + size.width, low + size.height))
+        return pixels, np.array(boxes)
 
-    def _leader(self, start: tuple[float, float], end: tuple[float, float]) -> "list[Bbox]":
-        """The line from a mark to words far from it as small boxes; none where they stand next to it."""
-        from matplotlib.transforms import Bbox
+    def _inside(self, boxes: np.ndarray) -> np.ndarray:
+        frame = self.axes.get_window_extent()
+        left, low, right, high = boxes.T
+        return (frame.x0 <= left) & (right <= frame.x1 + 2) & (frame.y0 <= low) & (high <= frame.y1)
 
-        length = math.dist(start, end)
-        if length < 15:
-            return []
-        steps = [8.0 + i for i in range(0, int(length - 9), 2)]
-        spots = [
-            (start[0] + (end[0] - start[0]) * s / length, start[1] + (end[1] - start[1]) * s / length)
-            for s in steps
-        ]
-        return [Bbox.from_bounds(px - 0.5, py - 0.5, 1, 1) for px, py in spots]
+
+def _overlap(boxes: np.ndarray, others: Sequence[Box]) -> np.ndarray:
+    """(P, N): which of the boxes cover which of the others, edges included."""
+    if not others:
+        return np.zeros((len(boxes), 0), bool)
+    a, b = boxes[:, None], np.array(others)[None]  # (P, 1, 4), (1, N, 4)
+    return (
+        (a[..., 0] <= b[..., 2])
+        & (b[..., 0] <= a[..., 2])
+        & (a[..., 1] <= b[..., 3])
+        & (b[..., 1] <= a[..., 3])
+    )
+
+
+def _leader(start: tuple[float, float], end: tuple[float, float]) -> list[Box]:
+    """The line from a mark to words far from it as small boxes; none where they stand next to it."""
+    length = math.dist(start, end)
+    if length < 15:
+        return []
+    found: list[Box] = []
+    for step in range(8, int(length) - 1, 2):
+        x = start[0] + (end[0] - start[0]) * step / length
+        y = start[1] + (end[1] - start[1]) * step / length
+        found.append((x - 0.5, y - 0.5, x + 0.5, y + 0.5))
+    return found
 
 
 def place_labels(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> None:

@@ -224,6 +224,7 @@ def histogram(block: Mapping[str, Any], salt: str) -> list[Sketch]:
             handles.append(axes.stairs(one["counts"], edges, color=colour, linestyle=style, linewidth=1.6))
         dress(axes, block)
         axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(tick)
         axes.set_ylabel("count" if any(max(one["counts"]) > 1 for one in series) else "share")
         legend(figure, handles, [one["name"] for one in series])
         told = "; ".join(_range(one["name"], one["counts"]) for one in series)

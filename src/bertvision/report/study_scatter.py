@@ -144,8 +144,10 @@ def _write(
     # Those on the front first, then the best: where space is short, theirs are the names that stay.
     labelled = [i for i, point in enumerate(points) if point["label"]]
     order = sorted(labelled, key=lambda i: (i not in front, -points[i]["y"]))
-    unnamed = []
-    for i in order:
+    # On a phone numbers leave more of the figure to see.
+    named = order if size != "phone" or len(order) <= _MANY else [i for i in order if i in front]
+    unnamed = [i for i in order if i not in named]
+    for i in named:
         point, places = points[i], list(NEAR)
         if size == "wide" or i in front:
             places += rings(13, 19, 26)
@@ -165,9 +167,7 @@ def _number(placer: Placer, block: Mapping[str, Any], i: int, number: int) -> Nu
     look = {"fontsize": 7.5, "color": PALETTE["soft"]}
     places = [*NEAR, *rings(9, 13, 18, 25)]
     if not placer.place(mark, str(number), places, **look):
-        placer.place(
-            mark, str(number), [*places, *rings(34, 45, 60, 80, 110, 150)], across_lines=True, **look
-        )
+        placer.place(mark, str(number), [*places, *rings(34, 45, 60, 80, 110, 150)], crossing=True, **look)
     return Numbered(number, point["kind"], point["label"], _place(block, point))
 
 

@@ -16,6 +16,8 @@ __all__ = ["Cell", "Column", "Row", "Table", "numbers_of", "shown_table", "worth
 
 _LEAST_SORTED = 6
 """Rows from which a table is worth sorting."""
+_LONG = 24
+"""Letters of words that may break into lines."""
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _SIZES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _NUMBER = re.compile(r"([+-]?\d+(?:\.\d+)?(?:e-?\d+)?)\s*(ms|min|[shkMGT])?(?![A-Za-z])")
@@ -27,6 +29,8 @@ class Column:
     text: bool
     edge: bool
     """Whether it begins a group."""
+    long: bool = False
+    """Whether its words need lines of their own."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,16 @@ def shown_table(block: Mapping[str, Any]) -> Table:
     """A table block with what the template needs."""
     about, groups = block["columns"], _groups(block["columns"])
     edges = [i == 0 or about[i].get("group") != about[i - 1].get("group") for i in range(len(about))]
+    texts = [[_text(row["cells"][i]) for row in block["rows"]] for i in range(len(about))]
     columns = [
-        Column(column["name"], column["align"] == "text", edge and i > 0 and bool(groups))
+        Column(
+            column["name"],
+            column["align"] == "text",
+            edge=edge and i > 0 and bool(groups),
+            long=max(map(len, texts[i]), default=0) > _LONG,
+        )
         for i, (column, edge) in enumerate(zip(about, edges, strict=True))
     ]
-    texts = [[_text(row["cells"][i]) for row in block["rows"]] for i in range(len(columns))]
     values = [
         _ranks(t) if column.text else [worth(one) for one in t]
         for t, column in zip(texts, columns, strict=True)
