@@ -134,9 +134,8 @@ def test_every_cell_number_and_word_is_on_the_page(page: str) -> None:
         assert {point["label"], f"{point['y']:.2f}"} <= shown
     for series in block(study, "kinds")["series"]:
         assert {f"{v:.2f}".rstrip("0") if v else "–" for v in series["values"]} <= shown
-    assert {str(count) for series in block(study, "length")["series"] for count in series["counts"]} <= {
-        cell.replace(",", "") for cell in shown
-    }
+    counts = {f"{count:,}" for series in block(study, "length")["series"] for count in series["counts"]}
+    assert counts <= shown
     for fact in study["facts"]:
         assert {fact["name"], fact["value"], fact["note"]} <= set(parsed.text)
     for words in (study["headline"], study["command"], "2.13.0", "0, 1, 2", "✗ wrong", "  --out OUT"):
@@ -168,11 +167,7 @@ def test_hostile_text_is_shown_not_run() -> None:
         if isinstance(value, dict):
             return {name: spoil(one, name) for name, one in value.items()}
         if isinstance(value, list):
-            return (
-                [spoil(one, key) for one in value[:3]]
-                if key == "items"
-                else [spoil(one, key) for one in value]
-            )
+            return [spoil(one, key) for one in value]
         return hostile if isinstance(value, str) and key not in kept else value
 
     study = made_page()
@@ -216,12 +211,8 @@ def test_ids_are_unique_and_links_find_them(page: str) -> None:
 def test_the_front_is_what_nothing_beats() -> None:
     points = [*crowd(200, seed=5), {"x": 100.0, "y": 60.0}, {"x": 100.0, "y": 60.0}]
 
-    def beaten(p: dict[str, Any]) -> bool:
-        return any(
-            q["x"] <= p["x"] and q["y"] >= p["y"] and (q["x"], q["y"]) != (p["x"], p["y"]) for q in points
-        )
-
-    wanted = {(p["x"], p["y"]) for p in points if not beaten(p)}
+    spots = {(p["x"], p["y"]) for p in points}
+    wanted = {p for p in spots if not any(q[0] <= p[0] and q[1] >= p[1] and q != p for q in spots)}
     front = pareto_front(points)
     assert {(points[i]["x"], points[i]["y"]) for i in front} == wanted
     assert [points[i]["x"] for i in front] == sorted(points[i]["x"] for i in front)
