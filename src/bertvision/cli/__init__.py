@@ -36,6 +36,8 @@ VERBS = {
     "data": "what is in a data set: examples, windows, lengths, balance",
     "heads": "the heads: structure, parameters, FLOPs, for any encoder size",
     "cache": "stored hidden states: extract, ls, info, verify, rm",
+    "export": "put an encoder and heads into one folder to ship, for the Hub or as ONNX",
+    "serve": "answer over HTTP, with a page that looks inside",
     "report": "write the HTML report of a run again",
     "recipes": "list or show the shipped recipes",
 }
