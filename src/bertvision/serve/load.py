@@ -3,9 +3,11 @@
     a head of spans, an ensemble, a run      Predictor         predict(question, context)
     a head of labels or scores               TextPredictor     predict(first, second=None)
     a folder of heads for several tasks      Bundle            predict(first, second=None), a prediction by name
+    a package                                what it holds: one of these; "hub:ORG/NAME" is one on the Hub
 
 A folder of several tasks is a snapshot of `multitask` (snapshot-1/heads/NAME), or any folder with heads of one encoder
-somewhere below it: pkg/encoder, pkg/sst/HEAD, pkg/sts/HEAD.
+somewhere below it: pkg/encoder, pkg/sst/HEAD, pkg/sts/HEAD. In a package (serve/package.py) tasks have the names that
+it gives them, and several heads of spans may stand side by side.
 """
 
 from pathlib import Path
@@ -15,11 +17,14 @@ from bertvision.artifacts import restore
 from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import ArtifactError
 from bertvision.serve.bundle import Bundle, TextPredictor, short_names
+from bertvision.serve.bundled import has_base, load_bundled
+from bertvision.serve.hub import local_folder
+from bertvision.serve.package import is_package, read_layers, read_package, read_tasks
 from bertvision.serve.predictor import Predictor
 from bertvision.tasks.text.task import TextTask
 from bertvision.train.trained import Trained, heads_below, load_encoder, read_trained
 
-__all__ = ["load", "open_systems", "read_systems"]
+__all__ = ["load", "load_bundle", "open_encoder", "open_systems", "read_systems"]
 
 
 def load(
@@ -29,24 +34,46 @@ def load(
     device: str = "auto",
     precision: Precision = "auto",
 ) -> Any:
-    """Load a head, an ensemble, a run's best head or a folder of several tasks, with the encoder they were fitted on.
+    """Load a head, an ensemble, a run's best head or several tasks, with the encoder they were fitted on.
 
     Args:
-        folder: What `fit`, `finetune`, `multitask`, `ensemble` or `run` wrote.
+        folder: What `fit`, `finetune`, `multitask`, `ensemble`, `run` or `export` wrote, or "hub:ORG/NAME".
         encoder: Where the encoder lies now, if it moved; its weights must still be the same.
         device: auto, cpu, cuda or mps.
         precision: fp32, bf16, or auto.
 
     Returns:
-        A `Predictor` (spans), a `TextPredictor` (a label or a score) or a `Bundle` (several tasks).
+        A `Predictor` (spans), a `TextPredictor` (a label or a score) or a `Bundle` (several heads).
     """
-    return open_systems(read_systems(folder), encoder=encoder, device=device, precision=precision)
+    folder = local_folder(folder)
+    systems = read_systems(folder)
+    if len(systems) > 1:
+        return load_bundle(folder, encoder=encoder, device=device, precision=precision)
+    return open_systems(systems, encoder=encoder, device=device, precision=precision)
+
+
+def load_bundle(
+    folder: str | Path,
+    *,
+    encoder: str | Encoder | None = None,
+    device: str = "auto",
+    precision: Precision = "auto",
+) -> Bundle:
+    """The same as a `Bundle` whatever the folder holds: a lone head answers under its name, and the readers of a
+    package's layers come along."""
+    folder = local_folder(folder)
+    systems, layers = read_systems(folder), read_layers(folder)
+    source = open_encoder(systems, encoder, device=device, precision=precision)
+    more: dict[str, Any] = {"layers": layers} if layers else {}
+    return Bundle(list(systems.values()), source, names=list(systems), **more)
 
 
 def read_systems(folder: str | Path) -> dict[str, Trained]:
     """The systems in a folder by their names, without their encoder: one of a head, an ensemble or a run."""
-    folder = Path(folder)
+    folder = local_folder(folder)
     restore(folder)
+    if is_package(folder):
+        return read_tasks(read_package(folder))
     below = _tasks_below(folder)
     if len(below) < 2:
         trained = read_trained(below[0] if below else folder)
@@ -74,6 +101,20 @@ def _tasks_below(folder: Path) -> list[Path]:
     return heads_below(folder)
 
 
+def open_encoder(
+    systems: dict[str, Trained],
+    encoder: str | Encoder | None = None,
+    *,
+    device: str = "auto",
+    precision: Precision = "auto",
+) -> Encoder:
+    """The encoder of `systems`, which is the same for all; other weights are refused."""
+    first = next(iter(systems.values()))
+    if encoder is None and has_base(Path(first.encoder)):
+        encoder = load_bundled(Path(first.encoder), device=device, precision=precision)
+    return load_encoder(first, encoder, device=device, precision=precision)
+
+
 def open_systems(
     systems: dict[str, Trained],
     *,
@@ -81,9 +122,9 @@ def open_systems(
     device: str = "auto",
     precision: Precision = "auto",
 ) -> Any:
-    """Load the encoder of `systems`, which is the same for all; returns what `load` does."""
+    """Load the encoder of `systems`; returns what `load` does."""
     first, *others = systems.values()
-    source = load_encoder(first, encoder, device=device, precision=precision)
+    source = open_encoder(systems, encoder, device=device, precision=precision)
     if others:
         return Bundle(list(systems.values()), source, names=list(systems))
     return (TextPredictor if isinstance(first.task, TextTask) else Predictor)(first, source)
