@@ -20,8 +20,9 @@ class HeadsArgs:
     """Structure, parameters and FLOPs of heads, for an encoder of any size."""
 
     heads: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[HEAD ...]")] = ()
-    """Heads such as adapter:size=64,skip, or sets of them (default, papers, pooling+adapters, controls, beyond, all;
-    with --task label default, papers, controls, all); none = every head in the size of its paper."""
+    """Heads such as adapter:size=64,skip, or sets of them (default, papers, pooling+adapters, controls, beyond,
+    each_layer, all; with --task label default, papers, controls, each_layer, all); none = every head in the size of its
+    paper."""
     layers: int = 24
     """Layers of the encoder; heads read one state more, the embedding output."""
     hidden: int = 1024
@@ -66,7 +67,7 @@ def main(args: HeadsArgs) -> None:
     }
     if args.heads:
         sets = "label" if args.task == "label" else "span"
-        texts = list(dict.fromkeys(text for text, _ in expand(args.heads, sets)))
+        texts = list(dict.fromkeys(text for text, _ in expand(args.heads, sets, states=args.layers + 1)))
     else:
         texts = [row.head for row in CATALOGUE if args.task in (row.task, "all")]
     encoder = args.encoder_parameters or bert_parameters(args.layers, args.hidden)

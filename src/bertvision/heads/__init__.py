@@ -16,6 +16,7 @@ from bertvision.heads import label as label
 from bertvision.heads import label_xception as label_xception
 from bertvision.heads import ladder as ladder
 from bertvision.heads import layer_attention as layer_attention
+from bertvision.heads import layer_reader as layer_reader
 from bertvision.heads import linear as linear
 from bertvision.heads import mean_pooler as mean_pooler
 from bertvision.heads import minbert as minbert

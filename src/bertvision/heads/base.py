@@ -72,8 +72,9 @@ class Head(nn.Module, ABC):
     """Reads states[-1] (and pooled) and no other, so that an encoder in training need not hand out the rest. A head
     whose options decide it sets it when it is made."""
 
-    cls_only: ClassVar[bool] = False
-    """Reads states[:, :, 0] and pooled alone: the [CLS] states of a whole data set fit into memory."""
+    cls_only: bool = False
+    """Reads states[:, :, 0] and pooled alone: the [CLS] states of a whole data set fit into memory. Of a head that can
+    find spans too the class says what it does for labels, and the head what it was made for."""
 
     needs_data: ClassVar[bool] = False
     """A part of it is found on data, so that a text alone cannot make one."""

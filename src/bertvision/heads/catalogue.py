@@ -11,7 +11,8 @@ their order, 3.1 its layers, 4 its classification models, 6.1 Hulburd's context-
 BERTVision repository. Only sizes are compared with the papers here; docs/heads.md says what is not known.
 
 `SETS` are names for several span heads at once: `bertvision fit --heads papers last_state`. `LABEL_SETS` are those of
-label and score tasks, under the same names where there are such heads; all of them read one window an example.
+label and score tasks, under the same names where there are such heads; all of them read one window an example. The
+set `each_layer` has as many heads as there are states: where nobody says how many, its first stands for all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from typing import Literal
 from bertvision.errors import ConfigError
 from bertvision.heads import base
 from bertvision.heads.base import Task, head_class, nearest
+from bertvision.heads.layer_reader import reader_texts
 from bertvision.heads.spec import HeadSpec, parse_head
 
 __all__ = [
@@ -93,6 +95,7 @@ _PAPERS = (
 _FURTHER = (
     CatalogueRow("average_pooling", "span", "3.1 AP", "Average Pooling", "exact", 0.001),
     CatalogueRow("average_pooling:of=first-last", paper="first-last pooling (Ma et al.)"),
+    CatalogueRow("layer_reader:layer=0"),
     CatalogueRow("adapter:size=384,gelu=erf", "span", "8 AP_SQuAD", "AP_SQuAD", "exact"),
     CatalogueRow("cacnn", "span", "6.1", "CACNN without a context vector", "exact"),
     CatalogueRow("cacnn:variant=ctx", "span", "6.1", "CACNN with a context vector", "reconstructed"),
@@ -137,6 +140,9 @@ _SPAN = _PAPERS + _FURTHER + _CONTROLS + _BEYOND
 CATALOGUE: tuple[CatalogueRow, ...] = _SPAN + _LABEL
 """Every head that ships, in the sizes of its paper: span heads first."""
 
+_EACH_LAYER = "each_layer"
+"""A reader for every hidden state (heads/layer_reader.py)."""
+
 SETS: dict[str, tuple[str, ...]] = {
     "all": tuple(row.head for row in _SPAN),
     "papers": tuple(row.head for row in _PAPERS),
@@ -147,6 +153,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "controls": tuple(row.head for row in _CONTROLS),
     "beyond": tuple(row.head for row in _BEYOND),
     "default": ("last_state", "learned_pooling", "adapter:size=64", "adapter", "adapter:skip"),
+    _EACH_LAYER: tuple(reader_texts(1)),
 }
 """Span heads that go by one name, for `fit --heads`."""
 
@@ -158,6 +165,7 @@ LABEL_SETS: dict[str, tuple[str, ...]] = {
     "papers": tuple(row.head for row in _LABEL if row.seed and row.head != _APART),
     "controls": ("cls_linear", "cls_mlp", "mean_pooler:last"),
     "default": ("cls_linear", "tenney_small", "adapter_pooler", "attention_pooler", "mean_pooler", "ap_glue"),
+    _EACH_LAYER: tuple(reader_texts(1)),
 }
 """Heads for labels and scores that go by one name."""
 
@@ -181,12 +189,15 @@ def _only_distances(name: str) -> bool:
     return head_class(name).tasks == ("triplet",)
 
 
-def expand(texts: Sequence[str], task: Task = "span") -> Iterator[tuple[str, bool]]:
+def expand(texts: Sequence[str], task: Task = "span", *, states: int = 0) -> Iterator[tuple[str, bool]]:
     """(head, whether a set named it) of everything in `texts`, the sets of `task` put in full.
 
-    Whether a head that was named by itself suits the task is for the caller to ask (`check_task`).
+    Whether a head that was named by itself suits the task is for the caller to ask (`check_task`). `states` is how many
+    hidden states are read, for each_layer; 0 = not known yet, where one reader is enough to check the rest with.
     """
     sets = sets_of(task)
+    if states and _EACH_LAYER in sets:
+        sets = sets | {_EACH_LAYER: tuple(reader_texts(states))}
     for text in texts:
         if text.strip() in sets:
             yield from ((head, True) for head in sets[text.strip()])

@@ -60,7 +60,7 @@ class FitConfig(OptimConfig):
 
     heads: tuple[str, ...] = ("default",)
     """Heads such as adapter:size=64,skip or learned_pooling:lr=3e-3, and sets of them: default, all, papers, controls,
-    beyond, pooling+adapters (`bertvision heads` lists them)."""
+    beyond, pooling+adapters, each_layer (`bertvision heads` lists them)."""
     seeds: tuple[int, ...] = (0,)
     """Fit every head once for each of these seeds."""
     epochs: int = 1

@@ -43,17 +43,20 @@ from bertvision.train.states import check_source, training_states
 __all__ = ["check_heads", "encoder_reference", "fit_zoo", "keep_encoder", "suited", "zoo_members"]
 
 
-def zoo_members(config: FitConfig, task: Task = SPAN, *, tokens: int = 0) -> list[tuple[str, HeadSpec, int]]:
+def zoo_members(
+    config: FitConfig, task: Task = SPAN, *, tokens: int = 0, states: int = 0
+) -> list[tuple[str, HeadSpec, int]]:
     """(name, spec, seed) of every head to fit; the name is its folder.
 
-    `tokens` is the longest window there may be, for heads that have weights for every place.
+    `tokens` is the longest window there may be, for heads that have weights for every place; `states` how many hidden
+    states are read, for the set that has a head for each.
 
     Sets of heads (`papers`, see heads/catalogue.py) are put in full. What a set names and somebody else names too
     is fitted once; a head written twice by itself is a mistake.
     """
     members: dict[str, tuple[HeadSpec, int]] = {}
     written: set[str] = set()
-    for text, of_set in expand(config.heads, _kind(task)):
+    for text, of_set in expand(config.heads, _kind(task), states=states):
         spec = parse_head(for_windows(text, tokens) if tokens else text)
         check_task(head_class(spec.name), _kind(task))
         seeds = config.seeds if spec.train.seed is None else (spec.train.seed,)
@@ -190,17 +193,19 @@ def fit_zoo(
     """
     train = null_weighted(train, config.null_weight)
     task = train.task
-    members = zoo_members(config, task, tokens=train.config.max_seq_length)
+    feed = train.feed(feed)
+    states = len(feed.reading.numbers(encoder.num_states))
+    members = zoo_members(config, task, tokens=train.config.max_seq_length, states=states)
     if task.group > 1:
         raise ConfigError(
             "heads on pairs encoded apart train with their encoder: use finetune, or leave out --apart"
         )
-    feed = suited(train.feed(feed), members, task)
+    feed = suited(feed, members, task)
     reading = feed.reading.resolved(encoder.num_states)
     cut = {} if reading == EVERYTHING else to_mapping(reading)
     settings = config.identity
     # A set may grow in another version.
-    settings["heads"] = [text for text, _ in expand(config.heads, _kind(task))]
+    settings["heads"] = [text for text, _ in expand(config.heads, _kind(task), states=states)]
     key = {
         "encoder": encoder.fingerprint,
         "train": train.fingerprint,
