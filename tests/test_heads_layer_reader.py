@@ -14,7 +14,7 @@ from bertvision.heads.layer_reader import layer_of
 from bertvision.train.fit import FitConfig
 from bertvision.train.zoo import zoo_members
 
-SMALL_SPECS = ["layer_reader:layer=1", "layer_reader"]
+SMALL_SPECS = ["layer_reader:layer=0", "layer_reader"]
 SHORT = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
 
 
