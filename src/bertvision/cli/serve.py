@@ -1,0 +1,71 @@
+"""`bertvision serve FOLDER`: answers over HTTP, and the page that looks inside."""
+
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+import tyro
+
+from bertvision.cli.flags import OptionalPath, OptionalText
+from bertvision.encoder.encoder import Precision
+from bertvision.serve.http.limits import Backend, ServeConfig
+
+__all__ = ["ARGS", "ServeArgs", "main"]
+
+
+@dataclass(frozen=True)
+class ServeArgs(ServeConfig):
+    """Answer over HTTP what `predict` answers, with a page at / that looks inside. Only this machine can ask, unless
+    --host says otherwise; then give it a key."""
+
+    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FOLDER")] = tyro.MISSING
+    """A package of `export`, or what fit, finetune, multitask, ensemble or run wrote."""
+    api_key_file: OptionalPath = None
+    """A file with the key that requests must carry (Authorization: Bearer KEY); else BERTVISION_API_KEY, else none."""
+    backend: Backend = "torch"
+    """torch, or onnx: the graph that `export --onnx` put into the package."""
+    encoder: OptionalText = None
+    """Where the encoder lies now, if it moved."""
+    device: str = "auto"
+    """auto, cpu, cuda or mps."""
+    precision: Precision = "auto"
+    """fp32, bf16, or auto: bf16 on GPUs that have it."""
+
+    @property
+    def config(self) -> ServeConfig:
+        return ServeConfig(**{f.name: getattr(self, f.name) for f in fields(ServeConfig)})
+
+
+ARGS = ServeArgs
+
+
+def main(args: ServeArgs) -> None:
+    import ipaddress
+    import logging
+
+    from bertvision import console
+    from bertvision.serve.http.limits import check_extra, read_key
+
+    check_extra()
+    from bertvision.serve.http.app import create_app
+    from bertvision.serve.http.lifecycle import listen, serve, url_of
+    from bertvision.serve.http.opening import open_bundle
+
+    key, config = read_key(args.api_key_file), args.config
+    listener = listen(config)
+    try:
+        bundle = open_bundle(
+            args.folder,
+            encoder=args.encoder,
+            device=args.device,
+            precision=args.precision,
+            backend=args.backend,
+        )
+        app = create_app(bundle, config, key=key)
+        url = url_of(listener)
+        if key is None and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
+            logging.getLogger("bertvision").warning(
+                "anyone who reaches %s may ask: give a key with --api-key-file", url
+            )
+        serve(app, listener, config, lambda: console.emit(f"{', '.join(bundle.systems)} at {url}"))
+    finally:
+        listener.close()

@@ -1,0 +1,94 @@
+"""The settings of a server: where it listens, who may ask, and how much at once. Needs nothing of the extra."""
+
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bertvision.errors import ConfigError
+
+__all__ = ["KEY_VARIABLE", "Backend", "ServeConfig", "bytes_of", "check_extra", "read_key"]
+
+Backend = Literal["torch", "onnx"]
+KEY_VARIABLE = "BERTVISION_API_KEY"
+"""The key of the server where no file names one."""
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def check_extra() -> None:
+    """Refuse to serve where what it needs is not installed; it is only looked for."""
+    for name in ("fastapi", "uvicorn", "prometheus_client"):
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"serving needs {name}: run `pip install 'bertvision[serve]'`")
+
+
+def bytes_of(text: str) -> int:
+    """`1MB`, `512 kB`, `2MiB` or a plain number of bytes."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
+    if match is None or match[2].upper() not in _UNITS:
+        raise ConfigError(f"--max-body cannot be {text!r}: give a size such as 1MB or 500kB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    host: str = "127.0.0.1"
+    """The address to listen at; 0.0.0.0 lets other machines in."""
+    port: int = 8000
+    """The port; 0 takes any that is free."""
+    max_body: str = "1MB"
+    """The longest body of a request."""
+    max_text: int = 100_000
+    """Characters of the longest text."""
+    max_batch: int = 64
+    """The most inputs of a request, and of a micro-batch."""
+    queue: int = 256
+    """The most inputs that wait; what comes then is refused with 429."""
+    batch_wait_ms: float = 5.0
+    """How long an input waits for others to be computed with, where the model is idle."""
+    timeout: float = 30.0
+    """Seconds after which a request is given up with 504."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 2**16:
+            raise ConfigError(f"--port must be from 0 to 65535, not {self.port}")
+        if self.body_bytes < 1:
+            raise ConfigError(f"--max-body must be at least one byte, not {self.max_body}")
+        if self.max_text < 1:
+            raise ConfigError(f"--max-text must be at least 1, not {self.max_text}")
+        if self.max_batch < 1:
+            raise ConfigError(f"--max-batch must be at least 1, not {self.max_batch}")
+        if self.queue < self.max_batch:
+            raise ConfigError(
+                f"--queue must hold a whole batch (--max-batch {self.max_batch}), not {self.queue} inputs"
+            )
+        if not 0 <= self.batch_wait_ms <= 10_000:
+            raise ConfigError(f"--batch-wait-ms must be from 0 to 10000, not {self.batch_wait_ms}")
+        if not 0 < self.timeout <= 86_400:
+            raise ConfigError(f"--timeout must be more than 0 seconds and at most a day, not {self.timeout}")
+
+    @property
+    def body_bytes(self) -> int:
+        return bytes_of(self.max_body)
+
+
+def read_key(path: Path | None) -> str | None:
+    """The key that requests must carry: the first line of a file, else BERTVISION_API_KEY, else none."""
+    if path is None:
+        key, place = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
+        if key is None:
+            return None
+    else:
+        place = f"--api-key-file {path}"
+        try:
+            key = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{place} cannot be read: name a text file that holds the key") from error
+    # What a header can carry: anything else would lock everybody out.
+    if not re.fullmatch(r"[\x21-\x7e]{8,512}", key):
+        raise ConfigError(
+            f"{place} does not hold a key: write one line of 8 to 512 printable ASCII characters without spaces"
+        )
+    return key
