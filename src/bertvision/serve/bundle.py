@@ -2,15 +2,17 @@
 
 The encoder is walked over once for all systems that read the same windows (`Trained.reads`), whatever their heads read
 of its states (serve/walk.py). Texts that a system asks about with a prompt of its own are other windows, and are walked
-over once for each prompt. Probabilities of labels are at the temperature that is stored with the head (metrics.json).
+over once for each prompt. Probabilities are calibrated as the heads' folders say (serve/calibrate.py).
+
+`explain` tells what the answers were made of (serve/explain.py): the same walk, in which the layers' own readers stand
+beside the heads, if there are any. What walks is `walk` or a graph of ONNX (serve/onnx.py).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
-from bertvision.artifacts import read_json
 from bertvision.data.answerable import answerable
 from bertvision.data.building import Flaw, SpanBuilder, check_text
 from bertvision.data.examples import SpanData
@@ -21,13 +23,23 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
 from bertvision.heads.base import nearest
-from bertvision.serve.predictor import Prediction, Predictor
+from bertvision.serve.calibrate import read_no_answer, read_temperature
+from bertvision.serve.explain import explain
+from bertvision.serve.predictions import (
+    AnyPrediction,
+    LabelPrediction,
+    ScorePrediction,
+    check_n_best,
+    span_predictions,
+    text_predictions,
+)
 from bertvision.serve.walk import Reader, walk
 from bertvision.tasks.span.answers import SpanAnswers
 from bertvision.tasks.span.decode import decode
 from bertvision.tasks.text.answers import TextAnswers, answer, class_logits, softmax
 from bertvision.tasks.text.logits import TextLogits
 from bertvision.tasks.text.task import TextTask
+from bertvision.train.evaluate import Logits
 from bertvision.train.trained import Trained, join
 
 __all__ = [
@@ -36,29 +48,15 @@ __all__ = [
     "LabelPrediction",
     "ScorePrediction",
     "TextPredictor",
+    "Walked",
     "asks",
+    "layer_of",
     "short_names",
     "text_predictions",
     "texts_read",
 ]
 
 
-@dataclass(frozen=True)
-class LabelPrediction:
-    label: str
-    """The class with the greatest probability."""
-    probability: float
-    """Its probability."""
-    probabilities: dict[str, float]
-    """Of every class."""
-
-
-@dataclass(frozen=True)
-class ScorePrediction:
-    score: float
-
-
-AnyPrediction = Prediction | LabelPrediction | ScorePrediction
 Texts = str | list[str] | tuple[str, ...]
 
 
@@ -85,38 +83,56 @@ def short_names(folders: Sequence[Path]) -> list[str]:
     return ["/".join(parts[depth:]) for parts in paths]
 
 
-def text_predictions(answers: TextAnswers) -> list[LabelPrediction | ScorePrediction]:
-    """One prediction an example."""
-    if answers.probabilities is None:
-        return [ScorePrediction(value) for value in answers.values.tolist()]
-    names = answers.task.classes
-    return [
-        LabelPrediction(names[best], row[best], dict(zip(names, row, strict=True)))
-        for best, row in zip(answers.values.tolist(), answers.probabilities.tolist(), strict=True)
-    ]
+@dataclass(frozen=True)
+class Walked:
+    """What one walk over the encoder gave, for systems that read the same windows."""
+
+    names: tuple[str, ...]
+    """The systems."""
+    windows: Windows
+    spans: SpanData | None
+    """The examples as questions, where any system asks them."""
+    texts: TextData | None
+    """The examples as texts, where any system gives labels or scores."""
+    logits: dict[str, Logits]
+    """Of each system, its members joined."""
+    layers: dict[str, dict[int, Logits]] = field(default_factory=dict)
+    """Of the readers of each system's layers: number of the hidden state to its logits."""
 
 
-def _temperature(system: Trained) -> float:
-    path = system.folder / "metrics.json"
-    stored = read_json(path).get("temperature") if path.exists() else None
-    return float(stored["value"]) if isinstance(stored, Mapping) and "value" in stored else 1.0
+Walk = Callable[..., dict[str, Logits]]
+"""What `serve.walk.walk` does: (encoder, windows, readers, group=, label=) -> logits by reader."""
 
 
 class Bundle:
     """Trained systems of one encoder, each answering under its name."""
 
     def __init__(
-        self, systems: Sequence[Trained], encoder: Encoder, *, names: Sequence[str] | None = None
+        self,
+        systems: Sequence[Trained],
+        encoder: Encoder,
+        *,
+        names: Sequence[str] | None = None,
+        layers: Mapping[str, Sequence[Trained]] | None = None,
+        walk: Walk = walk,
     ) -> None:
         """
         Args:
             names: What the systems are called; by default what tells their folders apart.
+            layers: By a system's name the readers of its hidden states (heads/layer_reader.py), which only `explain`
+                asks; a system may have none.
+            walk: What computes the logits; by default torch.
         """
         names = short_names([system.folder for system in systems]) if names is None else list(names)
         if not systems or len(set(names)) < len(systems):
             raise ConfigError("a bundle needs at least one system, and a name of its own for each")
         self.systems, self.encoder = dict(zip(names, systems, strict=True)), encoder
-        for system in systems:
+        self.layers = {name: list(readers) for name, readers in (layers or {}).items()}
+        """The readers of hidden states, by the system whose task they were fitted for."""
+        if strange := set(self.layers) - set(self.systems):
+            raise ConfigError(f"there are layer readers for {min(strange)}, which is no task of the bundle")
+        self._walk = walk
+        for system in (*systems, *(reader for readers in self.layers.values() for reader in readers)):
             if system.fingerprint != encoder.fingerprint:
                 raise ArtifactError(
                     f"{system.folder} was fitted on another encoder (fingerprint {system.fingerprint[:12]}) than "
@@ -127,14 +143,27 @@ class Bundle:
                 head.to(encoder.device).eval()
         self.decodings = {name: system.decoding() for name, system in self.systems.items() if _spans(system)}
         """How the systems that find spans decode their logits."""
-        self.temperatures = {name: _temperature(s) for name, s in self.systems.items() if not _spans(s)}
+        self.no_answers = {
+            name: read_no_answer(system.folder) for name, system in self.systems.items() if _spans(system)
+        }
+        """How they calibrate the probability of no answer; None = not at all."""
+        self.temperatures = {
+            name: read_temperature(system.folder)
+            for name, system in self.systems.items()
+            if not _spans(system)
+        }
         self._plans: dict[tuple[str, ...], list[list[str]]] = {}
 
     # ---- texts
 
     @overload
     def predict(
-        self, first: str, second: str | None = None, *, tasks: Sequence[str] | None = None
+        self,
+        first: str,
+        second: str | None = None,
+        *,
+        tasks: Sequence[str] | None = None,
+        n_best: int = 0,
     ) -> dict[str, AnyPrediction]: ...
     @overload
     def predict(
@@ -143,6 +172,7 @@ class Bundle:
         second: str | Sequence[str] | None = None,
         *,
         tasks: Sequence[str] | None = None,
+        n_best: int = 0,
     ) -> list[dict[str, AnyPrediction]]: ...
     def predict(
         self,
@@ -150,6 +180,7 @@ class Bundle:
         second: str | Sequence[str] | None = None,
         *,
         tasks: Sequence[str] | None = None,
+        n_best: int = 0,
     ) -> dict[str, AnyPrediction] | list[dict[str, AnyPrediction]]:
         """What every task makes of one text or pair, or of several.
 
@@ -157,7 +188,10 @@ class Bundle:
             first: A text, the first of a pair, or a question.
             second: The other text, or the paragraph; one for all, or as many as there are first ones.
             tasks: The tasks that are to answer, which must read as many texts as are given; none = those that do.
+            n_best: How many of the best candidates tasks that find spans tell beside the answer; no more than their
+                decoding keeps (20).
         """
+        check_n_best(n_best)
         firsts = [first] if isinstance(first, str) else list(first)
         seconds = [second] * len(firsts) if second is None or isinstance(second, str) else list(second)
         if len(firsts) != len(seconds):
@@ -166,12 +200,34 @@ class Bundle:
         if not firsts:
             return []
         found = self._answers(asked, _texts(firsts, seconds))
-        told = {
-            name: text_predictions(one) if isinstance(one, TextAnswers) else Predictor.predictions(one)
-            for name, one in found.items()
-        }
+        told = {name: self.predictions(name, one, n_best=n_best) for name, one in found.items()}
         rows = [{name: told[name][i] for name in asked} for i in range(len(firsts))]
         return rows[0] if isinstance(first, str) else rows
+
+    def predictions(
+        self, name: str, answers: SpanAnswers | TextAnswers, *, n_best: int = 0
+    ) -> Sequence[AnyPrediction]:
+        """What a task's answers are in words, one prediction an example."""
+        if isinstance(answers, TextAnswers):
+            return text_predictions(answers)
+        return span_predictions(answers, self.no_answers[name], n_best=n_best)
+
+    def explain(
+        self,
+        first: str,
+        second: str | None = None,
+        *,
+        tasks: Sequence[str] | None = None,
+        n_best: int = 5,
+    ) -> dict[str, Any]:
+        """What every task makes of one text or pair, and of what: see serve/explain.py for what is told."""
+        check_n_best(n_best)
+        asked = self.fitting(tasks, pairs=second is not None)
+        data = _texts([first], [second])
+        walks = [self._walked(names, data, layers=True) for names in self._plan(asked)]
+        # A question is asked about the other text.
+        about = second if second is not None and any(asks(self.systems[name]) for name in asked) else first
+        return explain(self, walks, asked, text=about, n_best=n_best)
 
     def answer(
         self, data: SpanData | TextData, *, tasks: Sequence[str] | None = None
@@ -230,13 +286,14 @@ class Bundle:
     ) -> dict[str, SpanAnswers | TextAnswers]:
         found: dict[str, SpanAnswers | TextAnswers] = {}
         for names in self._plan(asked):
-            found |= self._walked(names, data, label)
+            walked = self._walked(names, data, label=label)
+            found |= {name: self.merged(walked, name, walked.logits[name]) for name in names}
         return found
 
     def _walked(
-        self, names: Sequence[str], data: SpanData | TextData, label: str
-    ) -> dict[str, SpanAnswers | TextAnswers]:
-        """Answers of systems that read the same windows, from one walk."""
+        self, names: Sequence[str], data: SpanData | TextData, *, label: str = "", layers: bool = False
+    ) -> Walked:
+        """Logits of systems that read the same windows, from one walk; with `layers` of their layers' readers too."""
         systems = {name: self.systems[name] for name in names}
         first = systems[names[0]]
         spans = _questions(data) if asks(first) else None
@@ -252,17 +309,46 @@ class Bundle:
             for name, system in systems.items()
             for i, (head, reading) in enumerate(system.readers)
         }
-        logits = walk(self.encoder, windows, readers, group=first.task.group, label=label)
-        found: dict[str, SpanAnswers | TextAnswers] = {}
-        for name, system in systems.items():
-            own = join(system, [logits[f"{name}/{i}"] for i in range(len(system.heads))], windows)
-            if isinstance(system.task, TextTask):
-                assert texts is not None
-                found[name] = _merged(windows, own, texts, system.task, self.temperatures[name])
-            else:
-                assert spans is not None
-                found[name] = decode(windows, own, spans, self.decodings[name])
-        return found
+        of_layers = {name: self.layers.get(name, []) if layers else [] for name in names}
+        for name, own in of_layers.items():
+            for i, one in enumerate(own):
+                readers[f"{name}/layers/{i}"] = Reader(one.heads[0], one.readings[0], one.task)
+        logits = self._walk(self.encoder, windows, readers, group=first.task.group, label=label)
+        return Walked(
+            tuple(names),
+            windows,
+            spans,
+            texts,
+            {
+                name: join(system, [logits[f"{name}/{i}"] for i in range(len(system.heads))], windows)
+                for name, system in systems.items()
+            },
+            {
+                name: {
+                    layer_of(one, self.encoder.num_states): logits[f"{name}/layers/{i}"]
+                    for i, one in enumerate(own)
+                }
+                for name, own in of_layers.items()
+                if own
+            },
+        )
+
+    def merged(
+        self, walked: Walked, name: str, logits: Any, *, temperature: float | None = None
+    ) -> SpanAnswers | TextAnswers:
+        """The answers of the system `name` from its logits, or from those of a reader of one of its layers."""
+        task = self.systems[name].task
+        if not isinstance(task, TextTask):
+            assert walked.spans is not None
+            return decode(walked.windows, logits, walked.spans, self.decodings[name])
+        assert walked.texts is not None
+        used = self.temperatures[name] if temperature is None else temperature
+        return _merged(walked.windows, logits, walked.texts, task, used)
+
+
+def layer_of(reader: Trained, num_states: int) -> int:
+    """The number of the hidden state that a layer's reader reads."""
+    return reader.readings[0].numbers(num_states)[reader.heads[0].config.layer]
 
 
 def _merged(

@@ -1,53 +1,70 @@
 """Answers to questions over paragraphs: `bv.load(folder).predict(question, context)`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 from bertvision.data.building import Flaw, SpanBuilder
 from bertvision.data.examples import SpanData
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import DataError
-from bertvision.feed import LiveFeed
+from bertvision.serve.bundle import Bundle, Walk
+from bertvision.serve.predictions import Candidate, Prediction, check_n_best, span_predictions
+from bertvision.serve.walk import walk
 from bertvision.tasks.span.answers import SpanAnswers
-from bertvision.tasks.span.decode import DecodeConfig, decode
-from bertvision.train.evaluate import logits_by_reading
-from bertvision.train.splits import window_split
-from bertvision.train.trained import Trained, join
+from bertvision.tasks.span.decode import DecodeConfig
+from bertvision.train.trained import Trained
 
-__all__ = ["Prediction", "Predictor"]
-
-
-@dataclass(frozen=True)
-class Prediction:
-    text: str
-    """The answer; empty for no answer."""
-    start: int
-    """First character of the answer in the context, -1 for no answer."""
-    end: int
-    """One past its last character, -1 for no answer."""
-    probability: float
-    """Of the best answer found, whether or not it was given."""
-    no_answer_probability: float
+__all__ = ["Candidate", "Prediction", "Predictor"]
 
 
 class Predictor:
-    """A trained system with its encoder, ready to answer."""
+    """A trained system with its encoder, ready to answer: a bundle of one that speaks of questions."""
 
-    def __init__(self, trained: Trained, encoder: Encoder, *, decoding: DecodeConfig | None = None) -> None:
+    def __init__(
+        self,
+        trained: Trained,
+        encoder: Encoder,
+        *,
+        decoding: DecodeConfig | None = None,
+        layers: Sequence[Trained] = (),
+        walk: Walk = walk,
+    ) -> None:
+        """
+        Args:
+            decoding: How logits become answers; by default as the threshold was tuned, at that threshold.
+            layers: Readers of single hidden states, for `explain`.
+            walk: What computes the logits; by default torch.
+        """
         self.trained, self.encoder = trained, encoder
-        self.decoding = decoding or trained.decoding()
-        for head in trained.heads:
-            head.to(encoder.device).eval()
+        self.bundle = Bundle(
+            [trained], encoder, layers={trained.name: layers}, names=[trained.name], walk=walk
+        )
+        if decoding is not None:
+            self.decoding = decoding
+
+    @property
+    def decoding(self) -> DecodeConfig:
+        """How logits become answers."""
+        return self.bundle.decodings[self.trained.name]
+
+    @decoding.setter
+    def decoding(self, decoding: DecodeConfig) -> None:
+        self.bundle.decodings[self.trained.name] = decoding
 
     @overload
-    def predict(self, question: str, context: str) -> Prediction: ...
+    def predict(self, question: str, context: str, *, n_best: int = 0) -> Prediction: ...
     @overload
-    def predict(self, question: list[str] | tuple[str, ...], context: Sequence[str]) -> list[Prediction]: ...
     def predict(
-        self, question: str | list[str] | tuple[str, ...], context: str | Sequence[str]
+        self, question: list[str] | tuple[str, ...], context: Sequence[str], *, n_best: int = 0
+    ) -> list[Prediction]: ...
+    def predict(
+        self, question: str | list[str] | tuple[str, ...], context: str | Sequence[str], *, n_best: int = 0
     ) -> Prediction | list[Prediction]:
-        """Answer one question, or several (each over its own context, or all over the same)."""
+        """Answer one question, or several (each over its own context, or all over the same).
+
+        With `n_best` so many of the best candidates are told too.
+        """
+        check_n_best(n_best)
         questions = [question] if isinstance(question, str) else list(question)
         contexts = [context] * len(questions) if isinstance(context, str) else list(context)
         if len(questions) != len(contexts):
@@ -60,28 +77,16 @@ class Predictor:
                 builder.add(str(i), asked, builder.shared(read), ())
             except Flaw as flaw:
                 raise DataError(f"question {i + 1}: {flaw}") from None
-        found = self.predictions(self.answer(builder.build()))
+        answers = self.answer(builder.build())
+        found = span_predictions(answers, self.bundle.no_answers[self.trained.name], n_best=n_best)
         return found[0] if isinstance(question, str) else found
 
     def answer(self, data: SpanData) -> SpanAnswers:
         """Answers to a whole data set, with all their candidates."""
-        split = window_split(data, self.encoder, self.trained.windows, keep=False)
-        heads = {str(i): reader for i, reader in enumerate(self.trained.readers)}
-        feed_of = lambda reading: LiveFeed(self.encoder, split.windows, reading=reading)  # noqa: E731
-        logits = list(logits_by_reading(heads, feed_of, label="predict").values())
-        return decode(split.windows, join(self.trained, logits, split.windows), data, self.decoding)
+        (answers,) = self.bundle.answer(data).values()
+        assert isinstance(answers, SpanAnswers)
+        return answers
 
-    @staticmethod
-    def predictions(answers: SpanAnswers) -> list[Prediction]:
-        """One `Prediction` a question, at the decoding's threshold."""
-        null, texts = answers.is_null(), answers.text
-        return [
-            Prediction(
-                text="" if null[i] else texts[i],
-                start=-1 if null[i] else int(answers.span[i, 0]),
-                end=-1 if null[i] else int(answers.span[i, 1]),
-                probability=float(answers.probability[i]),
-                no_answer_probability=float(answers.no_answer_probability[i]),
-            )
-            for i in range(len(answers))
-        ]
+    def explain(self, question: str, context: str, *, n_best: int = 5) -> dict[str, Any]:
+        """What the answer was made of (serve/explain.py)."""
+        return self.bundle.explain(question, context, n_best=n_best)

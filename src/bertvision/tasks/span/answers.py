@@ -134,6 +134,11 @@ class SpanAnswers:
         return self._probabilities[:, 0]
 
     @property
+    def candidate_probabilities(self) -> NDArray[np.float64]:
+        """(Q, n) probability of each candidate among the n-best list and no answer; 0 behind the last."""
+        return self._probabilities[:, :-1]
+
+    @property
     def no_answer_probability(self) -> NDArray[np.float64]:
         """(Q,) probability of no answer among the n-best list and no answer."""
         return self._probabilities[:, -1]

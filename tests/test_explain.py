@@ -1,0 +1,233 @@
+"""`Bundle.explain`: one pass, true to `predict`, and to the heads' own logits."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, WINDOWS, save_span, save_system
+
+from bertvision.artifacts import write_json
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ArtifactError, ConfigError, DataError
+from bertvision.feed.reading import Reading
+from bertvision.serve.bundle import Bundle
+from bertvision.tasks.kinds import SPAN
+from bertvision.train.trained import Trained, read_trained
+
+MILL = "The mill in Arden was built by Ada Holt in 1871."
+QUESTION = "Who built the mill?"
+LONG = " ".join(f"Part {i} of the text." for i in range(9)) + " " + MILL
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bert: Path) -> Encoder:
+    return Encoder.load(str(tiny_bert))
+
+
+@pytest.fixture
+def calls(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many windows every call of the encoder reads."""
+    made: list[int] = []
+    forward = encoder.layer_states
+
+    def counted(batch):  # pyright: ignore[reportMissingParameterType]
+        made.append(len(batch.windows))
+        return forward(batch)
+
+    monkeypatch.setattr(encoder, "layer_states", counted)
+    return made
+
+
+def span(folder: Path, encoder: Encoder, head: str = "last_state", **options) -> Trained:  # pyright: ignore[reportMissingParameterType]
+    return read_trained(save_span(folder, encoder, head, **options))
+
+
+def own_probabilities(encoder: Encoder, system: Trained, question: str, context: str) -> np.ndarray:
+    """(t, 2) of the context's tokens, from the tokenizer and the model themselves; a context of one window."""
+    made = encoder.tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
+    inside = [i for i, part in enumerate(made.sequence_ids(0)) if part == 1]
+    del made["offset_mapping"]
+    with torch.no_grad():
+        states = torch.stack(encoder.model(**made, output_hidden_states=True).hidden_states)
+        logits = system.heads[0](states, made["attention_mask"].bool())[0]
+    return logits.softmax(0)[inside].numpy()
+
+
+# ---- spans
+
+
+def test_heat_is_the_heads_own_probability(encoder: Encoder, tmp_path: Path) -> None:
+    system = span(tmp_path / "span", encoder)
+    told = Bundle([system], encoder, names=["qa"]).explain(QUESTION, MILL)
+    expected = own_probabilities(encoder, system, QUESTION, MILL)
+    one = told["tasks"]["qa"]
+    assert one["start"] == pytest.approx(expected[:, 0].tolist(), abs=1e-6)
+    assert one["end"] == pytest.approx(expected[:, 1].tolist(), abs=1e-6)
+    assert told["text"] == MILL
+    words = [MILL[token["start"] : token["end"]] for token in told["tokens"]]
+    assert "".join(words) == MILL.replace(" ", "")
+    assert len(told["tokens"]) == len(one["start"]) == len(one["end"])
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_explain_says_what_predict_says(encoder: Encoder, tmp_path: Path, calls: list[int]) -> None:
+    """Also over several windows, for spans side by side and for a label of the same question, in one call."""
+    systems = [
+        span(tmp_path / "span", encoder),
+        span(tmp_path / "pairs", encoder, "biaffine"),
+        read_trained(save_system(tmp_path / "sure", encoder, "tenney_small", ANSWERABLE)),
+    ]
+    bundle = Bundle(systems, encoder)
+    found = bundle.predict(QUESTION, LONG, n_best=5)
+    calls.clear()
+    told = bundle.explain(QUESTION, LONG)
+    assert len(calls) == 1 < calls[0]
+    for name in ("span", "pairs"):
+        one, expected = told["tasks"][name], found[name]
+        assert one["prediction"]["text"] == expected.text  # pyright: ignore[reportAttributeAccessIssue]
+        assert one["prediction"]["probability"] == expected.probability  # pyright: ignore[reportAttributeAccessIssue]
+        assert [c["start"] for c in one["nbest"]] == [c.start for c in expected.nbest]  # pyright: ignore[reportAttributeAccessIssue]
+        assert (one["score_diff"] > one["threshold"]) == (one["prediction"]["text"] == "")
+        assert 0 < sum(one["start"]) <= 1 + 1e-9
+        assert one["shift"] is one["temperature"] is None
+    best = told["tasks"]["span"]["nbest"][0]
+    assert told["tokens"][0]["start"] <= best["start"] < best["end"] <= told["tokens"][-1]["end"]
+    assert told["tasks"]["sure"]["probabilities"] == found["sure"].probabilities  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_systems_that_cut_otherwise_share_the_shown_tokens(encoder: Encoder, tmp_path: Path) -> None:
+    """A head of wider windows is shown on the tokens of the first one's: its own probability of each."""
+    narrow = span(tmp_path / "narrow", encoder)
+    wide = replace(
+        span(tmp_path / "wide", encoder, "learned_pooling"), windows=replace(WINDOWS, max_seq_length=96)
+    )
+    told = Bundle([narrow, wide], encoder, names=["narrow", "wide"]).explain(QUESTION, LONG[84:])
+    alone = Bundle([wide], encoder, names=["wide"]).explain(QUESTION, LONG[84:])
+    places = {
+        (t["start"], t["end"]): p
+        for t, p in zip(alone["tokens"], alone["tasks"]["wide"]["start"], strict=True)
+    }
+    shown = [(t["start"], t["end"]) for t in told["tokens"]]
+    assert len(shown) < len(places)
+    assert told["tasks"]["wide"]["start"] == pytest.approx([places[place] for place in shown], abs=1e-6)
+
+
+def test_an_odd_paragraph_is_explained(encoder: Encoder, tmp_path: Path) -> None:
+    bundle = Bundle([span(tmp_path / "span", encoder)], encoder, names=["qa"])
+    for context in ("a", "\u200b", "🚄 東京 — naïve\tcafé.", "x " * 200):
+        told = bundle.explain("Who?", context)
+        assert len(told["tokens"]) == len(told["tasks"]["qa"]["start"])
+        json.dumps(told, allow_nan=False)
+
+
+def test_the_calibration_is_told_and_used(encoder: Encoder, tmp_path: Path) -> None:
+    folder = save_span(tmp_path / "span", encoder)
+    write_json(folder / "metrics.json", {"no_answer": {"shift": -1.5, "temperature": 3.0, "tuned_on": "dev"}})
+    bundle = Bundle([read_trained(folder)], encoder, names=["qa"])
+    told = bundle.explain(QUESTION, MILL)["tasks"]["qa"]
+    expected = 1 / (1 + np.exp(-(told["score_diff"] + 1.5) / 3.0))
+    assert told["no_answer"] == pytest.approx(expected, rel=1e-9)
+    assert (told["shift"], told["temperature"]) == (-1.5, 3.0)
+    everything = bundle.predict(QUESTION, MILL, n_best=20)["qa"]
+    total = sum(c.probability for c in everything.nbest) + everything.no_answer_probability  # pyright: ignore[reportAttributeAccessIssue]
+    assert total == pytest.approx(1)
+    write_json(folder / "metrics.json", {"no_answer": {"shift": -1.5, "temperature": 0}})
+    with pytest.raises(
+        ArtifactError, match=r"metrics\.json has the temperature 0, which is no positive number"
+    ):
+        Bundle([read_trained(folder)], encoder)
+
+
+# ---- layers
+
+
+def readers(tmp_path: Path, encoder: Encoder, task, name: str) -> list[Trained]:  # pyright: ignore[reportMissingParameterType]
+    return [
+        read_trained(save_system(tmp_path / name / str(k), encoder, f"layer_reader:layer={k}", task, seed=k))
+        for k in range(encoder.num_states)
+    ]
+
+
+def test_every_layer_is_read_in_the_same_call(encoder: Encoder, tmp_path: Path, calls: list[int]) -> None:
+    qa = span(tmp_path / "qa", encoder)
+    own = readers(tmp_path, encoder, SPAN, "of-qa")
+    bundle = Bundle([qa], encoder, names=["qa"], layers={"qa": own})
+    told = bundle.explain(QUESTION, MILL)
+    assert calls == [1]
+    rows = told["layers"]["qa"]
+    assert [row["layer"] for row in rows] == list(range(encoder.num_states))
+    for row, reader in zip(rows, own, strict=True):
+        expected = own_probabilities(encoder, reader, QUESTION, MILL)
+        assert row["start"] == pytest.approx(expected[:, 0].tolist(), abs=1e-6)
+        answer = row["answer"]
+        assert answer["text"] == MILL[answer["start"] : answer["end"]] != ""
+        alone = Bundle([reader], encoder, names=["one"]).explain(QUESTION, MILL)["tasks"]["one"]
+        assert answer["start"] == alone["nbest"][0]["start"]
+        assert (row["probability"], row["no_answer"]) == pytest.approx(
+            (alone["prediction"]["probability"], alone["no_answer"]), rel=1e-4
+        )
+    assert bundle.predict(QUESTION, MILL)["qa"].text == told["tasks"]["qa"]["prediction"]["text"]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_layers_of_labels_and_scores(encoder: Encoder, tmp_path: Path) -> None:
+    colour = read_trained(save_system(tmp_path / "colour", encoder, "tenney_small", COLOUR))
+    alike = read_trained(
+        save_system(tmp_path / "alike", encoder, "mean_pooler", ALIKE, reading=Reading((0, 2)))
+    )
+    layers = {
+        "colour": readers(tmp_path, encoder, COLOUR, "a"),
+        "alike": readers(tmp_path, encoder, ALIKE, "b"),
+    }
+    bundle = Bundle([colour, alike], encoder, names=["colour", "alike"], layers=layers)
+    told = bundle.explain(MILL)
+    assert told["tokens"] == []
+    assert told["text"] == MILL
+    found = bundle.predict(MILL)
+    assert told["tasks"]["colour"]["label"] == found["colour"].label  # pyright: ignore[reportAttributeAccessIssue]
+    assert told["tasks"]["alike"]["score"] == found["alike"].score  # pyright: ignore[reportAttributeAccessIssue]
+    for name, own in layers.items():
+        for k, (row, reader) in enumerate(zip(told["layers"][name], own, strict=True)):
+            alone = Bundle([reader], encoder, names=["one"]).predict(MILL)["one"]
+            assert row["layer"] == k
+            if name == "alike":
+                assert row["score"] == pytest.approx(alone.score, rel=1e-5)  # pyright: ignore[reportAttributeAccessIssue]
+            else:
+                assert row["probabilities"] == pytest.approx(alone.probabilities, abs=1e-6)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_layer_weights_stand_at_their_states(encoder: Encoder, tmp_path: Path) -> None:
+    """The pooled vector's share is told apart, wherever it stands; states that are not read count nothing."""
+    first = read_trained(save_system(tmp_path / "first", encoder, "tenney_small", MOOD))
+    last = read_trained(save_system(tmp_path / "last", encoder, "tenney_small:order=last", MOOD))
+    few = read_trained(save_system(tmp_path / "few", encoder, "mean_pooler", MOOD, reading=Reading((0, 2))))
+    plain = read_trained(save_system(tmp_path / "plain", encoder, "cls_linear", MOOD))
+    told = Bundle([first, last, few, plain], encoder).explain(MILL)["tasks"]
+    shares = first.heads[0].layer_weights()
+    assert shares is not None
+    assert [told["first"]["pooled_weight"], *told["first"]["layer_weights"]] == pytest.approx(shares)
+    shares = last.heads[0].layer_weights()
+    assert [*told["last"]["layer_weights"], told["last"]["pooled_weight"]] == pytest.approx(shares)
+    shares = few.heads[0].layer_weights()
+    assert shares is not None
+    assert told["few"]["layer_weights"] == pytest.approx([shares[0], 0.0, shares[1]])
+    assert told["plain"]["layer_weights"] is None
+
+
+# ---- what cannot be explained
+
+
+def test_bad_input_is_one_sentence(encoder: Encoder, tmp_path: Path) -> None:
+    bundle = Bundle([span(tmp_path / "qa", encoder)], encoder, names=["qa"])
+    with pytest.raises(DataError, match="text 1: the second text is empty"):
+        bundle.explain(QUESTION, " ")
+    with pytest.raises(DataError, match="qa reads two texts, and one is given"):
+        bundle.explain(QUESTION)
+    with pytest.raises(ConfigError, match="there is no task 'moon'"):
+        bundle.explain(QUESTION, MILL, tasks=["moon"])
+    with pytest.raises(ConfigError, match="--n-best must not be negative"):
+        bundle.predict(QUESTION, MILL, n_best=-1)
+    with pytest.raises(ConfigError, match="there are layer readers for sst, which is no task"):
+        Bundle([span(tmp_path / "other", encoder)], encoder, names=["qa"], layers={"sst": []})
