@@ -5,6 +5,7 @@ import os
 import platform
 import random
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from bertvision.heads.base import Head
 from bertvision.heads.cost import cost
 from bertvision.report.entry import SystemEntry
 from bertvision.report.schema import SCHEMA
+from bertvision.tasks.span.calibration import no_answer_of
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.files import write_answers
 from bertvision.tasks.span.score import score
@@ -58,10 +60,16 @@ class Entry(SystemEntry[SystemScores]):
 def write_head_results(
     folder: Path, scores: dict[str, tuple[SystemScores, int]], *, dev: str, decode: DecodeConfig
 ) -> None:
-    """metrics.json of one head and its predictions on each split, at the tuned threshold."""
-    metrics: dict[str, Any] = {
-        "threshold": {"value": scores["dev"][0].thresholds[scores["dev"][1]], "tuned_on": dev}
-    }
+    """metrics.json of one head and its predictions on each split, at the tuned threshold.
+
+    The probability of no answer is calibrated on the split that the threshold is tuned on, where that holds questions
+    with and without an answer.
+    """
+    tuned, member = scores["dev"]
+    metrics: dict[str, Any] = {"threshold": {"value": tuned.thresholds[member], "tuned_on": dev}}
+    calibration = no_answer_of(tuned.answers[member])
+    if calibration is not None:
+        metrics["no_answer"] = asdict(calibration) | {"tuned_on": dev}
     metrics["decode"] = to_mapping(decode)
     for split, (system, i) in scores.items():
         metrics[split] = system.members[i]
