@@ -15,10 +15,10 @@ from pathlib import Path
 from bertvision.artifacts import read_json, write_json
 from bertvision.encoder.delta import apply_delta, delta_folder, read_delta
 from bertvision.encoder.encoder import Encoder, Precision, choose_device
-from bertvision.encoder.load import EMBEDDED, locate
+from bertvision.encoder.load import EMBEDDED
 from bertvision.errors import ArtifactError
 
-__all__ = ["bundle_encoder", "has_base", "known_anywhere", "load_bundled"]
+__all__ = ["bundle_encoder", "has_base", "known_anywhere", "load_bundled", "plain_encoder_name"]
 
 _BASE, _HERE = "base", "./base"
 
@@ -33,26 +33,38 @@ def has_base(folder: Path) -> bool:
     return delta_folder(str(folder)) is not None and (folder / _BASE).is_dir()
 
 
-def bundle_encoder(name: str, folder: Path, *, whole: bool) -> None:
-    """Copy the encoder `name`, `embedded`, a folder or a name on the Hub, into `folder`.
+def bundle_encoder(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
+    """Copy an encoder into `folder`.
 
     Args:
+        name: Where it was loaded from: `embedded`, a folder or a name on the Hub.
         whole: Copy the base of a delta as well where others could find it by its name.
     """
+    folder.mkdir(parents=True)
     source = None if name == EMBEDDED else delta_folder(name)
     if source is None:
-        folder.mkdir(parents=True)
-        Encoder.load(name, device="cpu").save(folder)
+        encoder.save(folder)
         return
-    folder.mkdir(parents=True)
     about = read_json(source / "delta.json")
     shutil.copyfile(source / "delta.safetensors", folder / "delta.safetensors")
     base = str(source / _BASE) if about["base"] == _HERE else about["base"]
     if whole or not known_anywhere(base):
-        locate(base)  # one sentence if it is gone
-        bundle_encoder(base, folder / _BASE, whole=whole)
+        below = (
+            load_bundled(Path(base), device="cpu")
+            if has_base(Path(base))
+            else Encoder.load(base, device="cpu")
+        )
+        bundle_encoder(below, base, folder / _BASE, whole=whole)
         base = _HERE
     write_json(folder / "delta.json", about | {"base": base})
+
+
+def plain_encoder_name(name: str) -> str:
+    """What an encoder is called where its place does not matter: by what it was tuned from, without folders."""
+    while name != EMBEDDED and (folder := delta_folder(name)) is not None:
+        base = read_json(folder / "delta.json")["base"]
+        name = str(folder / _BASE) if base == _HERE else base
+    return name if known_anywhere(name) else Path(name).name
 
 
 def load_bundled(folder: Path, *, device: str = "auto", precision: Precision = "auto") -> Encoder:

@@ -62,10 +62,9 @@ def load_bundle(
     """The same as a `Bundle` whatever the folder holds: a lone head answers under its name, and the readers of a
     package's layers come along."""
     folder = local_folder(folder)
-    systems, layers = read_systems(folder), read_layers(folder)
+    systems = read_systems(folder)
     source = open_encoder(systems, encoder, device=device, precision=precision)
-    more: dict[str, Any] = {"layers": layers} if layers else {}
-    return Bundle(list(systems.values()), source, names=list(systems), **more)
+    return Bundle(list(systems.values()), source, names=list(systems), layers=read_layers(folder))
 
 
 def read_systems(folder: str | Path) -> dict[str, Trained]:

@@ -25,6 +25,7 @@ from typing import Any, Literal
 from bertvision._version import __version__
 from bertvision.artifacts import read_json, restore
 from bertvision.errors import ArtifactError
+from bertvision.heads.files import read_head_config
 from bertvision.train.trained import Trained, read_trained
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
     "Package",
     "PackageTask",
     "is_package",
-    "layer_of",
+    "is_reader",
     "plain_name",
     "read_layers",
     "read_package",
@@ -90,14 +91,10 @@ def plain_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def layer_of(config: Any) -> int | None:
-    """Which hidden state a head's config.json says it reads, where it is a reader of one; else None."""
-    head = config.get("head") if isinstance(config, Mapping) else None
-    if not isinstance(head, Mapping) or str(head.get("name")).rpartition(".v")[0] != LAYER_READER:
-        return None
-    settings = head.get("config")
-    layer = settings.get("layer") if isinstance(settings, Mapping) else None
-    return layer if type(layer) is int else None
+def is_reader(folder: Path) -> bool:
+    """Whether a head's folder holds the reader of one hidden state, which is no task of its own."""
+    head = read_head_config(folder)["head"]
+    return isinstance(head, Mapping) and str(head.get("name")).rpartition(".v")[0] == LAYER_READER
 
 
 def read_package(folder: str | Path) -> Package:

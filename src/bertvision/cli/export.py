@@ -1,0 +1,146 @@
+"""`bertvision export FOLDER ... --out PKG`: an encoder and heads in one folder, to ship."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from bertvision.cli.flags import OptionalText
+from bertvision.data.text_tables import Columns
+from bertvision.errors import ConfigError
+
+__all__ = ["ARGS", "ExportArgs", "main"]
+
+
+@dataclass(frozen=True)
+class ExportArgs:
+    """Put heads and their encoder into one folder, a package, with a card that says what they are: for predict, serve,
+    the Hub or as an ONNX graph. Of a run its best head is taken, of a fit and of several tasks all heads."""
+
+    folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FOLDER ...")]
+    """What fit, finetune, multitask, ensemble or run wrote, or packages; all heads must be of one encoder."""
+    out: Path
+    """The package's folder; an older package there is replaced."""
+    name: tuple[str, ...] = ()
+    """What the tasks are called, one name for each head; by default what tells their folders apart."""
+    heads: tuple[str, ...] = ()
+    """Take only these heads of the folders, by the names of their own folders, with or without the seed."""
+    bundle_encoder: bool = False
+    """Copy the encoder into the package, whatever it is; of a delta its base too."""
+    reference: bool = False
+    """Name the encoder and copy nothing of it. Without either flag the embedded encoder and those of the Hub are
+    named and all others copied."""
+    encoder: OptionalText = None
+    """Where the encoder lies now, if it moved."""
+    layers: tuple[Path, ...] = ()
+    """Folders with readers of layers (`fit --heads each_layer`) for the page to look inside with; those that were
+    fitted beside the heads come along by themselves."""
+    onnx: bool = False
+    """Write encoder and heads as one ONNX graph too, checked against torch; needs the extra `onnx`."""
+    push: OptionalText = None
+    """Put the package on the Hub under this name, ORG/NAME."""
+    private: bool = False
+    """With --push: only its owners may see it."""
+    license: str = ""
+    """The licence of the weights as the Hub names it (apache-2.0, cc-by-sa-4.0, ...); none is set by default."""
+    datasets: tuple[str, ...] = ()
+    """Names on the Hub of the data sets the heads were trained on, for the card."""
+    scored_on: tuple[str, ...] = ()
+    """The data the heads were scored on, as --dev of fit takes it: the card's scores get intervals from it. What a run
+    names, and a dev file that still lies where it was, are found without."""
+    text: Columns = field(default_factory=Columns)
+    json: bool = False
+    """Print the result as JSON."""
+
+
+ARGS = ExportArgs
+
+
+def main(args: ExportArgs) -> None:
+    import shlex
+    import sys
+
+    from bertvision import console
+    from bertvision.artifacts import check_output
+    from bertvision.serve.export import CardConfig, check_out, write_package
+    from bertvision.serve.hub import check_repo, push_to_hub
+    from bertvision.serve.sources import find_readers, find_sources
+
+    _check(args)
+    if args.push is not None:
+        check_repo(args.push)
+    check_out(args.out, [*args.folders, *args.layers])
+    check_output(args.out.parent)
+    card = CardConfig(
+        license=args.license,
+        datasets=args.datasets,
+        scored_on=args.scored_on,
+        columns=args.text,
+        commands=(shlex.join(["bertvision", *sys.argv[1:]]),),
+    )
+    sources = find_sources(args.folders, heads=args.heads, names=args.name)
+    find_readers(sources, args.layers)
+    made = write_package(
+        args.out,
+        sources,
+        encoder=args.encoder,
+        keep="bundle" if args.bundle_encoder else "reference" if args.reference else "auto",
+        onnx=args.onnx,
+        card=card,
+        title=args.push.rpartition("/")[2] if args.push else "",
+    )
+    address = push_to_hub(args.out, args.push, private=args.private) if args.push is not None else None
+    told = _told(made, address)
+    if args.json:
+        console.emit_json(told)
+        return
+    console.emit(f"{args.out}: {console.size_text(told['bytes'])}")
+    for task, about in told["tasks"].items():
+        also = f", readers of {about['layers']} layers" if about["layers"] else ""
+        console.emit(f"  {task}: {about['kind']}, {about['label']}{also}")
+    kept = "in the package" if told["encoder"]["bundled"] else "by reference"
+    console.emit(
+        f"  encoder {told['encoder']['name']} {kept}, fingerprint {told['encoder']['fingerprint'][:12]}"
+    )
+    if told["onnx"]:
+        console.emit(f"  onnx: at most {told['onnx']['max_difference']:.1e} from torch")
+    if address:
+        console.emit(f"  {address}")
+
+
+def _check(args: ExportArgs) -> None:
+    """Refuse flags that do not go together."""
+    if not args.folders:
+        raise ConfigError("export needs a folder: give what fit, finetune, multitask, ensemble or run wrote")
+    if args.bundle_encoder and args.reference:
+        raise ConfigError("--bundle-encoder and --reference exclude each other: leave one out")
+    if args.private and args.push is None:
+        raise ConfigError("--private goes with --push")
+    if args.push is not None and args.reference and args.encoder and Path(args.encoder).is_dir():
+        raise ConfigError("--push needs an encoder that others can get: leave out --reference")
+
+
+def _told(made: Any, address: str | None) -> dict[str, Any]:
+    package = made.package
+    files = [path for path in package.folder.rglob("*") if path.is_file()]
+    onnx = made.onnx
+    return {
+        "folder": str(package.folder),
+        "bytes": sum(path.stat().st_size for path in files),
+        "encoder": {
+            "name": package.encoder,
+            "fingerprint": package.fingerprint,
+            "bundled": package.encoder_folder is not None,
+        },
+        "tasks": {
+            name: {
+                "kind": task.kind,
+                "label": task.label,
+                "layers": len(package.layers.get(name, ())),
+            }
+            for name, task in package.tasks.items()
+        },
+        "onnx": None if onnx is None else {"max_difference": onnx.max_difference, "bytes": onnx.bytes},
+        "address": address,
+    }
