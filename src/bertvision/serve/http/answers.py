@@ -92,16 +92,77 @@ class ErrorAnswer(_Answer):
     error: str = Field(description="One sentence: what is wrong, and the way out.")
 
 
-class ExplainAnswer(BaseModel):
-    """What the heads see: parts of it depend on the task."""
+# What is explained may come to hold more: these models do not forbid it.
 
-    text: str = Field(description="The context, or the text.")
-    tokens: list[dict[str, int]] = Field(
-        description="Characters of every token of the window that holds the answer: start and end."
+
+class PlaceAnswer(BaseModel):
+    text: str
+    start: int
+    end: int
+
+
+class TokenAnswer(BaseModel):
+    start: int
+    end: int
+
+
+class _Weighed(BaseModel):
+    layer_weights: list[float] | None = Field(
+        description="How much each hidden state counts, where a head says."
     )
-    tasks: dict[str, dict[str, Any]] = Field(description="By task: kind, prediction and what led to it.")
-    layers: dict[str, list[dict[str, Any]]] = Field(
-        description="By task that has readers of single layers: what each of them answers."
+
+
+class ExplainedSpan(_Weighed):
+    kind: Literal["span"]
+    prediction: dict[str, Any]
+    nbest: list[CandidateAnswer]
+    start: list[float] = Field(description="A probability for each of `tokens`.")
+    end: list[float]
+    no_answer: float
+    threshold: float = Field(description="No answer is given where score_diff exceeds it.")
+    score_diff: float
+    temperature: float | None
+    shift: float | None
+
+
+class ExplainedLabel(_Weighed):
+    kind: Literal["label"]
+    label: str
+    probabilities: dict[str, float]
+
+
+class ExplainedScore(_Weighed):
+    kind: Literal["score"]
+    score: float
+
+
+class SpanLayer(BaseModel):
+    layer: int
+    answer: PlaceAnswer
+    probability: float
+    no_answer: float
+    start: list[float]
+    end: list[float]
+
+
+class LabelLayer(BaseModel):
+    layer: int
+    probabilities: dict[str, float]
+
+
+class ScoreLayer(BaseModel):
+    layer: int
+    score: float
+
+
+class ExplainAnswer(BaseModel):
+    text: str = Field(description="The context, or the text.")
+    tokens: list[TokenAnswer] = Field(
+        description="Characters of every token of the window that holds the answer, where a task finds spans."
+    )
+    tasks: dict[str, ExplainedSpan | ExplainedLabel | ExplainedScore] = Field(description="By task.")
+    layers: dict[str, list[SpanLayer | LabelLayer | ScoreLayer]] = Field(
+        description="By task that has readers of single hidden states: what each of them answers."
     )
 
 

@@ -2,7 +2,7 @@
 
     POST /v1/predict          {"question", "context"} or {"text", "pair"?}, "tasks"?, "n_best"?  ->  {"predictions"}
     POST /v1/predict/batch    {"inputs": [the same, ...]}                                       ->  {"results"}
-    POST /v1/explain          as predict, without "n_best"                                      ->  what the heads see
+    POST /v1/explain          the same as predict                                               ->  what the heads see
     GET  /v1/models           the tasks and the limits
     GET  /health  /ready      whether the process lives; whether it answers
     GET  /metrics             counters for Prometheus
@@ -48,13 +48,14 @@ def create_app(bundle: Bundle, config: ServeConfig | None = None, *, key: str | 
     """An ASGI application that answers the tasks of a bundle; its `state.service` knows how busy it is."""
     config = config or ServeConfig()
     service = Service(bundle, config)
+    service.warm()
     requests = Requests(service.catalogue, config)
 
     @contextlib.asynccontextmanager
     async def living(_: FastAPI) -> AsyncIterator[None]:
-        await service.start()
+        service.start()
         yield
-        await service.stop()
+        service.stop()
 
     # No pages of documentation: FastAPI's load their scripts from elsewhere.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=living)
@@ -92,7 +93,7 @@ def _add_questions(app: FastAPI, service: Service, requests: Requests) -> None:
 
     @app.post("/v1/explain", response_model=ExplainAnswer, responses=_HARD, summary="Look inside")
     async def explain(request: Request) -> Response:
-        asked = requests.one(await _json(request), explain=True)
+        asked = requests.one(await _json(request))
         (found,) = await service.ask([asked], request, explain=True)
         return JSONResponse(found)
 

@@ -11,7 +11,7 @@ from bertvision.serve.http.requests import Requests
 
 __all__ = ["BODIES", "document", "refusals"]
 
-BODIES = {"/v1/predict": "predict", "/v1/predict/batch": "batch", "/v1/explain": "explain"}
+BODIES = {"/v1/predict": "one", "/v1/predict/batch": "several", "/v1/explain": "one"}
 """Which body each route reads."""
 _WORDS = {
     401: "The key is missing or wrong.",

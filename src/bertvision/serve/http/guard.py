@@ -90,7 +90,7 @@ class Guard:
         if path.startswith("/v1/") and self.stopping():
             return 503, "the server is stopping: ask another one, or later", {"retry-after": "5"}
         length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > self.config.body_bytes:
+        if length.isdigit() and (len(length) > 18 or int(length) > self.config.body_bytes):
             return *self._too_large(), {"connection": "close"}
         return None
 

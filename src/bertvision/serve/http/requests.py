@@ -3,12 +3,12 @@
     {"question", "context"} or {"text", "pair"}    for tasks that read two texts
     {"text"}                                       for tasks that read one
 
-each with "tasks" (names; none = all that read as many texts) and, where answers are asked for, "n_best". A form that no
-task of this server reads does not exist here, so the schemas in the OpenAPI document accept what the server does.
+each with "tasks" (names; none = all that read as many texts) and "n_best" (how many of the best answers). A form that
+no task of this server reads does not exist here, so the schemas in the OpenAPI document accept what the server does.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Union
 
 from pydantic import (
     BaseModel,
@@ -32,6 +32,10 @@ MOST_CANDIDATES = 20
 """The longest list of best answers."""
 NOT_BLANK = r"[^\u0009-\u000d\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 """A character that is no space. Spelled out, because \\s is another set in each dialect of patterns."""
+
+
+_FIELDS = {"text": ("text",), "pair": ("text", "pair"), "question": ("question", "context")}
+"""The forms of an input and the texts each of them has."""
 
 
 class BadRequest(ValueError):
@@ -66,52 +70,46 @@ class Requests:
         self.catalogue, self.config = catalogue, config
         one, two = catalogue.reading(1), catalogue.reading(2)
         self.wanted = " or ".join([*(["text"] if one else []), *(["question and context"] if two else [])])
-        predict, explain = self._forms(one, two, candidates=True), self._forms(one, two, candidates=False)
-        inputs = Annotated[list[predict], Field(min_length=1, max_length=config.max_batch)]
-        batch = create_model("Batch", __base__=_Form, inputs=(inputs, ...))
-        self._adapters: dict[str, TypeAdapter[Any]] = {
-            "predict": TypeAdapter(predict),
-            "batch": TypeAdapter(batch),
-            "explain": TypeAdapter(explain),
-        }
+        form = self._form(one, two)
+        inputs: Any = Annotated[list[form], Field(min_length=1, max_length=config.max_batch)]
+        self._one: TypeAdapter[Any] = TypeAdapter(form)
+        self._several: TypeAdapter[Any] = TypeAdapter(
+            create_model("Batch", __base__=_Form, inputs=(inputs, ...))
+        )
 
-    def _forms(self, one: tuple[str, ...], two: tuple[str, ...], *, candidates: bool) -> Any:
+    def _form(self, one: tuple[str, ...], two: tuple[str, ...]) -> Any:
         """The type of an input: one of the forms that some task reads."""
-        text = Annotated[
+        text: Any = Annotated[
             str, StringConstraints(min_length=1, max_length=self.config.max_text, pattern=NOT_BLANK)
         ]
-        forms: dict[str, Any] = {}
-        for name, fields, tasks in (
-            ("text", ("text",), one),
-            ("pair", ("text", "pair"), two),
-            ("question", ("question", "context"), two),
-        ):
+        count: Any = Annotated[int, Field(ge=0, le=MOST_CANDIDATES)]
+        forms: list[Any] = []
+        for name, fields in _FIELDS.items():
+            tasks = one if len(fields) == 1 else two
             if not tasks:
                 continue
-            names = Annotated[list[Literal[tasks]], Field(min_length=1)]  # pyright: ignore[reportInvalidTypeForm]
-            shape: dict[str, Any] = {field: (text, ...) for field in fields} | {"tasks": (names | None, None)}
-            if candidates:
-                shape["n_best"] = (Annotated[int, Field(ge=0, le=MOST_CANDIDATES)], 0)
-            made = create_model(f"{name.title()}{'' if candidates else 'Explained'}", __base__=_Form, **shape)
-            forms[name] = Annotated[made, Tag(name)]
-        (first, *others) = forms.values()
-        for other in others:
-            first = first | other
-        return Annotated[first, Discriminator(_form_of)] if others else first
+            names: Any = Annotated[list[Literal[tasks]], Field(min_length=1)]  # pyright: ignore[reportInvalidTypeForm]
+            shape: dict[str, Any] = {field: (text, ...) for field in fields}
+            shape |= {"tasks": (names | None, None), "n_best": (count, 0)}
+            made: Any = create_model(f"{name.title()}Input", __base__=_Form, **shape)
+            forms.append(Annotated[made, Tag(name)])
+        if len(forms) == 1:
+            return forms[0]
+        return Annotated[Union[tuple(forms)], Discriminator(_form_of)]  # noqa: UP007 (of a list)
 
     # ---- reading
 
-    def one(self, body: bytes, *, explain: bool = False) -> Asked:
+    def one(self, body: bytes) -> Asked:
         """The input of a body."""
-        return self._asked(self._read(body, "explain" if explain else "predict"))
+        return self._asked(self._read(self._one, body))
 
     def several(self, body: bytes) -> list[Asked]:
         """The inputs of a batch."""
-        return [self._asked(form) for form in self._read(body, "batch").inputs]
+        return [self._asked(form) for form in self._read(self._several, body).inputs]
 
-    def _read(self, body: bytes, kind: str) -> Any:
+    def _read(self, adapter: TypeAdapter[Any], body: bytes) -> Any:
         try:
-            return self._adapters[kind].validate_json(body)
+            return adapter.validate_json(body)
         except ValidationError as error:
             raise BadRequest(self._sentence(error.errors(include_url=False)[0])) from None
 
@@ -121,9 +119,7 @@ class Requests:
         second = values.get("context", values.get("pair"))
         fitting = self.catalogue.reading(1 if second is None else 2)
         wanted = values["tasks"] or fitting
-        return Asked(
-            first, second, tuple(name for name in fitting if name in wanted), values.get("n_best", 0)
-        )
+        return Asked(first, second, tuple(name for name in fitting if name in wanted), values["n_best"])
 
     def _sentence(self, error: Any) -> str:
         """What is wrong first, where, and the way out."""
@@ -144,10 +140,7 @@ class Requests:
             case "string_unicode":
                 return f"{place} holds half a character: send it in UTF-8"
             case "literal_error":
-                return (
-                    f"{place} cannot be {shorten(error['input'])}: of these texts there can be told "
-                    f"{limits['expected']}"
-                )
+                return self._no_task(error["input"], limits["expected"])
             case "too_long":
                 return f"{place} has more than {limits['max_length']} entries: send fewer at once"
             case "too_short":
@@ -156,13 +149,20 @@ class Requests:
                 told = error["msg"][:1].lower() + error["msg"][1:]
                 return f"{place or 'the body'} cannot be read ({told}): correct it"
 
+    def _no_task(self, name: Any, expected: str) -> str:
+        """What is wrong with a task that cannot answer this input."""
+        for texts, words in ((1, "one text, and two are"), (2, "two texts, and one is")):
+            if name in self.catalogue.reading(texts):
+                return f"{name} reads {words} given: name one of {expected}"
+        return f"there is no task {shorten(name)}: name one of {expected}"
+
     # ---- the OpenAPI document
 
     def schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The schema of each body, and the components they refer to."""
+        """The schemas of the bodies `one` and `several`, and the components they refer to."""
         components: dict[str, Any] = {}
         bodies: dict[str, Any] = {}
-        for kind, adapter in self._adapters.items():
+        for kind, adapter in (("one", self._one), ("several", self._several)):
             schema = adapter.json_schema(ref_template="#/components/schemas/{model}")
             components |= schema.pop("$defs", {})
             bodies[kind] = schema
@@ -179,11 +179,11 @@ def _form_of(value: Any) -> str | None:
 
 
 def _place(path: tuple[str | int, ...]) -> str:
-    """`inputs[3].context`; the names of forms are left out."""
+    """`inputs[3].context`; the name of the form, which stands before a field, is left out."""
     told = ""
     for i, part in enumerate(path):
         if isinstance(part, int):
             told += f"[{part}]"
-        elif i + 1 == len(path) or part not in ("text", "pair", "question") or (i and path[i - 1] == "tasks"):
+        elif part not in _FIELDS or i + 1 == len(path):
             told += f".{part}" if told else part
     return told

@@ -64,17 +64,19 @@ class Service:
 
         bundle.encoder.model.register_forward_pre_hook(count, with_kwargs=True)
 
-    async def start(self) -> None:
-        """Begin to work; the first answer of a model takes longer, so it is given here, to nobody."""
-        self._worker = asyncio.create_task(self.batcher.run())
+    def warm(self) -> None:
+        """Answer nobody once: a model's first answer takes longer, and one that cannot answer is told of here."""
         for texts in (1, 2):
             if tasks := self.catalogue.reading(texts):
                 asked = Asked("Who came?", "Ada came." if texts == 2 else None, tasks, 0)
-                (job,) = self.batcher.submit([_entry(asked, explain=False)])
-                await job.done
+                self._compute(_entry(asked, explain=False)[0], [asked])
+
+    def start(self) -> None:
+        """Begin to work, in the running event loop."""
+        self._worker = asyncio.create_task(self.batcher.run())
         self.ready = True
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """End the work."""
         self.ready = False
         if self._worker is not None:
@@ -91,6 +93,8 @@ class Service:
         gone = asyncio.create_task(_gone(request))
         try:
             await asyncio.wait({answers, gone}, timeout=self.config.timeout, return_when="FIRST_COMPLETED")
+            if not answers.done() and gone.done():
+                raise Refusal(499, "the client went away")  # for the counters: nobody hears it
             if not answers.done():
                 sentence = (
                     f"there was no answer within {self.config.timeout:g} s: send less at once, or later"
@@ -113,12 +117,14 @@ class Service:
 
     def _compute(self, key: _Key, inputs: list[Asked]) -> list[Any]:
         """In the thread that owns the model."""
+        options: dict[str, Any] = {"tasks": key.tasks}
+        if key.n_best:
+            options["n_best"] = key.n_best
         if key.explain:
-            return [self.bundle.explain(one.first, one.second, tasks=key.tasks) for one in inputs]
+            return [self.bundle.explain(one.first, one.second, **options) for one in inputs]
         firsts = [one.first for one in inputs]
         seconds = [one.second or "" for one in inputs] if key.pairs else None
-        options: dict[str, Any] = {"n_best": key.n_best} if key.n_best else {}
-        found = self.bundle.predict(firsts, seconds, tasks=key.tasks, **options)
+        found = self.bundle.predict(firsts, seconds, **options)
         return [{name: told(prediction) for name, prediction in row.items()} for row in found]
 
 
