@@ -1,0 +1,28 @@
+// The view in the address: #mode=ask&first=...&second=...&head=...&layer=3&threshold=0.4
+// It stands behind the #, so that no server ever gets it.
+
+const FIELDS = ["mode", "first", "second", "head", "layer", "threshold"];
+
+export function readLink() {
+  const told = new URLSearchParams(location.hash.slice(1));
+  if (!told.has("first")) return null;
+  const view = Object.fromEntries(FIELDS.map((name) => [name, told.get(name) ?? ""]));
+  const threshold = Number.parseFloat(view.threshold);
+  return {
+    mode: view.mode,
+    first: view.first,
+    second: view.second,
+    head: view.head,
+    layer: /^\d+$/.test(view.layer) ? Number(view.layer) : null,
+    threshold: threshold >= 0 && threshold <= 1 ? threshold : null,
+  };
+}
+
+export function writeLink(view) {
+  const told = new URLSearchParams();
+  for (const name of FIELDS) {
+    const value = view[name];
+    if (value !== null && value !== undefined && value !== "") told.set(name, value);
+  }
+  if (`#${told}` !== location.hash) history.replaceState(null, "", `#${told}`);
+}

@@ -1,0 +1,295 @@
+// The page: what is typed goes to POST /v1/explain, what comes back is drawn, and the address keeps the view.
+//
+// `view` is all that decides what is seen; `told` is the server's last answer. Choosing a head or a layer, or moving the
+// threshold, draws again from `told` and asks nobody.
+
+import { $, el, percent } from "./dom.js";
+import { EXAMPLES } from "./examples.js";
+import { Gauge, verdict } from "./gauge.js";
+import { drawCards, drawHeads, drawRivals, drawWeights } from "./heads.js";
+import { chooseRow, drawRows, formingWords } from "./layers.js";
+import { readLink, writeLink } from "./link.js";
+import { Passage } from "./passage.js";
+import { Trouble, explain, models as askModels, setKey } from "./server.js";
+
+const MODES = {
+  ask: { title: "A question about a passage", first: "Question", second: "Passage", reads: (m) => m.asks },
+  pair: { title: "Two texts", first: "First text", second: "Second text", reads: (m) => m.texts === 2 && !m.asks },
+  text: { title: "One text", first: "Text", second: null, reads: (m) => m.texts === 1 },
+};
+const BEAT = 800;
+
+const view = { mode: "ask", first: "", second: "", head: "", layer: null, thresholds: {} };
+let known = { models: [], limits: { text: Infinity } };
+let byName = {};
+let told = null;
+let asking = new AbortController();
+let playing = 0;
+const passage = new Passage($("passage"));
+const gauge = new Gauge($("gauge"), (threshold) => {
+  view.thresholds[view.head] = threshold;
+  drawSpans();
+});
+
+// ---- asking
+
+function body() {
+  const names = known.models.filter(MODES[view.mode].reads).map((model) => model.task);
+  if (view.mode === "ask") return { question: view.first, context: view.second, tasks: names };
+  return view.mode === "pair" ? { text: view.first, pair: view.second, tasks: names } : { text: view.first, tasks: names };
+}
+
+/** Marks the first field that cannot be sent, and goes there. */
+function flawed() {
+  let wrong = null;
+  for (const name of ["second", "first"]) {
+    const word = MODES[view.mode][name];
+    let sentence = "";
+    if (word && !view[name].trim()) sentence = `Write a ${word.toLowerCase()} first.`;
+    else if (word && Array.from(view[name]).length > known.limits.text) {
+      sentence = `This is longer than the ${known.limits.text.toLocaleString("en")} characters the server reads: shorten it.`;
+    }
+    $(`${name}-wrong`).textContent = sentence;
+    $(`${name}-wrong`).hidden = !sentence;
+    if (sentence) {
+      $(name).setAttribute("aria-invalid", "true");
+      wrong ??= name;
+    } else $(name).removeAttribute("aria-invalid");
+  }
+  if (wrong) $(wrong).focus();
+  return wrong !== null;
+}
+
+async function ask() {
+  stop();
+  $("alert").hidden = true;
+  view.first = $("first").value;
+  view.second = MODES[view.mode].second ? $("second").value : "";
+  if (flawed()) return;
+  asking.abort();
+  asking = new AbortController();
+  const own = asking;
+  busy(true);
+  const began = performance.now();
+  try {
+    const answer = await explain(body(), own.signal);
+    told = { ...answer, seconds: (performance.now() - began) / 1000 };
+    draw();
+  } catch (error) {
+    if (own.signal.aborted) return;
+    complain(error);
+  } finally {
+    if (own === asking) busy(false);
+  }
+}
+
+function busy(on) {
+  $("go").textContent = on ? "Reading…" : "Answer";
+  $("result").setAttribute("aria-busy", String(on));
+}
+
+function complain(error) {
+  const trouble = error instanceof Trouble ? error : new Trouble("refused", `This page went wrong: ${error.message}`);
+  $("alert-text").textContent = trouble.message;
+  $("key-line").hidden = trouble.kind !== "key";
+  $("again-line").hidden = trouble.kind !== "gone";
+  $("alert").hidden = false;
+  $("result").classList.add("old");
+  if (trouble.kind === "key") $("key").focus();
+}
+
+// ---- drawing
+
+const ofKind = (spans) => Object.fromEntries(Object.entries(told.tasks).filter(([, task]) => (task.kind === "span") === spans));
+
+function draw() {
+  const spans = ofKind(true);
+  const texts = ofKind(false);
+  const names = Object.keys(spans);
+  if (!names.includes(view.head)) view.head = names[0] ?? "";
+  $("result").hidden = false;
+  $("result").classList.remove("old");
+  $("spans").hidden = !names.length;
+  $("texts").hidden = !Object.keys(texts).length;
+  if (names.length) {
+    passage.load(told.text, told.tokens);
+    $("outside").hidden = passage.whole;
+    drawSpans();
+  } else say(Object.entries(texts).map(([name, task]) => `${name}: ${task.label ?? task.score.toFixed(2)}`).join(", "));
+  drawCards($("cards"), texts, told.layers, byName);
+  $("weights").hidden = !drawWeights($("weight-figures"), told.tasks);
+  writeLink(link());
+}
+
+const link = () => ({ ...view, threshold: view.thresholds[view.head] ?? null });
+const say = (words) => ($("live").textContent = words);
+/** Of a head without readers of its own those of another: they read the same states for the same task. */
+const layersOf = (name) => told.layers[name] ?? Object.entries(told.layers).find(([other]) => told.tasks[other]?.kind === "span")?.[1] ?? [];
+
+function drawSpans() {
+  const spans = ofKind(true);
+  const task = spans[view.head];
+  const own = view.thresholds[view.head] ?? null;
+  const { none } = verdict(task, own);
+  const best = task.nbest[0] ?? null;
+  const layers = layersOf(view.head);
+  if (!layers.some((row) => row.layer === view.layer)) view.layer = null;
+  gauge.show(task, own);
+  drawRivals($("rivals"), task);
+  $("heads").hidden = Object.keys(spans).length < 2;
+  drawHeads($("heads-table"), spans, byName, view.head, view.thresholds, chooseHead);
+  $("forming").hidden = !layers.length;
+  $("forming-about").textContent = formingWords(layers, best);
+  const head = { name: view.head, ...task, answer: best, probability: task.prediction.probability };
+  drawRows($("rows"), layers, head, told.tokens, chooseLayer);
+  drawView(task, layers, best, none);
+  say(none ? `${view.head}: no answer.` : `${view.head}: ${best.text}, ${percent(task.prediction.probability)}.`);
+}
+
+/** The passage and the line above it, for the head or for one layer. */
+function drawView(task, layers, best, none) {
+  const row = layers.find((one) => one.layer === view.layer);
+  const answer = row ? row.answer : best;
+  const hidden = !row && none;
+  const there = answer && answer.end > answer.start ? answer : null;
+  passage.show(row ?? task, there, !hidden);
+  $("says").textContent = row ? `The best guess of ${row.layer ? `layer ${row.layer}` : "the words alone"}` : `The answer of ${view.head}`;
+  $("answer").replaceChildren(hidden || !there ? el("span", { class: "none" }, "no answer") : there.text);
+  $("numbers").textContent = row
+    ? `${percent(row.probability)} sure · no answer ${percent(row.no_answer)}`
+    : `${percent(task.prediction.probability)} sure · no answer ${percent(task.no_answer)} · answered in ${Math.max(1, Math.round(1000 * told.seconds))} ms`;
+  $("found-word").textContent = hidden ? "the best it found, kept back" : row ? "the best guess" : "the answer";
+  document.querySelector(".swatch.found").classList.toggle("kept-back", hidden);
+  chooseRow($("rows"), view.layer);
+  writeLink(link());
+}
+
+function chooseHead(name) {
+  const inside = $("heads-table").contains(document.activeElement);
+  view.head = name;
+  view.layer = null;
+  stop();
+  drawSpans();
+  if (inside) $("heads-table").querySelector("input:checked").focus();
+}
+
+function chooseLayer(layer) {
+  stop();
+  lookAt(layer);
+}
+
+function lookAt(layer) {
+  view.layer = layer;
+  const task = told.tasks[view.head];
+  drawView(task, layersOf(view.head), task.nbest[0] ?? null, verdict(task, view.thresholds[view.head] ?? null).none);
+}
+
+/** Walks through the layers once, from the words to the head. */
+function play() {
+  if (playing) return stop();
+  const steps = [...layersOf(view.head).map((row) => row.layer), null];
+  $("play").textContent = "Stop";
+  const step = () => {
+    lookAt(steps.shift());
+    if (steps.length) playing = setTimeout(step, BEAT);
+    else stop();
+  };
+  step();
+}
+
+function stop() {
+  clearTimeout(playing);
+  playing = 0;
+  $("play").textContent = "Play";
+}
+
+// ---- the form
+
+function setMode(mode) {
+  view.mode = mode;
+  const words = MODES[mode];
+  $("ask").dataset.mode = mode;
+  $("first-label").textContent = words.first;
+  if (words.second) $("second-label").textContent = words.second;
+  document.querySelector(".second").hidden = !words.second;
+  for (const input of $("modes").querySelectorAll("input")) input.checked = input.value === mode;
+  $("examples").replaceChildren(
+    ...EXAMPLES[mode].map((example) =>
+      el("li", {}, el("button", { type: "button", class: "example", onclick: () => fill(example) }, example.first, example.note ? el("span", { class: "soft" }, ` ${example.note}`) : null)),
+    ),
+  );
+}
+
+function fill(example) {
+  $("first").value = example.first;
+  $("second").value = example.second ?? "";
+  Object.assign(view, { layer: null, thresholds: {} });
+  return ask();
+}
+
+/** The view of the address, or the first example. */
+function begin() {
+  const modes = Object.keys(MODES).filter((mode) => known.models.some(MODES[mode].reads));
+  const linked = readLink();
+  setMode(modes.includes(linked?.mode) ? linked.mode : modes[0]);
+  if (!linked) return fill(EXAMPLES[view.mode][0]);
+  Object.assign(view, { head: linked.head, layer: linked.layer, thresholds: {} });
+  if (linked.threshold !== null && linked.head) view.thresholds[linked.head] = linked.threshold;
+  $("first").value = linked.first;
+  $("second").value = linked.second;
+  return ask();
+}
+
+async function start() {
+  $("alert").hidden = true;
+  try {
+    known = await askModels(asking.signal);
+  } catch (error) {
+    return complain(error);
+  }
+  byName = Object.fromEntries(known.models.map((model) => [model.task, model]));
+  const modes = Object.keys(MODES).filter((mode) => known.models.some(MODES[mode].reads));
+  $("modes").hidden = modes.length < 2;
+  $("modes").append(
+    ...modes.map((mode) => el("label", {}, el("input", { type: "radio", name: "mode", value: mode, onchange: () => { setMode(mode); fill(EXAMPLES[mode][0]); } }), ` ${MODES[mode].title}`)),
+  );
+  const heads = known.models.length;
+  $("about").textContent = ` · one encoder of ${Math.round(known.encoder_parameters / 1e6)} million parameters, ${heads} ${heads === 1 ? "head" : "heads"}`;
+  return begin();
+}
+
+const retry = () => (known.models.length ? ask() : start());
+$("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (known.models.length) Object.assign(view, { layer: null, thresholds: {} });
+  retry();
+});
+for (const name of ["first", "second"]) {
+  $(name).addEventListener("keydown", (event) => {
+    const send = event.key === "Enter" && !event.isComposing && (event.ctrlKey || event.metaKey || (name === "first" && !event.shiftKey));
+    if (!send) return;
+    event.preventDefault();
+    $("ask").requestSubmit();
+  });
+}
+$("play").addEventListener("click", play);
+$("again").addEventListener("click", retry);
+$("key-use").addEventListener("click", () => {
+  setKey($("key").value.trim());
+  retry();
+});
+$("key").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter") return;
+  event.preventDefault();
+  $("key-use").click();
+});
+$("copy").addEventListener("click", async () => {
+  try {
+    await navigator.clipboard.writeText(location.href);
+    $("copied").textContent = "Copied.";
+  } catch {
+    $("copied").textContent = "The address bar holds the link.";
+  }
+});
+addEventListener("hashchange", () => known.models.length && begin());
+start();
