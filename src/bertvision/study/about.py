@@ -17,12 +17,14 @@ Systems that differ in the seed alone share a key, by which sections of the repo
     answerable:pooled@1              systems of answer / no answer have their task in front
 """
 
+import hashlib
+import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from bertvision.config import from_mapping, to_mapping
 
-__all__ = ["About", "Kind"]
+__all__ = ["About", "Key", "Kind", "digest"]
 
 Kind = Literal["snapshot", "control", "head", "ensemble"]
 
@@ -79,6 +81,8 @@ class About:
     layer_weights: tuple[float, ...] = ()
     history: tuple[Any, ...] = ()
     """Records of its training: {epoch, loss} or {step, epoch, loss, lr}."""
+    made: str = ""
+    """Digest of settings, data and encoder it was made with: work with others is not taken for it."""
     command: str = ""
     commit: str = ""
     environment: dict[str, Any] = field(default_factory=dict)
@@ -122,3 +126,29 @@ class About:
                 "environment": dict(values.get("environment", {})),
             }
         )
+
+
+class Key(NamedTuple):
+    """What the key of a system that answers with spans says, taken apart."""
+
+    snapshot: str
+    label: str
+    """Of a head; "" for a snapshot. Of an ensemble its name, with `join` for the snapshot."""
+    fraction: float
+    fitted_on: str
+
+    @classmethod
+    def of(cls, text: str) -> "Key":
+        rest, _, fitted_on = text.partition("<")
+        snapshot, _, label = rest.partition("/")
+        if snapshot == "join":
+            return cls(snapshot, label, 1.0, "")
+        name, _, fraction = (label or snapshot).partition("~")
+        share = float(fraction) if fraction else 1.0
+        return cls(snapshot, name, share, fitted_on) if label else cls(name, "", share, "")
+
+
+def digest(value: Any) -> str:
+    """A short name of anything that can stand in JSON."""
+    words = json.dumps(value, sort_keys=True)
+    return hashlib.blake2b(words.encode(), digest_size=8).hexdigest()

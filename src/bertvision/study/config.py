@@ -16,6 +16,9 @@ from typing import Literal
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
 from bertvision.errors import ConfigError
+from bertvision.heads.catalogue import expand
+from bertvision.heads.spec import parse_head
+from bertvision.study.about import Key
 from bertvision.tasks.span.ensemble import Combination
 from bertvision.train.finetune_config import FinetuneConfig
 from bertvision.train.fit import FitConfig
@@ -144,6 +147,9 @@ class StudyConfig:
                 raise ConfigError(f"part {part.name} of the recipe has no seeds: give at least one")
             if not 0 < getattr(part, "fraction", 1.0) <= 1:
                 raise ConfigError(f"fraction of part {part.name} must be above 0 and at most 1")
+        for part in self.fit:
+            for head, _ in expand(part.heads, "label" if part.task == "answerable" else "span"):
+                parse_head(head)
         for part in (*self.fit, *self.read):
             for seed in part.seeds:
                 if part.snapshot != UNTUNED and self.tuning_of(part.snapshot, seed) is None:
@@ -151,12 +157,34 @@ class StudyConfig:
                         f"part {part.name} of the recipe reads {part.snapshot} of seed {seed}, which no tuning makes: "
                         "correct its name or add the seed there"
                     )
-        fits = {part.name for part in self.fit}
         for part in self.read:
-            if part.heads_of not in fits:
+            seeds = {seed for fit in self.fit if fit.name == part.heads_of for seed in fit.seeds}
+            if missing := [seed for seed in part.seeds if seed not in seeds]:
                 raise ConfigError(
-                    f"part {part.name} of the recipe reads heads of {part.heads_of}, which fits none"
+                    f"part {part.name} of the recipe reads heads of {part.heads_of} with seed {missing[0]}, which no "
+                    "fit of that name has: correct its name or add the seed there"
                 )
+        for part in (*self.join, *self.decode):
+            for key in part.members if isinstance(part, JoinPart) else part.of:
+                if lacks := [seed for seed in part.seeds if not self._makes(key, seed)]:
+                    raise ConfigError(
+                        f"part {part.name} of the recipe takes {key} of seed {lacks[0]}, which no part makes: "
+                        "correct the key or add what makes it"
+                    )
+
+    def _makes(self, text: str, seed: int) -> bool:
+        """Whether some part makes a system; names of heads are not looked at."""
+        try:
+            key = Key.of(text)
+        except ValueError:
+            return False
+        if key.snapshot == "join":
+            return any(p.name == key.label and (0 if p.over_seeds else seed) in p.seeds for p in self.join)
+        if key.label:
+            fits = [(p.snapshot, p.fraction) for p in self.fit if seed in p.seeds and p.task == "span"]
+            return (key.fitted_on or key.snapshot, key.fraction) in fits
+        tuning = self.tuning_of(key.snapshot, seed)
+        return tuning is not None and (tuning.task, tuning.fraction) == ("span", key.fraction)
 
     @property
     def parts(self) -> "tuple[TunePart | FitPart | ReadPart | JoinPart | DecodePart, ...]":

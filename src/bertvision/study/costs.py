@@ -2,8 +2,8 @@
 
 A tuning's snapshots lie on one run: it took what its last one took. Heads of one part share a pass of the encoder, and
 the fit_seconds of each hold that pass and the head's own work; the pass is no longer than the cheapest head's seconds,
-so n heads together took between sum - (n - 1) * least and sum. Where the study kept the times of its stages these are
-used instead, and both ends are the same:
+so n heads together took between sum - (n - 1) * least and sum. Where the study kept the times of whole units
+(stages.py) these are used instead; they have loading and scoring in them, and both ends are the same:
 
     stages: [{"name": part, "seed": 0, "seconds": 512.3, "headline": true}, ...]
 """
@@ -36,6 +36,8 @@ class PartTime:
     """Seconds; None where a system of the part was not timed alone."""
     headline: bool
     """Of the part of the study that has a limit: curves, pooling, adapter and control heads, the cost curve."""
+    whole: bool = False
+    """Measured from its beginning to its end, loading and scoring included."""
 
 
 def part_times(study: Study, stages: Sequence[Mapping[str, Any]] = ()) -> list[PartTime]:
@@ -56,7 +58,7 @@ def part_times(study: Study, stages: Sequence[Mapping[str, Any]] = ()) -> list[P
         if (part, seed) in measured:
             low = high = measured[part, seed]
         headline = marked.get((part, seed), any(flag for _, flag in entries))
-        times.append(PartTime(part, seed, kind, len(abouts), low, high, headline))
+        times.append(PartTime(part, seed, kind, len(abouts), low, high, headline, (part, seed) in measured))
     return times
 
 

@@ -24,7 +24,7 @@ from bertvision.data.examples import SpanData
 from bertvision.errors import ArtifactError
 from bertvision.tasks.span.answers import SpanAnswers
 from bertvision.tasks.span.score import per_question
-from bertvision.tasks.span.threshold import _cut_values as cut_values
+from bertvision.tasks.span.threshold import cut_values
 from bertvision.tasks.text.answers import TextAnswers
 
 __all__ = [

@@ -9,6 +9,7 @@ from bertvision.report.pages import headline, write_page
 from bertvision.study.config import StudyConfig
 from bertvision.study.material import held_out
 from bertvision.study.results import collect
+from bertvision.study.stages import read_stages
 from bertvision.study.view import Study
 
 __all__ = ["write_study_report"]
@@ -21,7 +22,7 @@ def write_study_report(config: StudyConfig) -> tuple[Path, str]:
     results = collect(
         study,
         command=told["command"],
-        settings=to_mapping(config),
+        settings=to_mapping(config) | {"stages": read_stages(config.out, study)},
         encoder=told["encoder"],
         data=told["data"],
     )

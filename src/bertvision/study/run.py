@@ -20,10 +20,11 @@ from bertvision.config import dump_yaml
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.report.results import commit, environment
-from bertvision.study.about import About
+from bertvision.study.about import About, Key, digest
 from bertvision.study.config import UNTUNED, DecodePart, FitPart, JoinPart, ReadPart, StudyConfig, TunePart
 from bertvision.study.judge import Judges
 from bertvision.study.material import Material
+from bertvision.study.stages import add_unit
 from bertvision.study.systems import PARTS, Systems
 from bertvision.study.units import Work
 from bertvision.tasks.span.ensemble import combine
@@ -31,6 +32,8 @@ from bertvision.tasks.span.ensemble import combine
 __all__ = ["needed", "parts_of", "run_study"]
 
 logger = logging.getLogger(__name__)
+
+Part = TunePart | FitPart | ReadPart | JoinPart | DecodePart
 
 
 def run_study(
@@ -51,6 +54,10 @@ def run_study(
     if not config.train or not config.dev:
         raise ConfigError("a study needs --train and --dev: name the questions")
     names = needed(config, only)
+    known = sorted({seed for part in config.parts for seed in part.seeds})
+    if unknown := [seed for seed in seeds if seed not in known]:
+        told = ", ".join(map(str, known))
+        raise ConfigError(f"--seeds {unknown[0]} is no seed of the recipe: it has {told}")
     check_output(config.out)
     encoder = Encoder.load(config.encoder, device=config.device, precision=config.precision)
     material = Material(config, encoder)
@@ -98,21 +105,22 @@ def needed(config: StudyConfig, only: Collection[str]) -> set[str]:
     return found
 
 
-def _stands_on(
-    config: StudyConfig, part: TunePart | FitPart | ReadPart | JoinPart | DecodePart
-) -> Iterator[str]:
+def _stands_on(config: StudyConfig, part: Part) -> Iterator[str]:
     if isinstance(part, (FitPart, ReadPart)):
         yield from (p.name for p in config.tune if part.snapshot in p.snapshots)
     if isinstance(part, ReadPart):
         yield part.heads_of
     if isinstance(part, (JoinPart, DecodePart)):
-        for key in part.members if isinstance(part, JoinPart) else part.of:
-            snapshot = key.partition("/")[0].partition("~")[0]
-            yield from (p.name for p in config.tune if snapshot in p.snapshots)
-            if "/" in key:
-                fraction = float(key.partition("~")[2] or 1)
-                yield from (p.name for p in config.fit if (p.snapshot, p.fraction) == (snapshot, fraction))
-            yield from (p.name for p in config.join if key == f"join/{p.name}")
+        for key in map(Key.of, part.members if isinstance(part, JoinPart) else part.of):
+            yield from (p.name for p in config.join if key.snapshot == "join" and key.label == p.name)
+            yield from (p.name for p in config.tune if key.snapshot in p.snapshots)
+            if not key.label:
+                continue
+            made_on = (key.fitted_on or key.snapshot, key.fraction)
+            fits = [p.name for p in config.fit if (p.snapshot, p.fraction) == made_on]
+            yield from fits
+            if key.fitted_on:
+                yield from (p.name for p in config.read if p.snapshot == key.snapshot and p.heads_of in fits)
 
 
 def _describe(config: StudyConfig, material: Material, encoder: Encoder, facts: dict[str, Any]) -> None:
@@ -140,18 +148,24 @@ class _Study:
             for part in self._order(seed):
                 if part.name not in names:
                     continue
-                if time.monotonic() - began > limit:
+                if self._is_done(part, seed):
+                    continue
+                if time.monotonic() - began >= limit:
                     logger.warning(
                         "time is up before %s of seed %d: the same command goes on there", part.name, seed
                     )
                     return False
                 unit = time.monotonic()
-                whole &= self._do(part, seed)
+                if not self._do(part, seed):
+                    whole = False
+                    continue
                 _rest()
-                logger.info("%s of seed %d took %.1f s", part.name, seed, time.monotonic() - unit)
+                took = time.monotonic() - unit
+                add_unit(self.config.out, part.name, seed, took, alone=self.facts["alone"])
+                logger.info("%s of seed %d took %.1f s", part.name, seed, took)
         return whole
 
-    def _order(self, seed: int) -> Iterator[TunePart | FitPart | ReadPart | JoinPart | DecodePart]:
+    def _order(self, seed: int) -> Iterator[Part]:
         """Of one seed: a tuning, then all that reads its snapshots; last what joins and decodes."""
         config = self.config
         readers = [part for part in (*config.fit, *config.read) if seed in part.seeds]
@@ -161,8 +175,22 @@ class _Study:
             yield from (part for part in readers if part.snapshot in tuning.snapshots)
         yield from (part for part in (*config.join, *config.decode) if seed in part.seeds)
 
-    def _do(self, part: TunePart | FitPart | ReadPart | JoinPart | DecodePart, seed: int) -> bool:
-        """Whether it could be done: what joins waits for its members."""
+    def _is_done(self, part: Part, seed: int) -> bool:
+        if isinstance(part, TunePart):
+            return self.work.is_tuned(part, seed)
+        if isinstance(part, FitPart):
+            return self.work.is_fitted(part, seed)
+        if isinstance(part, ReadPart):
+            return self.work.is_read(part, seed)
+        if isinstance(part, JoinPart):
+            if part.over_seeds and seed != max(part.seeds):
+                return True  # with the last of its seeds
+            about = self._joined(part, seed)
+            return about is not None and self.systems.has(about.key, about.seed, about.made)
+        return all(self._is_decoded(part, key, seed) for key in part.of)
+
+    def _do(self, part: Part, seed: int) -> bool:
+        """Whether it could be done: what joins and decodes waits for its members."""
         if isinstance(part, TunePart):
             self.work.tune(part, seed)
         elif isinstance(part, FitPart):
@@ -175,43 +203,55 @@ class _Study:
             return self._decode(part, seed)
         return True
 
-    def _join(self, part: JoinPart, seed: int) -> bool:
-        if part.over_seeds and seed != max(part.seeds):
-            return True
-        wanted = part.seeds if part.over_seeds else (seed,)
-        members = [(key, own) for own in wanted for key in part.members]
-        about = About(
+    def _members(self, part: JoinPart, seed: int) -> list[tuple[str, int]]:
+        """Key and seed of everything that is joined; an ensemble over seeds has seed 0."""
+        return [(key, own) for own in (part.seeds if part.over_seeds else (seed,)) for key in part.members]
+
+    def _joined(self, part: JoinPart, seed: int) -> About | None:
+        """The ensemble, None where a member is missing."""
+        members = self._members(part, seed)
+        if missing := [key for key, own in members if own not in self.systems.seeds(key)]:
+            logger.warning("%s of seed %d waits for %s", part.name, seed, missing[0])
+            return None
+        abouts = [self.systems.about(key, own) for key, own in members]
+        return About(
             experiment=part.name, kind="ensemble", label=part.name, seed=0 if part.over_seeds else seed,
             members=tuple(f"{key} seed {own}" if part.over_seeds else key for key, own in members), how=part.how,
-            **self.facts,
+            made=digest([part.how, *(about.made for about in abouts)]), **(self.facts | _together(abouts)),
         )  # fmt: skip
-        if self.systems.has(about.key, about.seed):
-            return True
-        if missing := [key for key, own in members if own not in self.systems.seeds(key)]:
-            logger.warning("%s waits for %s", part.name, missing[0])
+
+    def _join(self, part: JoinPart, seed: int) -> bool:
+        about = self._joined(part, seed)
+        if about is None:
             return False
-        joined = {}
+        members, joined = self._members(part, seed), {}
         for name in PARTS:
             windows = self.systems.material.part(name, "span").windows
             joined[name] = combine(
                 [self.systems.load(key, own, name) for key, own in members], windows, how=part.how
             )
-        costs = [self.systems.about(key, own) for key, own in members]
-        about = dataclasses.replace(about, **_together(costs))
         self.systems.keep(about, joined)
         return True
+
+    def _decoded(self, part: DecodePart, key: str, seed: int) -> About | None:
+        """A system decoded in the other way, None where it is missing."""
+        if seed not in self.systems.seeds(key):
+            return None
+        source = self.systems.about(key, seed)
+        return dataclasses.replace(source, experiment=part.name, variant=part.variant, history=())
+
+    def _is_decoded(self, part: DecodePart, key: str, seed: int) -> bool:
+        about = self._decoded(part, key, seed)
+        return about is not None and self.systems.has(about.key, seed, about.made)
 
     def _decode(self, part: DecodePart, seed: int) -> bool:
         whole = True
         for key in part.of:
-            if seed not in self.systems.seeds(key):
-                logger.warning("%s waits for %s", part.name, key)
+            about = self._decoded(part, key, seed)
+            if about is None:
+                logger.warning("%s of seed %d waits for %s", part.name, seed, key)
                 whole = False
-                continue
-            about = dataclasses.replace(
-                self.systems.about(key, seed), experiment=part.name, variant=part.variant, history=()
-            )
-            if not self.systems.has(about.key, seed):
+            elif not self.systems.has(about.key, seed, about.made):
                 self.systems.again(about, key)
         return whole
 

@@ -8,7 +8,7 @@ OUT/records/NAME/           about.json, dev.safetensors, holdout.safetensors
 import re
 from pathlib import Path
 
-from bertvision.artifacts import read_json, write_json
+from bertvision.artifacts import read_json, remove, write_json
 from bertvision.study.about import About
 from bertvision.study.judge import Judges
 from bertvision.study.material import Material
@@ -40,11 +40,13 @@ class Systems:
     def logits(self, key: str, seed: int) -> Path:
         return self.out / "logits" / folder_name(key, seed)
 
-    def has(self, key: str, seed: int) -> bool:
+    def has(self, key: str, seed: int, made: str) -> bool:
+        """Whether a system has answered, made as `made` says (`About.made`)."""
         folder = self.record(key, seed)
-        return all(
-            (folder / name).exists() for name in ("about.json", "dev.safetensors", "holdout.safetensors")
-        )
+        names = ("about.json", *(f"{part}.safetensors" for part in PARTS))
+        if not all((folder / name).exists() for name in names):
+            return False
+        return read_json(folder / "about.json").get("made", "") in ("", made)  # older records do not say
 
     def seeds(self, key: str) -> list[int]:
         """Those a system was answered with."""
@@ -62,6 +64,7 @@ class Systems:
 
     def keep(self, about: About, logits: dict[str, SpanLogits | TextLogits]) -> None:
         """Keep what a system gave for every part of the data; its record comes when it is decoded."""
+        remove(self.record(about.key, about.seed))  # of other settings: half of it would pass for this one's
         for part, values in logits.items():
             split = self.material.part(part, about.task)
             file = self.logits(about.key, about.seed) / f"{part}.safetensors"
@@ -79,6 +82,7 @@ class Systems:
 
     def again(self, about: About, of: str) -> None:
         """Another decoding of a system whose logits are there."""
+        remove(self.record(about.key, about.seed))
         for part in PARTS:
             file = self.logits(of, about.seed) / f"{part}.safetensors"
             self.judges.send(

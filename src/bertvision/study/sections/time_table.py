@@ -19,10 +19,11 @@ def time_table(study: Study, stages: Sequence[Mapping[str, Any]] = ()) -> dict[s
     by_part: dict[tuple[str, str], list[PartTime]] = {}
     for time in times:
         by_part.setdefault((time.part, time.kind), []).append(time)
+    mixed = len({time.whole for time in times if time.high is not None}) > 1
     rows = [
         row(
             [
-                part,
+                f"{part} *" if mixed and any(time.whole for time in found) else part,
                 kind,
                 value_cell(max(time.systems for time in found), digits=0),
                 ", ".join(str(time.seed) for time in found),
@@ -35,8 +36,7 @@ def time_table(study: Study, stages: Sequence[Mapping[str, Any]] = ()) -> dict[s
     ]
     blocks = [
         table(
-            "Device time of training, part by part; scoring, files and loading are not in it. Of heads that were "
-            "fitted in one pass the least and the most it can have taken.",
+            _caption(times),
             [
                 column("part", "text"),
                 column("what", "text"),
@@ -60,6 +60,20 @@ def time_table(study: Study, stages: Sequence[Mapping[str, Any]] = ()) -> dict[s
         "What it takes to run the study again. Every part can be run by itself and goes on where it was stopped.",
         blocks,
     )
+
+
+def _caption(times: list[PartTime]) -> str:
+    """What the seconds are: of training alone, of whole parts, or some of each."""
+    trained = (
+        "Device time of training, part by part; scoring, files and loading are not in it. Of heads that were fitted in "
+        "one pass the least and the most it can have taken."
+    )
+    whole = {time.whole for time in times if time.high is not None}
+    if whole == {True}:
+        return "Time of every part from its beginning to its end, loading, scores on dev and files included."
+    if whole == {False}:
+        return trained
+    return f"{trained} Parts with an asterisk: from beginning to end, all of that included."
 
 
 def _between(low: float, high: float) -> str:

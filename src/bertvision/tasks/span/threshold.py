@@ -15,7 +15,7 @@ from bertvision.errors import DataError
 from bertvision.tasks.span.answers import SpanAnswers
 from bertvision.tasks.span.score import in_order_sum, per_question
 
-__all__ = ["Threshold", "best_threshold"]
+__all__ = ["Threshold", "best_threshold", "cut_values"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def best_threshold(answers: SpanAnswers, data: SpanData, metric: Literal["exact"
     order = np.argsort(diff, kind="stable")
     gain = ((exact if metric == "exact" else f1) - null)[order]
     reached = null.sum() + np.concatenate([[0.0], np.cumsum(gain)])  # (Q + 1,) with the first k answered
-    values = _cut_values(diff[order])
+    values = cut_values(diff[order])
     reached[np.isnan(values)] = -np.inf
     # Sums in another order differ in the last digits; such cuts are equally good.
     good = np.flatnonzero(reached >= reached.max() - 1e-9 * len(data))
@@ -56,7 +56,7 @@ def best_threshold(answers: SpanAnswers, data: SpanData, metric: Literal["exact"
     )
 
 
-def _cut_values(diff: NDArray[np.float64]) -> NDArray[np.float64]:
+def cut_values(diff: NDArray[np.float64]) -> NDArray[np.float64]:
     """(Q + 1,) a finite threshold that answers the first k questions; NaN where none does.
 
     `diff` rises. Equal neighbours cannot be told apart, and infinite ones lie on one side of every threshold.
