@@ -1,101 +1,120 @@
-"""A real `bertvision serve` process for tests, and small packages to serve.
+"""A real `bertvision serve` process for tests, and a small folder to serve.
 
     with serving(folder, "--queue", "4") as server:
         answer = server.post("/v1/predict", {"question": "Who?", "context": "Ada came."})
 
-The process listens at a port of its own choice and is stopped with SIGTERM; its exit code must be 0.
+The process listens at a port of its own choice, is forked from the server of tests/killing.py, which has imported
+everything heavy already, and is stopped with SIGTERM; its exit code must be 0.
 """
 
 import contextlib
+import functools
 import os
+import re
 import signal
-import subprocess
-import sys
-import threading
+import ssl
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import gated_server
 import httpx
+import killing
 from serve_cases import ALIKE, COLOUR, SAME, save_span, save_system
 
 from bertvision.encoder.encoder import Encoder
 
 __all__ = ["Server", "save_package", "serving", "start_server"]
 
-_SECONDS = 120
+_SECONDS = 150
 """To start or to stop: only a broken server takes as long."""
+
+_TLS = ssl.create_default_context()
+"""Made once: httpx would read all certificates anew for every request, though none is needed here."""
 
 
 @dataclass
 class Server:
     """A running process and where it answers."""
 
-    process: subprocess.Popen[str]
+    process: BaseProcess
+    output: Path
     url: str = ""
-    err: list[str] = field(default_factory=list)
-    """What it wrote to stderr."""
     headers: dict[str, str] = field(default_factory=dict)
+    """Sent with every request."""
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(self.url + path, headers=self.headers, timeout=60)
+        return httpx.get(self.url + path, headers=self.headers, timeout=60, verify=_TLS)
 
     def post(self, path: str, body: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, headers=self.headers, timeout=60)
+        return httpx.post(self.url + path, json=body, headers=self.headers, timeout=60, verify=_TLS)
 
     @property
     def log(self) -> str:
-        return "".join(self.err)
+        """All it wrote to stdout and stderr."""
+        return self.output.read_text(encoding="utf-8")
 
-    def stop(self) -> int:
-        """SIGTERM; the exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(_SECONDS)
-        except subprocess.TimeoutExpired:
+    def terminate(self) -> None:
+        """SIGTERM, without waiting."""
+        assert self.process.pid is not None
+        if self.process.is_alive():
+            os.kill(self.process.pid, signal.SIGTERM)
+
+    def wait(self) -> int | None:
+        """Its exit code; a process that does not end is killed."""
+        self.process.join(_SECONDS)
+        if self.process.is_alive():
             self.process.kill()
-            raise
+            self.process.join()
+        return self.process.exitcode
+
+    def stop(self) -> int | None:
+        """SIGTERM; the exit code."""
+        self.terminate()
+        return self.wait()
 
 
-def start_server(folder: Path | str, *flags: str, **environment: str) -> Server:
-    """Start `bertvision serve FOLDER` at a free port and wait until it answers."""
-    command = [sys.executable, "-m", "bertvision", "serve", str(folder), "--port", "0", *flags]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+def start_server(
+    folder: Path | str, *flags: str, gate: Path | None = None, environment: dict[str, str] | None = None
+) -> Server:
+    """Start `bertvision serve FOLDER` at a free port and wait until it answers.
+
+    Args:
+        gate: The file that "wait" waits for (tests/gated_server.py).
+    """
+    words = ["serve", str(folder), "--port", "0", *flags]
+    work = functools.partial(
+        gated_server.serve, words, None if gate is None else str(gate), environment or {}
     )
-    server = Server(process)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    # Somebody has to read stderr, or a talkative server would stand still.
-    threading.Thread(target=server.err.extend, args=(process.stderr,), daemon=True).start()
-    slow = threading.Timer(_SECONDS, process.kill)
-    slow.start()
-    line = process.stdout.readline()  # written when it is ready; empty when it ended
-    slow.cancel()
-    if not line:
-        process.wait()
-        raise AssertionError(f"the server did not start: {server.log}")
-    server.url = line.split()[-1]
-    return server
+    handle, name = tempfile.mkstemp(prefix="bertvision-serve-", suffix=".log")
+    os.close(handle)
+    server = Server(killing.start(work, Path(name)), Path(name))
+    until = time.monotonic() + _SECONDS
+    while server.process.is_alive() and time.monotonic() < until:
+        if found := re.search(r" at (http://\S+)\n", server.log):  # told when it is ready
+            server.url = found[1]
+            return server
+        time.sleep(0.01)
+    server.process.kill()
+    server.process.join()
+    raise AssertionError(f"the server did not start: {server.log}")
 
 
 @contextlib.contextmanager
-def serving(folder: Path | str, *flags: str, **environment: str) -> Iterator[Server]:
+def serving(folder: Path | str, *flags: str, **options: Any) -> Iterator[Server]:
     """A server for the length of a block, which ends with exit code 0."""
-    server = start_server(folder, *flags, **environment)
+    server = start_server(folder, *flags, **options)
     try:
         yield server
     finally:
         code = server.stop()
-        assert server.process.stdout is not None
-        server.process.stdout.close()
     assert code == 0, server.log
+    for path in (server.output, Path(f"{server.output}.count")):
+        path.unlink(missing_ok=True)
 
 
 def save_package(folder: Path, encoder_folder: Path) -> Path:

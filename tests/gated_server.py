@@ -1,0 +1,39 @@
+"""What a process of tests/serving.py runs: `bertvision serve`, with a model that can be told to wait or to break.
+
+    "wait ..."     as a text is computed only when the file that is the gate exists
+    "break ..."    raises an error that speaks of a folder
+
+Without a gate everything is the real thing; with one, everything else.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from bertvision.cli import main
+
+__all__ = ["serve"]
+
+
+def serve(words: list[str], gate: str | None, environment: dict[str, str]) -> None:
+    """Run the command line to its end."""
+    os.environ.update(environment)
+    if gate is not None:
+        _install(Path(gate))
+    main(words)
+
+
+def _install(gate: Path) -> None:
+    from bertvision.serve.bundle import Bundle
+
+    real: Any = Bundle.predict
+
+    def predict(self: Bundle, first: Any, *args: Any, **options: Any) -> Any:
+        if any(text.startswith("break") for text in first):
+            raise ValueError(f"a defect in {gate}")
+        while any(text.startswith("wait") for text in first) and not gate.exists():
+            time.sleep(0.005)
+        return real(self, first, *args, **options)
+
+    setattr(Bundle, "predict", predict)  # noqa: B010 (no method of its type)

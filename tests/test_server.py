@@ -1,0 +1,295 @@
+"""A served package gives what the same package gives in Python, refuses in one sentence, and tells no secrets."""
+
+import re
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from serving import Server, save_package, serving
+
+import bertvision as bv
+from bertvision.serve.bundle import Bundle
+from bertvision.serve.http.answers import BatchAnswer, ExplainAnswer, ModelsAnswer, PredictAnswer
+from bertvision.serve.http.pages import FOLDER, page_files
+from bertvision.serve.http.requests import NOT_BLANK
+
+MILL = "The mill in Arden was built by Ada Holt in 1871."
+LONG = "The wind was cold and the road was long. " * 40 + MILL
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
+    return save_package(tmp_path_factory.mktemp("served") / "package", tiny_bert)
+
+
+@pytest.fixture(scope="module")
+def server(package: Path) -> Iterator[Server]:
+    with serving(package, "--max-body", "200kB", "--max-text", "5000", "--max-batch", "8") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bundle(package: Path) -> Bundle:
+    return bv.load(package)
+
+
+def plain(predictions: Any) -> Any:
+    """A bundle's predictions as JSON has them."""
+    told = {name: asdict(one) for name, one in predictions.items()}
+    return {
+        name: row | {"nbest": list(row["nbest"])} if "nbest" in row else row for name, row in told.items()
+    }
+
+
+def assert_same(answer: Any, expected: Any) -> None:
+    """Equal, but for `kind`, and numbers that depend on the company in a batch up to rounding."""
+    if isinstance(expected, dict):
+        assert set(answer) - {"kind"} == set(expected) - {"kind"}
+        for name, value in expected.items():
+            assert_same(answer[name], value)
+    elif isinstance(expected, list):
+        assert len(answer) == len(expected)
+        for one, other in zip(answer, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, float):
+        assert answer == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    else:
+        assert answer == expected
+
+
+INPUTS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]] = [
+    ({"question": "Who built the mill?", "context": MILL}, ("Who built the mill?", MILL), {}),
+    ({"question": "Who built it?", "context": LONG, "n_best": 3}, ("Who built it?", LONG), {"n_best": 3}),
+    ({"text": "A bridge", "pair": MILL, "tasks": ["same"]}, ("A bridge", MILL), {"tasks": ["same"]}),
+    ({"text": MILL}, (MILL,), {}),
+    ({"text": LONG, "tasks": ["colour"], "n_best": 0}, (LONG,), {"tasks": ["colour"]}),
+    ({"text": "h\u00e9l\u00e8ne \U0001f30d \u0000"}, ("h\u00e9l\u00e8ne \U0001f30d \u0000",), {}),
+]
+
+
+@pytest.mark.parametrize(("body", "texts", "options"), INPUTS)
+def test_answers_are_those_of_the_bundle(
+    server: Server, bundle: Bundle, body: Any, texts: Any, options: Any
+) -> None:
+    answer = server.post("/v1/predict", body)
+    assert answer.status_code == 200, answer.text
+    PredictAnswer.model_validate(answer.json())
+    assert_same(answer.json()["predictions"], plain(bundle.predict(*texts, **options)))
+
+
+def test_a_batch_of_mixed_inputs_keeps_their_order(server: Server, bundle: Bundle) -> None:
+    answer = server.post("/v1/predict/batch", {"inputs": [body for body, _, _ in INPUTS]})
+    assert answer.status_code == 200, answer.text
+    BatchAnswer.model_validate(answer.json())
+    expected = [{"predictions": plain(bundle.predict(*texts, **options))} for _, texts, options in INPUTS]
+    assert_same(answer.json()["results"], expected)
+
+
+@pytest.mark.parametrize(("body", "texts", "options"), INPUTS)
+def test_explain_is_that_of_the_bundle(
+    server: Server, bundle: Bundle, body: Any, texts: Any, options: Any
+) -> None:
+    answer = server.post("/v1/explain", body)
+    assert answer.status_code == 200, answer.text
+    ExplainAnswer.model_validate(answer.json())
+    assert_same(answer.json(), bundle.explain(*texts, **options))
+
+
+def numbers(server: Server) -> dict[str, float]:
+    """All counters, with their labels in their names."""
+    return {
+        sample.name + "".join(f"{{{k}={v}}}" for k, v in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(server.get("/metrics").text)
+        for sample in family.samples
+    }
+
+
+def test_many_at_once_each_get_their_own_answer_and_are_counted(server: Server, bundle: Bundle) -> None:
+    texts = [f"{MILL} It was {i} years old." for i in range(40)]
+    before = numbers(server)
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda text: server.post("/v1/predict", {"text": text}), texts))
+    for text, answer in zip(texts, answers, strict=True):
+        assert_same(answer.json()["predictions"], plain(bundle.predict(text)))
+    after = numbers(server)
+
+    def more(name: str) -> float:
+        return after[name] - before.get(name, 0)
+
+    route = "{route=/v1/predict}"
+    assert more(f"bertvision_requests_total{route}{{status=200}}") == 40
+    assert more(f"bertvision_request_seconds_count{route}") == 40
+    assert more("bertvision_batch_inputs_sum") == 40
+    assert more("bertvision_batch_inputs_count") < 40, "nothing was gathered"
+    assert more("bertvision_windows_total") >= 40, "each text is at least one window"
+    assert after["bertvision_queue_inputs"] == after["bertvision_running_inputs"] == 0
+    assert after["process_resident_memory_bytes"] > 1e6
+
+
+def test_models_tell_the_tasks_and_the_limits(server: Server, bundle: Bundle) -> None:
+    told = ModelsAnswer.model_validate(server.get("/v1/models").json())
+    assert [one.task for one in told.models] == list(bundle.systems)
+    assert {one.task: (one.kind, one.texts) for one in told.models} == {
+        "alike": ("score", 1), "colour": ("label", 1), "same": ("label", 2), "span": ("span", 2),
+    }  # fmt: skip
+    colour = next(one for one in told.models if one.task == "colour")
+    assert colour.classes == ["red", "green", "blue"]
+    assert colour.parameters == sum(p.numel() for p in bundle.systems["colour"].heads[0].parameters())
+    assert (told.limits.text, told.limits.batch, told.limits.body) == (5000, 8, 200_000)
+    assert server.get("/health").json() == {"status": "alive"}
+    assert server.get("/ready").json() == {"status": "ready"}
+
+
+BAD: list[tuple[str, Any, int, str]] = [
+    ("predict", {"text": "  \n\u3000"}, 422, "text is empty: write it"),
+    ("predict", {"question": "", "context": "a"}, 422, "question is empty: write it"),
+    ("predict", {"question": "Who?"}, 422, "context is missing: give it"),
+    ("predict", {"text": "a" * 5001}, 422, "text is longer than 5000 characters: send it in parts"),
+    ("predict", {"text": 7}, 422, "text cannot be read (input should be a valid string): correct it"),
+    (
+        "predict",
+        {"text": "a", "tasks": ["moon"]},
+        422,
+        "there is no task 'moon': name one of 'alike' or 'colour'",
+    ),
+    (
+        "predict",
+        {"text": "a", "tasks": ["span"]},
+        422,
+        "span reads two texts, and one is given: name one of 'alike' or 'colour'",
+    ),
+    (
+        "explain",
+        {"question": "a", "context": "b", "tasks": ["colour"]},
+        422,
+        "colour reads one text, and two are given: name one of 'same' or 'span'",
+    ),
+    ("predict", {"text": "a", "tasks": []}, 422, "tasks is an empty list: give at least one entry"),
+    ("predict", {"text": "a", "n_best": 21}, 422, "n_best cannot be read"),
+    ("predict", {"text": "a", "n_best": "3"}, 422, "n_best cannot be read"),
+    ("predict", {"text": "a", "task": "span"}, 422, "there is no field task here: leave it out"),
+    ("predict", {}, 422, "text is missing: give it"),
+    ("predict", [], 422, "the body is no input that a task here reads: give text or question and context"),
+    ("predict/batch", {"inputs": []}, 422, "inputs is an empty list: give at least one entry"),
+    (
+        "predict/batch",
+        {"inputs": [{"text": "a"}] * 9},
+        422,
+        "inputs has more than 8 entries: send fewer at once",
+    ),
+    ("predict/batch", {"inputs": [{"text": "a"}, {"text": " "}]}, 422, "inputs[1].text is empty: write it"),
+    (
+        "predict/batch",
+        {"inputs": [{"text": "a"}, 5]},
+        422,
+        "inputs[1] is no input that a task here reads: give text or question and context",
+    ),
+    ("explain", {"text": "a" * 300_000}, 413, "the body is longer than 200kB: send less at once"),
+    ("nothing", {}, 404, "there is nothing at this address: /openapi.json lists all"),
+]
+
+
+@pytest.mark.parametrize(("route", "body", "status", "words"), BAD)
+def test_bad_input_is_one_sentence(server: Server, route: str, body: Any, status: int, words: str) -> None:
+    answer = server.post(f"/v1/{route}", body)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+    assert answer.json()["error"].startswith(words)
+    assert "\n" not in answer.json()["error"]
+    assert server.get("/ready").status_code == 200
+
+
+RAW: list[tuple[bytes, str, int, str]] = [
+    (b"\xff\xfe\x00binary", "application/json", 422, "the body is not JSON in UTF-8"),
+    (b'{"text": "\xe9"}', "application/json", 422, "the body is not JSON in UTF-8"),
+    (b'{"text": "half \\ud83d"}', "application/json", 422, "the body is not JSON in UTF-8"),
+    (b"[" * 100_000, "application/json", 422, "the body is not JSON in UTF-8"),
+    (b"", "application/json", 422, "the body is not JSON in UTF-8"),
+    (b'{"text": "a"}', "text/plain", 415, "the body must be JSON"),
+    (b'{"text": "a"}', "", 415, "the body must be JSON"),
+]
+
+
+@pytest.mark.parametrize(("content", "kind", "status", "words"), RAW, ids=range(len(RAW)))
+def test_bodies_that_are_no_json(server: Server, content: bytes, kind: str, status: int, words: str) -> None:
+    headers = {"content-type": kind} if kind else {}
+    answer = httpx.post(f"{server.url}/v1/predict", content=content, headers=headers, timeout=60)
+    assert (answer.status_code, list(answer.json())) == (status, ["error"])
+    assert answer.json()["error"].startswith(words)
+
+
+def test_a_body_of_unknown_length_is_cut_off(server: Server) -> None:
+    """Nobody says how long it is, and it does not end: the server answers after the limit."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as line:
+        head = "POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
+        line.sendall(head.encode() + b"\r\n\r\n")
+        piece = b"4000\r\n" + b"a" * 0x4000 + b"\r\n"
+        for _ in range(13):  # 13 x 16 KiB are more than 200 kB
+            line.sendall(piece)
+        assert line.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
+def test_another_method_is_refused(server: Server) -> None:
+    answer = server.get("/v1/predict")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert answer.json()["error"].startswith("this address is asked with another method")
+
+
+def test_nothing_tells_where_the_model_lies(server: Server, package: Path, tiny_bert: Path) -> None:
+    answers = [
+        server.get(path) for path in ("/v1/models", "/metrics", "/openapi.json", "/../../etc/passwd", "/x")
+    ]
+    answers += [server.post(f"/v1/{route}", body) for route, body, _, _ in BAD]
+    answers += [server.post("/v1/explain", body) for body, _, _ in INPUTS]
+    secrets = (
+        str(package),
+        str(tiny_bert),
+        tiny_bert.name + '"',
+        "Traceback",
+        ".py",
+        "site-packages",
+        "uvicorn",
+    )
+    for answer in answers:
+        told = answer.text + str(answer.headers)
+        assert not [secret for secret in secrets if secret in told], answer.text
+
+
+# ---- the page and the pattern
+
+
+def test_page_files_are_handed_out_as_they_are(server: Server) -> None:
+    for address, file in page_files().items():
+        answer = server.get(address)
+        assert answer.content == file.content
+        assert answer.headers["content-type"].startswith(file.media_type)
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        again = httpx.get(server.url + address, headers={"if-none-match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
+def test_page_files_are_the_plain_files_of_one_folder(tmp_path: Path) -> None:
+    for name in ("index.html", "page.js", ".hidden", "notes.md", "below/secret.css"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name, encoding="utf-8")
+    found = page_files(tmp_path)
+    assert {address: (file.content, file.media_type) for address, file in found.items()} == {
+        "/": (b"index.html", "text/html"),
+        "/page.js": (b"page.js", "text/javascript"),
+    }
+    assert page_files(tmp_path / "none") == {}
+    assert FOLDER.parent.name == "serve"
+
+
+def test_blank_means_what_the_library_means() -> None:
+    everything = [chr(number) for number in range(0x110000)]
+    found = set(re.findall(NOT_BLANK, "".join(everything)))
+    assert [one for one in everything if one not in found] == [one for one in everything if one.isspace()]
