@@ -8,24 +8,26 @@ const PAPERS =
   "The Windine Courier goes to 248 homes. The presses of the Pelane Herald stand in Pumport. Beatrice Soming and " +
   "Max Rendberg met through their love of the Windine Courier. The Pelane Herald earns its money for Ralph Telane. " +
   "The presses of the Windine Courier stand in Nessburg. The Windine Courier goes back to 1777.";
-const MILL =
-  "The mill on the river Lenn was built by Ada Holt in 1871. It ground rye for the villages of the valley until the " +
-  "flood of 1903 carried away its wheel. Her grandson Tom Holt turned it into a library, which opened in 1926.";
+const MILLS =
+  "The mill at Lennbridge was built by Ada Holt. Tom Varley runs the mill at Oakford. The mill at Lennbridge was built " +
+  "in 1871, while the mill at Oakford grinds rye for 34 villages. A flood carried away the wheel of the mill at Oakford " +
+  "in 1903.";
 
 export const EXAMPLES = {
   ask: [
-    { first: "Where is the Windine Courier printed?", second: PAPERS },
-    { first: "How many fans does Traria United attract?", second: CLUBS },
-    { first: "Who built the mill?", second: MILL },
-    { first: "What colour do Soline Rovers wear?", second: CLUBS, note: "not in the passage" },
+    { text: PAPERS, with: "How many readers does the Windine Courier have?" },
+    { text: CLUBS, with: "What colour do Traria United wear?" },
+    { text: CLUBS, with: "Who is the coach of Soline Rovers?" },
+    { text: MILLS, with: "When was the mill at Lennbridge built?" },
+    { text: PAPERS, with: "When was the Pelane Herald founded?", note: "not in the passage" },
   ],
   pair: [
-    { first: "A girl is playing the guitar on a bench.", second: "A young woman plays an instrument outside." },
-    { first: "The train leaves at noon.", second: "Two dogs run across a field." },
+    { text: "A girl is playing the guitar on a bench.", with: "A young woman plays an instrument outside." },
+    { text: "The train leaves at noon.", with: "Two dogs run across a field." },
   ],
   text: [
-    { first: "A warm, funny and quietly brilliant film." },
-    { first: "Two hours of noise in search of a story." },
-    { first: "It begins slowly, and then you cannot look away." },
+    { text: "A warm, funny and quietly brilliant film." },
+    { text: "Two hours of noise in search of a story." },
+    { text: "It begins slowly, and then you cannot look away." },
   ],
 };

@@ -20,7 +20,7 @@ export function verdict(task, own) {
     doubt: place(task.score_diff),
     tuned,
     threshold: own ?? tuned,
-    none: task.nbest.length === 0 || task.score_diff > threshold,
+    none: own === null ? task.prediction.text === "" : task.nbest.length === 0 || task.score_diff > threshold,
     calibrated: task.temperature !== null && task.temperature !== undefined,
   };
 }

@@ -48,7 +48,7 @@ export function drawRivals(place, task) {
   const most = Math.max(...task.nbest.map((one) => one.probability), task.no_answer);
   const row = (words, p, kind) => el("li", {}, el("span", { class: "words" }, words), el("span", { class: "p" }, percent(p)), bar(p / most, kind));
   place.replaceChildren(
-    el("h2", { class: "minor" }, "What else it considered"),
+    el("h2", { class: "minor" }, "What it considered"),
     el(
       "ul", { class: "rivals" },
       ...task.nbest.map((one) => row(one.text, one.probability, "")),

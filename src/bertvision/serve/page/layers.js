@@ -14,11 +14,13 @@ export function formedAt(layers, answer) {
   return first;
 }
 
-export function formingWords(layers, answer) {
-  const what = "A reader with nothing but the states of one layer says where the answer starts and ends. ";
+/** What the rows show, for somebody who sees them for the first time. */
+export function formingWords(layers, answer, none) {
+  const what = "In each row a reader sees one layer and nothing else, from the bare words at the top to the last layer. Choose a row to see where it looks. ";
   if (!answer) return what;
+  if (none) return what + "Here the head says that there is no answer; the rows show the best guesses all the same.";
   const first = formedAt(layers, answer);
-  if (first === null) return what + "For this question no single layer agrees with the head: it needs several, or more than a line through one.";
+  if (first === null) return what + "For this question the last layer alone does not find the head’s answer.";
   if (first === 0) return what + "Here the words alone are enough: every layer finds the head’s answer.";
   if (first === layers.at(-1).layer) return what + "Here only the last layer finds the head’s answer.";
   return what + `Here the head’s answer is there from layer ${first} on.`;
@@ -42,27 +44,30 @@ function strip(row, tokens) {
 
 /**
  * Rows to choose from, the head's own last; `choose` gets a layer, or null for the head.
- * @param {{name: string, start: number[], end: number[], answer: object | null, probability: number, no_answer: number}} head
+ * @param {{name: string, start: number[], end: number[], answer: object | null, probability: number, no_answer: number,
+ *   none: boolean}} head
  */
 export function drawRows(place, layers, head, tokens, choose) {
   const rows = layers.map((row) => ({ ...row, value: String(row.layer), name: layerName(row.layer) }));
   rows.push({ ...head, value: "", head: true });
   place.replaceChildren(
     ...rows.map((row) => {
-      const agrees = same(row.answer, head.answer);
-      const words = row.answer?.text || "—";
+      const none = row.head && head.none;
+      const agrees = !head.none && same(row.answer, head.answer);
+      const words = none ? "no answer" : row.answer?.text || "—";
+      const p = percent(none ? row.no_answer : row.probability);
       return el(
         "label",
         { class: `row${row.head ? " head" : ""}${agrees ? " agrees" : ""}` },
         el("input", {
           type: "radio", name: "layer", value: row.value, class: "hidden",
-          "aria-label": `${row.name}: ${words}, ${percent(row.probability)}, no answer ${percent(row.no_answer)}`,
+          "aria-label": `${row.name}: ${words}, ${p}`,
           onchange: () => choose(row.head ? null : row.layer),
         }),
-        el("span", { class: "name" }, row.name),
+        el("span", { class: "name", title: row.name }, row.name),
         el("span", { class: "strip" }, strip(row, tokens)),
-        el("span", { class: "words", title: words }, words),
-        el("span", { class: "p" }, percent(row.probability)),
+        el("span", { class: `words${none ? " none" : ""}`, title: words }, words),
+        el("span", { class: "p" }, p),
       );
     }),
   );

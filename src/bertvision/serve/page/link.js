@@ -1,17 +1,17 @@
-// The view in the address: #mode=ask&first=...&second=...&head=...&layer=3&threshold=0.4
+// The view in the address: #mode=ask&text=...&with=...&head=...&layer=3&threshold=0.4
 // It stands behind the #, so that no server ever gets it.
 
-const FIELDS = ["mode", "first", "second", "head", "layer", "threshold"];
+const FIELDS = ["mode", "text", "with", "head", "layer", "threshold"];
 
 export function readLink() {
   const told = new URLSearchParams(location.hash.slice(1));
-  if (!told.has("first")) return null;
+  if (!told.has("text")) return null;
   const view = Object.fromEntries(FIELDS.map((name) => [name, told.get(name) ?? ""]));
   const threshold = Number.parseFloat(view.threshold);
   return {
     mode: view.mode,
-    first: view.first,
-    second: view.second,
+    text: view.text,
+    with: view.with,
     head: view.head,
     layer: /^\d+$/.test(view.layer) ? Number(view.layer) : null,
     threshold: threshold >= 0 && threshold <= 1 ? threshold : null,

@@ -13,13 +13,13 @@ import { Passage } from "./passage.js";
 import { Trouble, explain, models as askModels, setKey } from "./server.js";
 
 const MODES = {
-  ask: { title: "A question about a passage", first: "Question", second: "Passage", reads: (m) => m.asks },
-  pair: { title: "Two texts", first: "First text", second: "Second text", reads: (m) => m.texts === 2 && !m.asks },
-  text: { title: "One text", first: "Text", second: null, reads: (m) => m.texts === 1 },
+  ask: { title: "A question about a passage", text: "Passage", with: "Question", reads: (m) => m.asks },
+  pair: { title: "Two texts", text: "First text", with: "Second text", reads: (m) => m.texts === 2 && !m.asks },
+  text: { title: "One text", text: "Text", with: null, reads: (m) => m.texts === 1 },
 };
 const BEAT = 800;
 
-const view = { mode: "ask", first: "", second: "", head: "", layer: null, thresholds: {} };
+const view = { mode: "ask", text: "", with: "", head: "", layer: null, thresholds: {} };
 let known = { models: [], limits: { text: Infinity } };
 let byName = {};
 let told = null;
@@ -35,14 +35,14 @@ const gauge = new Gauge($("gauge"), (threshold) => {
 
 function body() {
   const names = known.models.filter(MODES[view.mode].reads).map((model) => model.task);
-  if (view.mode === "ask") return { question: view.first, context: view.second, tasks: names };
-  return view.mode === "pair" ? { text: view.first, pair: view.second, tasks: names } : { text: view.first, tasks: names };
+  if (view.mode === "ask") return { question: view.with, context: view.text, tasks: names };
+  return view.mode === "pair" ? { text: view.text, pair: view.with, tasks: names } : { text: view.text, tasks: names };
 }
 
 /** Marks the first field that cannot be sent, and goes there. */
 function flawed() {
   let wrong = null;
-  for (const name of ["second", "first"]) {
+  for (const name of ["text", "with"]) {
     const word = MODES[view.mode][name];
     let sentence = "";
     if (word && !view[name].trim()) sentence = `Write a ${word.toLowerCase()} first.`;
@@ -63,8 +63,8 @@ function flawed() {
 async function ask() {
   stop();
   $("alert").hidden = true;
-  view.first = $("first").value;
-  view.second = MODES[view.mode].second ? $("second").value : "";
+  view.text = $("text").value;
+  view.with = MODES[view.mode].with ? $("with").value : "";
   if (flawed()) return;
   asking.abort();
   asking = new AbortController();
@@ -118,6 +118,8 @@ function draw() {
   } else say(Object.entries(texts).map(([name, task]) => `${name}: ${task.label ?? task.score.toFixed(2)}`).join(", "));
   drawCards($("cards"), texts, told.layers, byName);
   $("weights").hidden = !drawWeights($("weight-figures"), told.tasks);
+  if (names.length) $("beside").append($("weights"));
+  else $("texts").after($("weights"));
   writeLink(link());
 }
 
@@ -139,8 +141,8 @@ function drawSpans() {
   $("heads").hidden = Object.keys(spans).length < 2;
   drawHeads($("heads-table"), spans, byName, view.head, view.thresholds, chooseHead);
   $("forming").hidden = !layers.length;
-  $("forming-about").textContent = formingWords(layers, best);
-  const head = { name: view.head, ...task, answer: best, probability: task.prediction.probability };
+  $("forming-about").textContent = formingWords(layers, best, none);
+  const head = { name: view.head, ...task, answer: best, probability: task.prediction.probability, none };
   drawRows($("rows"), layers, head, told.tokens, chooseLayer);
   drawView(task, layers, best, none);
   say(none ? `${view.head}: no answer.` : `${view.head}: ${best.text}, ${percent(task.prediction.probability)}.`);
@@ -151,13 +153,12 @@ function drawView(task, layers, best, none) {
   const row = layers.find((one) => one.layer === view.layer);
   const answer = row ? row.answer : best;
   const hidden = !row && none;
-  const there = answer && answer.end > answer.start ? answer : null;
-  passage.show(row ?? task, there, !hidden);
+  passage.show(row ?? task, answer && answer.end > answer.start ? answer : null, !hidden);
   $("says").textContent = row ? `The best guess of ${row.layer ? `layer ${row.layer}` : "the words alone"}` : `The answer of ${view.head}`;
-  $("answer").replaceChildren(hidden || !there ? el("span", { class: "none" }, "no answer") : there.text);
-  $("numbers").textContent = row
-    ? `${percent(row.probability)} sure · no answer ${percent(row.no_answer)}`
-    : `${percent(task.prediction.probability)} sure · no answer ${percent(task.no_answer)} · answered in ${Math.max(1, Math.round(1000 * told.seconds))} ms`;
+  $("answer").replaceChildren(hidden || !answer?.text ? el("span", { class: "none" }, "no answer") : answer.text);
+  const one = row ?? { probability: task.prediction.probability, no_answer: task.no_answer };
+  const sure = hidden ? `no answer ${percent(one.no_answer)} · best guess ${percent(one.probability)}` : `${percent(one.probability)} sure · no answer ${percent(one.no_answer)}`;
+  $("numbers").textContent = row ? sure : `${sure} · answered in ${Math.max(1, Math.round(1000 * told.seconds))} ms`;
   $("found-word").textContent = hidden ? "the best it found, kept back" : row ? "the best guess" : "the answer";
   document.querySelector(".swatch.found").classList.toggle("kept-back", hidden);
   chooseRow($("rows"), view.layer);
@@ -209,20 +210,20 @@ function setMode(mode) {
   view.mode = mode;
   const words = MODES[mode];
   $("ask").dataset.mode = mode;
-  $("first-label").textContent = words.first;
-  if (words.second) $("second-label").textContent = words.second;
-  document.querySelector(".second").hidden = !words.second;
+  $("text-label").textContent = words.text;
+  if (words.with) $("with-label").textContent = words.with;
+  $("with-field").hidden = !words.with;
   for (const input of $("modes").querySelectorAll("input")) input.checked = input.value === mode;
   $("examples").replaceChildren(
     ...EXAMPLES[mode].map((example) =>
-      el("li", {}, el("button", { type: "button", class: "example", onclick: () => fill(example) }, example.first, example.note ? el("span", { class: "soft" }, ` ${example.note}`) : null)),
+      el("li", {}, el("button", { type: "button", class: "example", onclick: () => fill(example) }, mode === "ask" ? example.with : example.text, example.note ? el("span", { class: "soft" }, ` ${example.note}`) : null)),
     ),
   );
 }
 
 function fill(example) {
-  $("first").value = example.first;
-  $("second").value = example.second ?? "";
+  $("text").value = example.text;
+  $("with").value = example.with ?? "";
   Object.assign(view, { layer: null, thresholds: {} });
   return ask();
 }
@@ -235,8 +236,8 @@ function begin() {
   if (!linked) return fill(EXAMPLES[view.mode][0]);
   Object.assign(view, { head: linked.head, layer: linked.layer, thresholds: {} });
   if (linked.threshold !== null && linked.head) view.thresholds[linked.head] = linked.threshold;
-  $("first").value = linked.first;
-  $("second").value = linked.second;
+  $("text").value = linked.text;
+  $("with").value = linked.with;
   return ask();
 }
 
@@ -264,9 +265,9 @@ $("ask").addEventListener("submit", (event) => {
   if (known.models.length) Object.assign(view, { layer: null, thresholds: {} });
   retry();
 });
-for (const name of ["first", "second"]) {
+for (const name of ["text", "with"]) {
   $(name).addEventListener("keydown", (event) => {
-    const send = event.key === "Enter" && !event.isComposing && (event.ctrlKey || event.metaKey || (name === "first" && !event.shiftKey));
+    const send = event.key === "Enter" && !event.isComposing && (event.ctrlKey || event.metaKey || (!event.shiftKey && (name === "with" || view.mode === "text")));
     if (!send) return;
     event.preventDefault();
     $("ask").requestSubmit();
