@@ -131,7 +131,8 @@ class Bundle:
         """The readers of hidden states, by the system whose task they were fitted for."""
         if strange := set(self.layers) - set(self.systems):
             raise ConfigError(f"there are layer readers for {min(strange)}, which is no task of the bundle")
-        self._walk = walk
+        self.walk = walk
+        """What computes logits; `serve.onnx.use_onnx` puts a graph here."""
         for system in (*systems, *(reader for readers in self.layers.values() for reader in readers)):
             if system.fingerprint != encoder.fingerprint:
                 raise ArtifactError(
@@ -304,16 +305,8 @@ class Bundle:
         source = spans if texts is None else texts
         assert source is not None
         windows = make_windows_of(source, self.encoder.tokenizer, first.windows)
-        readers = {
-            f"{name}/{i}": Reader(head, reading, system.task)
-            for name, system in systems.items()
-            for i, (head, reading) in enumerate(system.readers)
-        }
-        of_layers = {name: self.layers.get(name, []) if layers else [] for name in names}
-        for name, own in of_layers.items():
-            for i, one in enumerate(own):
-                readers[f"{name}/layers/{i}"] = Reader(one.heads[0], one.readings[0], one.task)
-        logits = self._walk(self.encoder, windows, readers, group=first.task.group, label=label)
+        readers = self.readers(names, layers=layers)
+        logits = self.walk(self.encoder, windows, readers, group=first.task.group, label=label)
         return Walked(
             tuple(names),
             windows,
@@ -328,10 +321,26 @@ class Bundle:
                     layer_of(one, self.encoder.num_states): logits[f"{name}/layers/{i}"]
                     for i, one in enumerate(own)
                 }
-                for name, own in of_layers.items()
-                if own
+                for name, own in self.layers.items()
+                if layers and name in systems
             },
         )
+
+    def readers(self, names: Sequence[str] | None = None, *, layers: bool = False) -> dict[str, Reader]:
+        """The heads of systems (none = all): NAME/0 and so on, and with `layers` those of states, NAME/layers/0 ..."""
+        names = list(self.systems) if names is None else names
+        made = {
+            f"{name}/{i}": Reader(head, reading, self.systems[name].task)
+            for name in names
+            for i, (head, reading) in enumerate(self.systems[name].readers)
+        }
+        if layers:
+            made |= {
+                f"{name}/layers/{i}": Reader(one.heads[0], one.readings[0], one.task)
+                for name in names
+                for i, one in enumerate(self.layers.get(name, []))
+            }
+        return made
 
     def merged(
         self, walked: Walked, name: str, logits: Any, *, temperature: float | None = None

@@ -16,19 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertvision.console import progress
-from bertvision.data.kept import kept_tokens
 from bertvision.data.windows import Windows
-from bertvision.encoder.batch import padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.feed.batches import StateBatch
 from bertvision.feed.live import LiveFeed
 from bertvision.feed.plan import cut_by_tokens, group_rows
 from bertvision.feed.reading import Reading
 from bertvision.heads.base import Head, run_head
+from bertvision.serve.sinks import SpanSink, TextSink
 from bertvision.tasks.kinds import SpanTask, Task
-from bertvision.tasks.span.logits import SpanLogits
-from bertvision.tasks.text.logits import TextLogits
-from bertvision.train.evaluate import NOT_READ, Logits, marginals, run_in_parts
+from bertvision.train.evaluate import Logits, run_in_parts
 
 __all__ = ["Reader", "narrow", "walk", "wide_reading"]
 
@@ -99,8 +96,12 @@ def walk(
             for name, theirs in readings.items()
             if (theirs == reading if of_context else theirs.positions != "context")
         }
-        texts = _Texts(len(windows) // group, group)
-        spans = {name: _Spans(feed) for name in own if isinstance(readers[name].task, SpanTask)}
+        texts = TextSink(len(windows) // group, group)
+        spans = {
+            name: SpanSink(windows, feed.kept, feed.reading.positions)
+            for name in own
+            if isinstance(readers[name].task, SpanTask)
+        }
         with progress(label, len(windows), unit="windows") if label else nullcontext() as bar:
             for call in _calls(feed, group):
                 batch = feed.read(call)
@@ -110,10 +111,10 @@ def walk(
                     for name, theirs in own.items():
                         output = _run(readers[name].head, parts[theirs])
                         if name in spans:
-                            spans[name].add(parts[theirs], output)
+                            spans[name].add(batch.windows, parts[theirs].mask, output)
                         else:
                             outputs[name] = output
-                    texts.add(batch, outputs)
+                    texts.add(batch.windows, outputs)
                 if bar is not None:
                     bar.advance(len(call))
         found |= texts.logits() | {name: sink.logits() for name, sink in spans.items()}
@@ -131,53 +132,3 @@ def _run(head: Head, batch: StateBatch) -> Tensor:
     if batch.states.numel() * batch.states.element_size() < _SMALL:
         return run_head(head, batch)
     return run_in_parts(head, batch, _ACTIVATION_GB)
-
-
-class _Texts:
-    """Collects rows of logits of all heads side by side, so that a device is asked once a batch for all of them."""
-
-    def __init__(self, rows: int, group: int) -> None:
-        self._rows, self._group = rows, group
-        self._columns: dict[str, int] = {}
-        self._values = np.zeros((rows, 0), np.float32)
-
-    def add(self, batch: StateBatch, outputs: Mapping[str, Tensor]) -> None:
-        """(B / group, C) of every head."""
-        if not outputs:
-            return
-        values = torch.cat([output.float() for output in outputs.values()], dim=1).cpu().numpy()
-        if not self._columns:
-            self._columns = {name: output.shape[1] for name, output in outputs.items()}
-            self._values = np.empty((self._rows, values.shape[1]), np.float32)
-        self._values[batch.windows[:: self._group] // self._group] = values
-
-    def logits(self) -> dict[str, Logits]:
-        ends = np.cumsum([0, *self._columns.values()]).tolist()
-        places = zip(self._columns, ends[:-1], ends[1:], strict=True)
-        return {name: TextLogits(self._values[:, begin:end]) for name, begin, end in places}
-
-
-class _Spans:
-    """Collects logits of tokens, (B, T, 2) at a time, or (B, T, 2 + 2r) of heads that score pairs of tokens."""
-
-    def __init__(self, feed: LiveFeed) -> None:
-        self._feed = feed
-        self._read: NDArray[np.int64] | None = None  # (kept tokens,) where each stands in the whole windows
-        if feed.kept is not feed.windows:
-            self._read = np.flatnonzero(kept_tokens(feed.windows, feed.reading.positions))
-        self._both = np.full((2, feed.windows.num_tokens), NOT_READ, np.float32)
-        self._pairs: NDArray[np.float32] | None = None
-
-    def add(self, batch: StateBatch, output: Tensor) -> None:
-        flat, mask = padded_positions(self._feed.kept, batch.windows)
-        own = flat[mask] if self._read is None else self._read[flat[mask]]
-        if output.shape[-1] > 2:
-            if self._pairs is None:
-                self._pairs = np.zeros((self._feed.windows.num_tokens, output.shape[-1]), np.float32)
-                self._pairs[:, :2] = NOT_READ
-            self._pairs[own] = output.float()[batch.mask].cpu().numpy()
-            output = marginals(output, batch.mask)
-        self._both[:, own] = output.float()[batch.mask].T.cpu().numpy()
-
-    def logits(self) -> Logits:
-        return SpanLogits(start=self._both[0], end=self._both[1], pairs=self._pairs)

@@ -1,0 +1,151 @@
+"""What is exported: encoder and heads as one torch module of padded tokens, without windows and Python around it."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertvision.data.load import load_span_data
+from bertvision.data.tokenise import probe_single, probe_template
+from bertvision.data.windows import WindowConfig, make_windows
+from bertvision.encoder.batch import collate
+from bertvision.encoder.encoder import Encoder, read_tokens
+from bertvision.encoder.stack import pooled_by
+from bertvision.errors import ConfigError
+from bertvision.heads.base import Head
+from bertvision.serve.bundle import Bundle
+from bertvision.serve.walk import Reader
+from bertvision.shapes import Int
+
+__all__ = ["Graph", "sample_windows"]
+
+_REAL = 12
+"""Questions of the demo set that a graph is checked on."""
+
+
+class Graph(nn.Module):
+    """(input_ids, attention_mask, token_type_ids?, context?) -> a tensor for every head, from one encoder pass."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        super().__init__()
+        self.source = bundle.encoder
+        readers = bundle.readers(layers=True)
+        for name, reader in readers.items():
+            _check_reader(name, reader, self.source)
+        # Copies: tracing wants everything on a CPU in float32, and whoever holds the bundle goes on using it.
+        self.encoder = self.source.copy().model.cpu().float().eval()
+        self._heads = nn.ModuleList([copy.deepcopy(r.head).cpu().float().eval() for r in readers.values()])
+        self._readers = readers
+        self.names = tuple(readers)
+        used = ["input_ids", "attention_mask"]
+        if self.source.passes_types:
+            used.append("token_type_ids")
+        if any("context" in reader.head.extras for reader in readers.values()):
+            used.append("context")
+        self.inputs = tuple(used)
+        self.most_tokens = max(system.windows.max_seq_length for system in bundle.systems.values())
+        """No window is longer; some heads can read no more either."""
+
+    @property
+    def heads(self) -> dict[str, Head]:
+        """The bundle's own heads by their outputs' names."""
+        return {name: reader.head for name, reader in self._readers.items()}
+
+    def only(self, name: str) -> "Graph":
+        """The same with one head alone."""
+        one = copy.copy(self)
+        one._modules = self._modules | {"_heads": nn.ModuleList([self._heads[self.names.index(name)]])}
+        one._readers, one.names = {name: self._readers[name]}, (name,)
+        return one
+
+    def told(self, name: str) -> str:
+        """A head in words."""
+        return f"the head {name} ({self._readers[name].head.name})"
+
+    def of_tokens(self, name: str) -> bool:
+        """Whether an output has a row for every token."""
+        return self._readers[name].task.kind == "span"
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"],
+        attention_mask: Int[Tensor, "B T"],
+        token_type_ids: Int[Tensor, "B T"] | None = None,
+        context: Int[Tensor, "B T"] | None = None,
+    ) -> tuple[Tensor, ...]:
+        mask = attention_mask.bool()
+        layers = read_tokens(self.encoder, input_ids, mask, token_type_ids)
+        states = torch.stack(layers)  # (L, B, T, H)
+        pooled = pooled_by(self.encoder, layers[-1])
+        outputs = []
+        for head, reader in zip(self._heads, self._readers.values(), strict=True):
+            numbers = reader.reading.numbers(self.source.num_states)
+            own = states if len(numbers) == len(layers) else torch.stack([layers[n] for n in numbers])
+            seen = mask
+            if reader.reading.positions == "cls":
+                own, seen = own[:, :, :1], mask[:, :1]
+            given: dict[str, Any] = {
+                "context": None if context is None else context.bool(),
+                "pooled": pooled if reader.head.geometry.pooled else None,
+            }
+            outputs.append(head(own, seen, **{extra: given[extra] for extra in reader.head.extras}))
+        return tuple(outputs)
+
+    def random_inputs(self, rows: int, tokens: int, *, seed: int) -> dict[str, Tensor]:
+        """Any tokens at all; every row but the first has pads, where there is room for them."""
+        draw = torch.Generator().manual_seed(seed)
+        size = self.source.model.config.vocab_size
+        ids = torch.randint(0, size, (rows, tokens), generator=draw)
+        mask = torch.ones(rows, tokens, dtype=torch.long)
+        for row in range(1, rows):
+            mask[row, max(2, tokens // (row + 1)) :] = 0
+        ids = torch.where(mask.bool(), ids, self.source.pad_id)
+        place = torch.arange(tokens)
+        given = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "token_type_ids": (place >= tokens // 2).long() * mask,
+            "context": (place >= tokens // 2).long() * mask,
+        }
+        return {name: given[name] for name in self.inputs}
+
+
+def _check_reader(name: str, reader: Reader, encoder: Encoder) -> None:
+    """Refuse what a graph of padded tokens cannot hold."""
+    told = f"the head {name} ({reader.head.name})"
+    if reader.head.windows > 1 or reader.task.group > 1:
+        raise ConfigError(
+            f"{told} reads pairs encoded apart, which ONNX cannot hold: leave it out of the package"
+        )
+    if reader.reading.positions == "context":
+        raise ConfigError(
+            f"{told} reads paragraphs alone (--feed.positions context), which ONNX cannot hold: leave it out of "
+            "the package"
+        )
+    first = {probe_single(encoder.tokenizer).null, probe_template(encoder.tokenizer).null}
+    if reader.reading.positions == "cls" and first != {0}:
+        raise ConfigError(
+            f"{told} reads a [CLS] that does not stand first, which ONNX cannot hold: leave it out of the package"
+        )
+
+
+def sample_windows(graph: Graph) -> Iterator[dict[str, Tensor]]:
+    """Real windows: of questions of the demo set, in one padded batch and the longest of them alone."""
+    encoder = graph.source
+    longest = min(384, graph.most_tokens)
+    config = WindowConfig(max_seq_length=longest, max_query_length=longest * 2 // 3, doc_stride=longest // 8)
+    windows = make_windows(load_span_data("demo:dev", max_examples=_REAL), encoder.tokenizer, config)
+    for rows in (np.arange(min(8, len(windows))), np.array([windows.lengths.argmax()])):
+        tokens = collate(windows, rows, pad_id=encoder.pad_id, device=torch.device("cpu"))
+        place = torch.arange(tokens.ids.shape[1])
+        bounds = torch.from_numpy(windows.context[rows].astype(np.int64))
+        given = {
+            "input_ids": tokens.ids,
+            "attention_mask": tokens.mask.long(),
+            "token_type_ids": tokens.types,
+            "context": ((place >= bounds[:, :1]) & (place < bounds[:, 1:])).long(),
+        }
+        yield {name: given[name] for name in graph.inputs}

@@ -1,0 +1,255 @@
+"""One ONNX graph of encoder and heads answers as torch does; what it cannot hold is refused by name."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from serve_cases import ALIKE, ANSWERABLE, MOOD, WINDOWS, save_span, save_system
+
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ArtifactError, ConfigError
+from bertvision.feed.reading import Reading
+from bertvision.heads.base import Head
+from bertvision.serve import onnx
+from bertvision.serve.bundle import Bundle
+from bertvision.serve.onnx import OnnxReport, export_onnx, use_onnx
+from bertvision.tasks.kinds import SPAN
+from bertvision.train.trained import read_trained
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+MILL = "The mill in Arden was built by Ada Holt in 1871."
+LONG = " ".join(f"Part {i} of the text." for i in range(9)) + " " + MILL
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bert: Path) -> Encoder:
+    return Encoder.load(str(tiny_bert))
+
+
+def bundle_of(folders: dict[str, Path], layers: list[Path], encoder: Encoder) -> Bundle:
+    return Bundle(
+        [read_trained(folder) for folder in folders.values()],
+        encoder,
+        names=list(folders),
+        layers={"span": [read_trained(folder) for folder in layers]} if layers else {},
+    )
+
+
+class Exported:
+    """Heads of all kinds, and their graph: all layers and some, all tokens and [CLS], pairs of tokens, the pooler."""
+
+    def __init__(self, encoder: Encoder, home: Path) -> None:
+        self.encoder, self.home = encoder, home
+        self.folders = {
+            "span": save_span(home / "span", encoder, "learned_pooling"),
+            "pairs": save_span(home / "pairs", encoder, "biaffine:size=4,rank=2"),
+            "sure": save_system(home / "sure", encoder, "cls_linear", ANSWERABLE),
+            "mood": save_system(
+                home / "mood",
+                encoder,
+                "tenney_small",
+                MOOD,
+                reading=Reading(positions="cls"),
+                temperature=2.0,
+            ),
+            "alike": save_system(home / "alike", encoder, "mean_pooler", ALIKE, reading=Reading((0, 2))),
+        }
+        self.layers = [
+            save_system(home / "layers" / str(k), encoder, f"layer_reader:layer={k}", SPAN, seed=k)
+            for k in range(encoder.num_states)
+        ]
+        self.path = home / "onnx" / "model.onnx"
+        self.report: OnnxReport = export_onnx(self.bundle(), self.path)
+
+    def bundle(self) -> Bundle:
+        return bundle_of(self.folders, self.layers, self.encoder)
+
+    def served(self) -> Bundle:
+        bundle = self.bundle()
+        use_onnx(bundle, self.path)
+        return bundle
+
+
+@pytest.fixture(scope="module")
+def exported(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    return Exported(encoder, tmp_path_factory.mktemp("onnx"))
+
+
+@pytest.fixture
+def no_torch(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("the encoder of torch was asked")
+
+    monkeypatch.setattr(encoder, "layer_states", refuse)
+
+
+def flat(value: Any) -> list[Any]:
+    """Every number, text and null of a nested value, in order."""
+    if isinstance(value, dict):
+        return [one for key in value for one in flat(value[key])]
+    if isinstance(value, list | tuple):
+        return [one for part in value for one in flat(part)]
+    return [value]
+
+
+# ---- the same answers
+
+
+def test_predictions_are_those_of_torch(exported: Exported) -> None:
+    """One text, a pair, many of all lengths in one call, and paragraphs of several windows."""
+    torch_, graph = exported.bundle(), exported.served()
+    with pytest.MonkeyPatch.context() as patch:
+        texts = [MILL, "a", LONG, "x " * 90]
+        expected = [torch_.predict(texts), torch_.predict(["Who built the mill?"] * 4, texts, n_best=3)]
+        patch.setattr(exported.encoder, "layer_states", None)
+        found = [graph.predict(texts), graph.predict(["Who built the mill?"] * 4, texts, n_best=3)]
+    assert [list(row) for rows in found for row in rows] == [list(row) for rows in expected for row in rows]
+    for ours, theirs in zip(flat(expected), flat(found), strict=True):
+        for name in vars(ours):
+            a, b = getattr(ours, name), getattr(theirs, name)
+            if name == "nbest":
+                assert [(c.text, c.start) for c in a] == [(c.text, c.start) for c in b]
+            elif name == "probabilities":
+                assert list(a.values()) == pytest.approx(list(b.values()), abs=1e-4)
+            else:
+                assert b == (pytest.approx(a, abs=1e-4) if isinstance(a, float) else a)
+
+
+def test_explain_comes_from_the_graph_too(exported: Exported, no_torch: None) -> None:
+    graph = exported.served()
+    told = graph.explain("Who built the mill?", LONG)
+    assert len(told["layers"]["span"]) == exported.encoder.num_states
+    plain = Encoder.load(exported.encoder.name)
+    expected = bundle_of(exported.folders, exported.layers, plain).explain("Who built the mill?", LONG)
+    for ours, theirs in zip(flat(expected), flat(told), strict=True):
+        assert theirs == (pytest.approx(ours, abs=1e-3) if isinstance(ours, float) else ours)
+
+
+def test_the_report_says_what_there_is(exported: Exported) -> None:
+    import onnx as library
+
+    model = library.load(exported.path)
+    library.checker.check_model(model)
+    assert [one.name for one in model.graph.output] == list(exported.report.outputs)
+    assert exported.report.outputs == (
+        *(f"{name}/0" for name in exported.folders),
+        *(f"span/layers/{k}" for k in range(exported.encoder.num_states)),
+    )
+    info = json.loads((exported.path.parent / "info.json").read_text())
+    assert info["max_difference"] == exported.report.max_difference < 1e-4
+    assert exported.report.bytes >= exported.path.stat().st_size > 4 * exported.encoder.num_parameters
+    for one in model.graph.input:
+        assert all(part.dim_param for part in one.type.tensor_type.shape.dim), "batch and length are free"
+
+
+# ---- what is refused
+
+
+@pytest.fixture
+def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("it should have been refused before it was traced")
+
+    monkeypatch.setattr(onnx, "_trace", refuse)
+
+
+def test_heads_of_other_windows_are_refused(encoder: Encoder, tmp_path: Path, untraced: None) -> None:
+    apart = replace(ALIKE, group=2, pairs=True)
+    two = save_system(
+        tmp_path / "two", encoder, "minbert:vectors=2", apart, windows=replace(WINDOWS, apart=True)
+    )
+    with pytest.raises(ConfigError, match=r"the head two/0 \(minbert.v1\) reads pairs encoded apart"):
+        export_onnx(bundle_of({"two": two}, [], encoder), tmp_path / "onnx" / "model.onnx")
+    part = save_span(tmp_path / "part", encoder, reading=Reading(positions="context"))
+    with pytest.raises(ConfigError, match=r"the head part/0 .* reads paragraphs alone"):
+        export_onnx(bundle_of({"part": part}, [], encoder), tmp_path / "onnx" / "model.onnx")
+    assert not (tmp_path / "onnx").exists()
+
+
+def test_a_head_that_cannot_be_traced_is_named(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real exporter's failure, and of several heads the one that fails."""
+    good, bad = (save_span(tmp_path / name, encoder, name) for name in ("last_state", "cnn"))
+    with pytest.raises(
+        ConfigError, match=r"the head b/0 \(cnn.v1\) cannot be exported to ONNX: leave it out"
+    ):
+        export_onnx(bundle_of({"b": bad}, [], encoder), tmp_path / "onnx" / "model.onnx")
+
+    def fails(graph: Any, file: Path, opset: int) -> None:
+        if "b/0" in graph.names:
+            raise torch.onnx.OnnxExporterError("no")
+
+    monkeypatch.setattr(onnx, "_trace", fails)
+    with pytest.raises(ConfigError, match=r"the head b/0 \(cnn.v1\)"):
+        export_onnx(
+            bundle_of({"a": good, "b": bad, "c": good}, [], encoder), tmp_path / "onnx" / "model.onnx"
+        )
+    assert not (tmp_path / "onnx").exists()
+
+
+def test_a_graph_that_says_something_else_is_refused(
+    exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check finds one changed number of one head, and nothing is left on the disk."""
+
+    def copied(graph: Any, file: Path, opset: int) -> None:
+        shutil.copytree(exported.path.parent, file.parent, dirs_exist_ok=True)
+
+    monkeypatch.setattr(onnx, "_trace", copied)
+    bundle = exported.bundle()
+    head: Head = bundle.systems["pairs"].heads[0]
+    with torch.no_grad():
+        next(p for name, p in head.named_parameters() if name.endswith("bias"))[0] += 0.5
+    with pytest.raises(ConfigError, match=r"the head pairs/0 \(biaffine.v1\) differs by .* from torch"):
+        export_onnx(bundle, tmp_path / "onnx" / "model.onnx")
+    assert not (tmp_path / "onnx").exists()
+
+
+def test_graphs_of_others_are_refused(exported: Exported, tmp_path: Path) -> None:
+    bundle = exported.bundle()
+    with pytest.raises(ArtifactError, match="holds no ONNX graph: export the package with --onnx"):
+        use_onnx(bundle, tmp_path / "onnx" / "model.onnx")
+    copy = tmp_path / "copy"
+    shutil.copytree(exported.path.parent, copy)
+    (copy / "model.onnx").write_bytes(b"not a graph")
+    with pytest.raises(ArtifactError, match=r"model\.onnx cannot be read as an ONNX graph"):
+        use_onnx(bundle, copy / "model.onnx")
+    info = json.loads((copy / "info.json").read_text())
+    (copy / "info.json").write_text(json.dumps(info | {"fingerprint": "other"}))
+    with pytest.raises(ArtifactError, match="was made of another encoder"):
+        use_onnx(bundle, copy / "model.onnx")
+    other = save_system(tmp_path / "mood", exported.encoder, "tenney_small", MOOD, seed=9)
+    changed = bundle_of(exported.folders | {"mood": other}, exported.layers, exported.encoder)
+    with pytest.raises(ArtifactError, match="was made of another head than mood/0 is now"):
+        use_onnx(changed, exported.path)
+
+
+def test_a_missing_library_is_named(
+    exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for call in (
+        lambda: use_onnx(exported.bundle(), exported.path),
+        lambda: export_onnx(exported.bundle(), tmp_path / "a" / "b"),
+    ):
+        with pytest.raises(ConfigError, match=r"onnxruntime.*pip install 'bertvision\[onnx\]'"):
+            call()
+
+
+def test_pads_and_other_lengths_change_nothing(exported: Exported) -> None:
+    """What a text gets does not depend on what it was read with."""
+    graph = exported.served()
+    alone = [graph.predict(text)["mood"] for text in (MILL, "a", LONG)]
+    together = [row["mood"] for row in graph.predict([MILL, "a", LONG])]
+    values = [[list(one.probabilities.values()) for one in rows] for rows in (alone, together)]  # pyright: ignore[reportAttributeAccessIssue]
+    assert np.allclose(values[0], values[1], atol=1e-5)
