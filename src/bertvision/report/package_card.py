@@ -272,9 +272,17 @@ def file_name(name: str) -> str:
 
 
 def plain_command(command: str) -> str:
-    """A command line without where its files lay."""
+    """A command line without where its files lay; what is named relative to the working folder stays."""
     try:
         parts = shlex.split(command)
     except ValueError:
         return ""
-    return shlex.join(file_name(part) if "/" in part or "\\" in part else part for part in parts)
+    return shlex.join(_plain_word(part) for part in parts)
+
+
+def _plain_word(word: str) -> str:
+    flag, equals, value = word.partition("=")
+    if flag.startswith("--") and equals:
+        return f"{flag}={_plain_word(value)}"
+    place = PurePath(word.rpartition(":")[2])
+    return file_name(word) if place.is_absolute() or word.startswith("~") or ".." in place.parts else word

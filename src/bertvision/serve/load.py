@@ -19,7 +19,7 @@ from bertvision.errors import ArtifactError
 from bertvision.serve.bundle import Bundle, TextPredictor, short_names
 from bertvision.serve.bundled import has_base, load_bundled
 from bertvision.serve.hub import local_folder
-from bertvision.serve.package import is_package, read_layers, read_package, read_tasks
+from bertvision.serve.package import is_package, is_reader, read_layers, read_package, read_tasks
 from bertvision.serve.predictor import Predictor
 from bertvision.tasks.text.task import TextTask
 from bertvision.train.trained import Trained, heads_below, load_encoder, read_trained
@@ -97,7 +97,9 @@ def _tasks_below(folder: Path) -> list[Path]:
     known = ("config.json", "results.json", "head/config.json")
     if not folder.is_dir() or any((folder / name).exists() for name in known):
         return []
-    return heads_below(folder)
+    found = heads_below(folder)
+    # Readers of single layers show how an answer forms; they are tasks only where there is nothing else.
+    return [path for path in found if not is_reader(path)] or found
 
 
 def open_encoder(

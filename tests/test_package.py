@@ -1,0 +1,355 @@
+"""Packages: what is copied answers as before, from anywhere, without what it was copied from; and what is refused."""
+
+import errno
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runner import bertvision, tree
+from serve_cases import ALIKE, MOOD, SAME, save_span, save_system
+from toy import save_encoder
+
+import bertvision as bv
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ArtifactError, ConfigError, EncoderError
+from bertvision.feed import Reading
+from bertvision.serve.bundle import Bundle
+from bertvision.serve.export import write_package
+from bertvision.serve.load import load_bundle, read_systems
+from bertvision.serve.package import read_layers, read_package
+from bertvision.serve.sources import find_readers, find_sources
+
+QUESTION, MILL = "Who built the mill?", "The mill in Arden was built by Ada Holt in 1871."
+CUT = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bert: Path) -> Encoder:
+    return Encoder.load(str(tiny_bert))
+
+
+@pytest.fixture
+def fit(tmp_path: Path, encoder: Encoder) -> Path:
+    """As `fit` leaves it: two heads and a reader of every layer, one of them with two seeds."""
+    folder = tmp_path / "fit"
+    save_span(folder / "adapter-4.seed0", encoder, "adapter:size=4")
+    save_span(folder / "last-state.seed0", encoder)
+    for layer in range(encoder.num_states):
+        save_span(folder / f"layer-reader-layer={layer}.seed0", encoder, f"layer_reader:layer={layer}")
+    save_span(folder / "layer-reader-layer=1.seed1", encoder, "layer_reader:layer=1")
+    return folder
+
+
+def package(out: Path, *folders: Path, **how: Any) -> Path:
+    write_package(out, find_sources(folders), **how)
+    return out
+
+
+# ---- what goes in
+
+
+def test_a_run_becomes_its_best_head_and_needs_nothing_else(finished_run: Path, tmp_path: Path) -> None:
+    """The run is gone and the package elsewhere; no file of it knows where anything was."""
+    run = tmp_path / "there" / "run"
+    shutil.copytree(finished_run, run)
+    before = bv.load(run).predict(QUESTION, MILL)
+    outcome = bertvision("export", run, "--out", tmp_path / "pkg", "--json")
+    assert outcome.code == 0, outcome.err
+    told = json.loads(outcome.out)
+    systems = json.loads((run / "results.json").read_text())["systems"]
+    (best,) = [system["folder"] for system in systems if system["best"]]
+    assert list(told["tasks"]) == [Path(best).name.removesuffix(".seed0")]
+    assert told["encoder"]["bundled"]
+    shutil.rmtree(tmp_path / "there")
+    moved = Path(shutil.move(tmp_path / "pkg", tmp_path / "elsewhere"))
+    assert bv.load(moved).predict(QUESTION, MILL) == before
+    for name, content in tree(moved).items():
+        assert content is None or str(tmp_path).encode() not in content, name
+        assert content is None or str(finished_run.parent).encode() not in content, name
+
+
+def test_heads_of_spans_stand_side_by_side(fit: Path, tmp_path: Path) -> None:
+    """Each under its name, and each says what it says alone; the readers of layers are no tasks."""
+    with pytest.raises(ArtifactError, match="holds several heads"):
+        bv.load(fit)
+    model = bv.load(package(tmp_path / "pkg", fit))
+    assert isinstance(model, Bundle)
+    found = model.predict(QUESTION, MILL)
+    assert list(found) == ["adapter-4", "last-state"]
+    for name, prediction in found.items():
+        alone = bv.load(fit / f"{name}.seed0").predict(QUESTION, MILL)
+        assert (prediction.text, prediction.start, prediction.end) == (alone.text, alone.start, alone.end)
+        assert prediction.probability == pytest.approx(alone.probability, abs=1e-6)
+
+
+def test_heads_are_chosen_and_named(fit: Path, tmp_path: Path) -> None:
+    outcome = bertvision(
+        "export", fit, "--out", tmp_path / "pkg", "--heads", "last-state", "--name", "qa", "--json"
+    )
+    assert outcome.code == 0, outcome.err
+    told = read_package(tmp_path / "pkg")
+    assert {name: task.label for name, task in told.tasks.items()} == {"qa": "last_state.v1"}
+    assert list(told.layers) == ["qa"]
+    assert [name for name in read_systems(tmp_path / "pkg")] == ["qa"]
+    for words, sentence in (
+        (("--heads", "last-stat"), "did you mean last-state"),
+        (("--name", "one"), "--name gives 1 names for 2 heads (adapter-4.seed0, last-state.seed0)"),
+        (("--name", "a", "a"), "2 heads would be called 'a': name all of them with --name"),
+        (("--name", "a", "../b"), "a task cannot be called '../b'"),
+        (("--bundle-encoder", "--reference"), "--bundle-encoder and --reference exclude each other"),
+        (("--private",), "--private goes with --push"),
+        (("--license", "do what you want"), "is no name of a licence"),
+        (("--layers", str(fit / "last-state.seed0")), "holds no reader of a layer"),
+    ):
+        outcome = bertvision("export", fit, "--out", tmp_path / "other", *words)
+        assert outcome.code == 2
+        assert sentence in outcome.err
+        assert not (tmp_path / "other").exists()
+
+
+def test_several_tasks_keep_their_names(encoder: Encoder, tiny_bert: Path, tmp_path: Path) -> None:
+    """A snapshot of several tasks, a head from somewhere else, and a package of packages."""
+    snapshot = tmp_path / "snapshot-1"
+    shutil.copytree(tiny_bert, snapshot / "encoder")
+    save_system(snapshot / "heads" / "mood", encoder, "mean_pooler", MOOD, temperature=2.0)
+    save_system(snapshot / "heads" / "same", encoder, "cls_linear", SAME, seed=1)
+    first = package(tmp_path / "first", snapshot)
+    assert {name: task.kind for name, task in read_package(first).tasks.items()} == dict.fromkeys(
+        ("mood", "same"), "label"
+    )
+    alike = save_system(tmp_path / "alike", encoder, "attention_pooler", ALIKE, seed=2)
+    second = package(tmp_path / "second", first, alike)
+    shutil.rmtree(first)
+    model = bv.load(second)
+    one, two = model.predict(MILL), model.predict(MILL, QUESTION)
+    assert (list(one), list(two)) == (["mood", "alike"], ["same"])
+    expected = bv.load(snapshot).predict(MILL)["mood"]
+    assert one["mood"].probabilities == pytest.approx(expected.probabilities, abs=1e-6)
+    assert one["alike"].score == pytest.approx(bv.load(alike).predict(MILL).score, abs=1e-6)
+
+
+def test_an_ensemble_brings_its_members(fit: Path, toy_squad: Path, tmp_path: Path) -> None:
+    both = (fit / "adapter-4.seed0", fit / "last-state.seed0")
+    outcome = bertvision("ensemble", *both, "--data", toy_squad, "--out", tmp_path / "joined")
+    assert outcome.code == 0, outcome.err
+    before = bv.load(tmp_path / "joined").predict(QUESTION, MILL)
+    pkg = package(package(tmp_path / "pkg", tmp_path / "joined").parent / "again", tmp_path / "pkg")
+    assert read_package(pkg).tasks["joined"].label == "max of 2"
+    shutil.rmtree(fit)
+    shutil.rmtree(tmp_path / "pkg")
+    assert bv.load(pkg).predict(QUESTION, MILL) == before
+
+
+# ---- readers of layers
+
+
+def test_readers_of_layers_are_sorted_by_state(fit: Path, encoder: Encoder, tmp_path: Path) -> None:
+    layers = read_layers(package(tmp_path / "pkg", fit))
+    assert {name: [one.folder.name for one in own] for name, own in layers.items()} == {
+        "adapter-4": ["0", "1", "2"]
+    }
+    assert [one.heads[0].config.layer for one in layers["adapter-4"]] == [0, 1, 2]
+    bundle = load_bundle(tmp_path / "pkg")
+    assert [row["layer"] for row in bundle.explain(QUESTION, MILL)["layers"]["adapter-4"]] == [0, 1, 2]
+    assert read_layers(fit) == {}, "a fit is no package"
+    # Fitted on states 0 and 2 alone, where the option counts among those two.
+    few = Reading((0, 2))
+    save_span(tmp_path / "few" / "a-head", encoder, reading=few)
+    for layer in (0, 1):
+        save_span(tmp_path / "few" / f"r{layer}", encoder, f"layer_reader:layer={layer}", reading=few)
+    save_span(tmp_path / "few" / "last", encoder, "layer_reader", reading=few)
+    cut = read_layers(package(tmp_path / "cut", tmp_path / "few"))
+    assert {name: [one.folder.name for one in own] for name, own in cut.items()} == {"a-head": ["0", "2"]}
+
+
+def test_readers_are_given_to_the_task_they_were_fitted_for(
+    fit: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    mood = save_system(tmp_path / "mood", encoder, "mean_pooler", MOOD)
+    for layer in (2, 0):
+        save_system(tmp_path / "readers" / f"r{layer}", encoder, f"layer_reader:layer={layer}", MOOD)
+    sources = find_sources([fit / "last-state.seed0", mood], names=["qa", "mood"])
+    find_readers(sources, [fit, tmp_path / "readers"])
+    write_package(tmp_path / "pkg", sources)
+    found = read_package(tmp_path / "pkg").layers
+    assert {name: [part.name for part in parts] for name, parts in found.items()} == {
+        "qa": ["0", "1", "2"],
+        "mood": ["0", "2"],
+    }
+    with pytest.raises(ConfigError, match="were fitted for another task or other windows than mood"):
+        find_readers(find_sources([mood]), [fit])
+    with pytest.raises(ArtifactError, match="holds no head but readers of layers"):
+        find_sources([tmp_path / "readers"])
+    assert list(read_systems(tmp_path / "readers")) == ["r0", "r2"], "by themselves they can be looked at"
+
+
+# ---- encoders
+
+
+@pytest.mark.parametrize("policy", ["houlsby-4", "lora-2"])
+def test_a_delta_brings_its_base(policy: str, tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
+    """Of a base that only this machine has; both are gone when the package answers, and it can be exported again."""
+    base = tmp_path / "base"
+    shutil.copytree(tiny_bert, base)
+    tuned = tmp_path / "tuned"
+    outcome = bertvision(
+        "finetune", "--train", toy_squad, *CUT, "--encoder", base, "--out", tuned, "--policy", policy
+    )
+    assert outcome.code == 0, outcome.err
+    before = bv.load(tuned / "snapshot-1").predict(QUESTION, MILL)
+    first = package(tmp_path / "first", tuned)
+    assert (first / "encoder" / "delta.json").is_file()
+    assert f"policy {policy}" in (first / "README.md").read_text()
+    shutil.rmtree(base)
+    shutil.rmtree(tuned)
+    again = package(tmp_path / "again", first)
+    shutil.rmtree(first)
+    moved = Path(shutil.move(again, tmp_path / "moved"))
+    assert bv.load(moved).predict(QUESTION, MILL) == before
+    weights = moved / "encoder" / "base" / "model.safetensors"
+    other = save_encoder(tmp_path / "other", "bert", seed=5)
+    shutil.copyfile(other / "model.safetensors", weights)
+    with pytest.raises(ArtifactError, match="the delta above it belongs to"):
+        bv.load(moved)
+
+
+def test_an_encoder_by_reference_may_move(tiny_bert: Path, tmp_path: Path) -> None:
+    place = tmp_path / "encoder-of-mine"
+    shutil.copytree(tiny_bert, place)
+    head = save_span(tmp_path / "qa", Encoder.load(str(place)))
+    pkg = package(tmp_path / "pkg", head, keep="reference")
+    assert not (pkg / "encoder").exists()
+    before = bv.load(pkg).predict(QUESTION, MILL)
+    moved = Path(shutil.move(place, tmp_path / "now-here"))
+    with pytest.raises(EncoderError, match=r"is not at .*encoder-of-mine any more: name it with --encoder"):
+        bv.load(pkg)
+    assert bv.load(pkg, encoder=str(moved)).predict(QUESTION, MILL) == before
+    other = save_encoder(tmp_path / "other", "bert", seed=5)
+    with pytest.raises(ArtifactError, match="was fitted on another encoder"):
+        bv.load(pkg, encoder=str(other))
+    outcome = bertvision("export", pkg, "--out", tmp_path / "new", "--encoder", moved)
+    assert outcome.code == 0, outcome.err
+    shutil.rmtree(moved)
+    assert bv.load(tmp_path / "new").predict(QUESTION, MILL) == before
+
+
+def test_heads_of_two_encoders_are_refused(encoder: Encoder, tmp_path: Path) -> None:
+    other = Encoder.load(str(save_encoder(tmp_path / "other", "bert", seed=5)))
+    ours, theirs = save_span(tmp_path / "ours", encoder), save_span(tmp_path / "theirs", other)
+    outcome = bertvision("export", ours, theirs, "--out", tmp_path / "pkg")
+    assert outcome.code == 2
+    assert f"{theirs} reads another encoder (fingerprint {other.fingerprint[:12]})" in outcome.err
+    assert not (tmp_path / "pkg").exists()
+
+
+# ---- bad input
+
+
+def _edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def edit(pkg: Path) -> None:
+        path = pkg / "package.json"
+        words = json.loads(path.read_text())
+        change(words)
+        path.write_text(json.dumps(words))
+
+    return edit
+
+
+def _cut(name: str) -> Callable[[Path], None]:
+    return lambda pkg: (pkg / name).write_bytes((pkg / name).read_bytes()[:40])
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "half of it": (_cut("package.json"), "package.json is not valid JSON"),
+    "another format": (_edit(lambda words: words.update(format=7)), "a package of format 7 by bertvision"),
+    "no encoder": (_edit(lambda words: words.pop("encoder")), "package.json is incomplete or damaged"),
+    "no task": (_edit(lambda words: words.update(tasks={})), "names no task"),
+    "a kind": (_edit(lambda words: words["tasks"]["qa"].update(kind="poem")), "a task cannot be a poem"),
+    "out of it": (
+        _edit(lambda words: words["tasks"]["qa"].update(folder="../fit")),
+        "leads out of the package",
+    ),
+    "a root": (_edit(lambda words: words["encoder"].update(path="/etc")), "leads out of the package"),
+    "strange layers": (
+        _edit(lambda words: words.update(layers={"x": []})),
+        "layers of a task it does not name",
+    ),
+    "a list": (lambda pkg: (pkg / "package.json").write_text("[]"), "does not describe a package"),
+    "no head": (lambda pkg: shutil.rmtree(pkg / "heads" / "qa"), "lacks heads/qa/config.json"),
+    "half a head": (_cut("heads/qa/model.safetensors"), "model.safetensors is damaged"),
+    "half an encoder": (_cut("encoder/model.safetensors"), "are damaged"),
+    "the encoder gone": (lambda pkg: shutil.rmtree(pkg / "encoder"), "the package .* lacks encoder"),
+    "a config": (_cut("heads/qa/config.json"), "config.json is not valid JSON"),
+    "another encoder's": (
+        _edit(lambda words: words["encoder"].update(fingerprint="f" * 32)),
+        "is a head of another encoder",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_package_is_one_sentence(damage: str, packaged: Path, tmp_path: Path) -> None:
+    pkg = tmp_path / "pkg"
+    shutil.copytree(packaged, pkg)
+    harm, sentence = DAMAGE[damage]
+    harm(pkg)
+    with pytest.raises((ArtifactError, EncoderError), match=sentence) as caught:
+        bv.load(pkg)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_folder_that_is_no_package_is_told_as_such(fit: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"fit is not a package, it has no package\.json: make one with"):
+        read_package(fit)
+    with pytest.raises(ArtifactError, match="there is no folder"):
+        read_package(tmp_path / "nowhere")
+
+
+@pytest.fixture(scope="module")
+def packaged(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packaged")
+    return package(folder / "pkg", save_span(folder / "qa", encoder))
+
+
+def test_what_stands_at_out_is_kept_unless_it_is_a_package(
+    fit: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    for out in (fit, fit / "adapter-4.seed0" / "config.json", tmp_path):
+        before = tree(tmp_path)
+        outcome = bertvision("export", fit / "last-state.seed0", "--out", out)
+        assert outcome.code == 2
+        assert "is not a package: choose another folder" in outcome.err
+        assert tree(tmp_path) == before
+    pkg = package(tmp_path / "pkg", fit)
+    inside = save_span(pkg / "mine", encoder)
+    outcome = bertvision("export", inside, "--out", pkg)
+    assert outcome.code == 2
+    assert "which lies in it: choose another folder" in outcome.err
+    assert inside.is_dir()
+    assert bertvision("export", fit / "last-state.seed0", "--out", pkg).code == 0
+    assert list(read_package(pkg).tasks) == ["last-state"], "a package is replaced as a whole"
+    for missing in (tmp_path / "nowhere", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        outcome = bertvision("export", missing, "--out", tmp_path / "new")
+        assert outcome.code == 2
+        assert "give what fit, finetune, multitask, ensemble or run wrote" in outcome.err
+
+
+def test_a_full_disk_leaves_the_old_package(
+    packaged: Path, fit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pkg = tmp_path / "pkg"
+    shutil.copytree(packaged, pkg)
+    before = tree(tmp_path)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    outcome = bertvision("export", fit, "--out", pkg)
+    assert outcome.code == 2
+    assert "no space is left on the disk" in outcome.err
+    assert tree(tmp_path) == before
