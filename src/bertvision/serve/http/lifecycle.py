@@ -93,13 +93,14 @@ async def _serve(
 
     def end() -> None:
         if ending:
-            server.should_exit = server.force_exit = True
             return
         service.stopping = True
         _log.info("stopping: what was accepted is answered first")
         ending.append(asyncio.create_task(_finish(server, service, config)))
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        # The next one ends the process as if nobody handled it, whatever it is doing.
+        signal.signal(number, signal.SIG_DFL)
         loop.call_soon_threadsafe(end)
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -1,0 +1,175 @@
+"""A server under pressure: places in the queue, clocks, clients that go away, defects, and the end."""
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serving import Server, save_package, start_server
+
+QUEUE = 4
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
+    return save_package(tmp_path_factory.mktemp("busy") / "package", tiny_bert)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def start(package: Path, gate: Path) -> Iterator[Callable[..., Server]]:
+    """Starts servers whose model waits for the gate; whatever a test did, they end well."""
+    running: list[Server] = []
+
+    def begin(*flags: str) -> Server:
+        words = ("--queue", str(QUEUE), "--max-batch", "2", *flags)
+        running.append(start_server(package, *words, gate=gate))
+        return running[-1]
+
+    yield begin
+    gate.touch()
+    for server in running:
+        assert server.stop() == 0, server.log
+
+
+def number(server: Server, name: str) -> float:
+    line = next(
+        line for line in server.get("/metrics").text.splitlines() if line.startswith(f"bertvision_{name} ")
+    )
+    return float(line.split()[-1])
+
+
+def until(server: Server, **expected: float) -> None:
+    """Wait until the server's counters say so."""
+    last: dict[str, float] = {}
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        last = {name: number(server, name) for name in expected}
+        if last == expected:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{last} and not {expected}")
+
+
+def ask(server: Server, text: str) -> httpx.Response:
+    return server.post("/v1/predict", {"text": text})
+
+
+def connect(server: Server, text: str) -> socket.socket:
+    """A client that has asked and does not read the answer."""
+    host, port = server.url.removeprefix("http://").split(":")
+    line = socket.create_connection((host, int(port)), timeout=60)
+    body = json.dumps({"text": text})
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    line.sendall(f"{head}\r\n\r\n{body}".encode())
+    return line
+
+
+def test_a_full_queue_refuses_and_what_it_holds_is_answered(start: Any, gate: Path) -> None:
+    server = start()
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(ask, server, "wait here")
+        until(server, running_inputs=1)
+        waiting = [pool.submit(ask, server, f"text {i}") for i in range(QUEUE)]
+        until(server, queue_inputs=QUEUE)
+        refused = ask(server, "one more")
+        assert refused.status_code == 429
+        assert refused.json()["error"].startswith("too many wait already: ask again in ")
+        assert int(refused.headers["retry-after"]) >= 1
+        batch = server.post("/v1/predict/batch", {"inputs": [{"text": "a"}, {"text": "b"}]})
+        assert batch.status_code == 429, "all of a batch or nothing"
+        assert server.get("/health").status_code == 200
+        gate.touch()
+        assert {one.result().status_code for one in (first, *waiting)} == {200}
+    assert ask(server, "one more").status_code == 200
+
+
+def test_time_that_is_over_and_clients_that_are_gone_free_their_places(start: Any, gate: Path) -> None:
+    server = start("--timeout", "2")
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(ask, server, "wait here")
+        until(server, running_inputs=1)
+        lines = [connect(server, f"text {i}") for i in range(QUEUE)]
+        until(server, queue_inputs=QUEUE)
+        for line in lines:
+            line.close()
+        until(server, queue_inputs=0, given_up_inputs_total=QUEUE)
+        second = ask(server, "in time for nothing")
+        assert first.result().status_code == second.status_code == 504
+        assert second.json()["error"].startswith("there was no answer within 2 s: ")
+    until(server, queue_inputs=0, given_up_inputs_total=QUEUE + 2)
+    gate.touch()
+    assert ask(server, "again").status_code == 200
+    assert 'status="499"' in server.get("/metrics").text
+
+
+def test_a_defect_is_an_id_and_harms_no_neighbour(start: Any, gate: Path) -> None:
+    server = start()
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(ask, server, "wait here")
+        until(server, running_inputs=1)
+        # These two are one micro-batch.
+        bad, good = pool.submit(ask, server, "break it"), pool.submit(ask, server, "a neighbour")
+        until(server, queue_inputs=2)
+        gate.touch()
+        assert first.result().status_code == good.result().status_code == 200
+    told = bad.result()
+    assert told.status_code == 500
+    assert list(told.json()) == ["error"]
+    name = told.json()["error"].removeprefix(
+        "something went wrong on the server: its log tells more under the id "
+    )
+    assert len(name) == 8
+    assert str(gate) not in told.text
+    assert f"request failed, id {name}" in server.log
+    assert f"a defect in {gate}" in server.log
+    assert ask(server, "again").status_code == 200
+
+
+def test_sigterm_finishes_what_runs_and_refuses_what_comes(start: Any, gate: Path) -> None:
+    server = start()
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(ask, server, "wait here")
+        until(server, running_inputs=1)
+        waiting = pool.submit(ask, server, "behind it")
+        until(server, queue_inputs=1)
+        server.terminate()
+        end = time.monotonic() + 60
+        while (refused := ask(server, "too late")).status_code == 200 and time.monotonic() < end:
+            time.sleep(0.02)  # the signal is on its way
+        assert refused.status_code == 503
+        assert refused.json()["error"] == "the server is stopping: ask another one, or later"
+        assert "retry-after" in refused.headers
+        assert server.get("/ready").status_code == 503
+        assert server.get("/health").status_code == 200
+        assert server.process.is_alive(), "it waits for its answers"
+        gate.touch()
+        assert first.result().status_code == waiting.result().status_code == 200
+    assert server.wait() == 0
+    assert "Traceback" not in server.log
+    with pytest.raises(httpx.ConnectError):
+        ask(server, "nobody here")
+
+
+def test_a_second_signal_does_not_wait(package: Path, gate: Path) -> None:
+    server = start_server(package, gate=gate)
+    line = connect(server, "wait here")
+    until(server, running_inputs=1)
+    server.terminate()
+    while "stopping" not in server.log:
+        time.sleep(0.01)
+    assert server.process.is_alive()
+    server.terminate()
+    assert server.wait() == -signal.SIGTERM
+    assert line.recv(1) == b"", "closed without an answer"
+    line.close()

@@ -1,0 +1,150 @@
+"""`bertvision serve` itself: what it refuses before it serves, its key, and what a bare installation says."""
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from cli_runner import bertvision
+from serve_cases import MOOD, save_system
+from serving import save_package, serving
+
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import ConfigError
+from bertvision.serve.http.limits import ServeConfig, bytes_of, read_key
+
+KEY = "correct-horse-battery"
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        outcome = bertvision("serve", tmp_path / "no such folder", "--port", port)
+    assert outcome.code == 2
+    assert outcome.err == f"error: port {port} is in use: give another with --port, or 0 for any\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--port", "70000"), "--port must be from 0 to 65535, not 70000"),
+        (("--host", "a..b"), "--host a..b is no address of this machine"),
+        (("--host", "192.0.2.1"), "--host 192.0.2.1 --port 0 cannot be listened at"),
+        (("--max-body", "much"), "--max-body cannot be 'much': give a size such as 1MB or 500kB"),
+        (("--max-body", "0"), "--max-body must be at least one byte, not 0"),
+        (("--max-text", "0"), "--max-text must be at least 1, not 0"),
+        (("--max-batch", "0"), "--max-batch must be at least 1, not 0"),
+        (("--queue", "8"), "--queue must hold a whole batch (--max-batch 64), not 8 inputs"),
+        (("--timeout", "0"), "--timeout must be more than 0 seconds"),
+        (("--timeout", "nan"), "--timeout must be more than 0 seconds"),
+        (("--batch-wait-ms", "-1"), "--batch-wait-ms must be from 0 to 10000, not -1"),
+        (("--backend", "magic"), "--backend cannot be 'magic': give one of torch, onnx"),
+    ],
+)
+def test_settings_that_cannot_work(tmp_path: Path, flags: tuple[str, ...], words: str) -> None:
+    outcome = bertvision("serve", tmp_path, *(flags if "--port" in flags else ("--port", "0", *flags)))
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {words}")
+    assert outcome.err.count("\n") == 1
+
+
+def test_folders_that_hold_nothing_to_serve(tmp_path: Path, tiny_bert: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    moved = save_system(tmp_path / "moved", Encoder.load(str(tiny_bert)), "cls_linear", MOOD)
+    (tmp_path / "file").write_text("no folder")
+    config = moved / "config.json"
+    config.write_text(config.read_text().replace(tiny_bert.name, "elsewhere"))
+    for name in ("none", "empty", "file", "moved"):
+        outcome = bertvision("serve", tmp_path / name, "--port", "0")
+        assert outcome.code == 2, name
+        assert outcome.err.startswith("error: "), name
+        assert outcome.err.count("\n") == 1, outcome.err
+    assert bertvision("serve").err.startswith("error: FOLDER is missing")
+
+
+def test_without_the_extra_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else real(name))
+    outcome = bertvision("serve", tmp_path, "--port", "0")
+    assert (outcome.code, outcome.err) == (
+        2,
+        "error: serving needs uvicorn: run `pip install 'bertvision[serve]'`\n",
+    )
+
+
+def test_the_flags_need_nothing_of_the_extra() -> None:
+    """--help must work where FastAPI is not installed."""
+    import subprocess
+
+    code = (
+        "import sys\nsys.modules.update(dict.fromkeys(['fastapi', 'uvicorn', 'prometheus_client', 'pydantic']))\n"
+        "from bertvision.cli import main\nmain(['serve', '--help'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for flag in ("--max-body", "--api-key-file", "--batch-wait-ms", "FOLDER"):
+        assert flag in done.stdout
+
+
+@pytest.mark.parametrize(("text", "size"), [("1MB", 10**6), ("500kB", 500_000), ("2 MiB", 2**21), ("7", 7)])
+def test_sizes(text: str, size: int) -> None:
+    assert ServeConfig(max_body=text).body_bytes == bytes_of(text) == size
+
+
+def test_keys_are_read_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BERTVISION_API_KEY", raising=False)
+    assert read_key(None) is None
+    monkeypatch.setenv("BERTVISION_API_KEY", "from-the-environment")
+    assert read_key(None) == "from-the-environment"
+    file = tmp_path / "key"
+    file.write_text(f"{KEY}\n")
+    assert read_key(file) == KEY
+    for content in (b"", b"\n", b"short", b"two words here", "schl\u00fcssel-lang".encode(), b"\xff" * 20):
+        file.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"^--api-key-file .*: (write one line|name a text file)"):
+            read_key(file)
+    with pytest.raises(ConfigError, match="cannot be read: name a text file"):
+        read_key(tmp_path)
+    monkeypatch.setenv("BERTVISION_API_KEY", "")
+    with pytest.raises(ConfigError, match="BERTVISION_API_KEY does not hold a key"):
+        read_key(None)
+
+
+def test_a_key_is_asked_for(tmp_path: Path, tiny_bert: Path) -> None:
+    package = save_package(tmp_path / "package", tiny_bert)
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    with serving(package, "--api-key-file", str(tmp_path / "key")) as server:
+        for given in (
+            "",
+            f"Bearer {KEY[:-1]}",
+            f"Bearer {KEY}x",
+            f"Basic {KEY}",
+            KEY,
+            "Bearer",
+            "Bearer \u00e9",
+        ):
+            server.headers = {"authorization": given.encode("latin-1")} if given else {}  # pyright: ignore[reportAttributeAccessIssue]
+            for answer in (
+                server.get("/v1/models"),
+                server.get("/metrics"),
+                server.post("/v1/predict", {"text": "a"}),
+                server.post("/v1/predict", {"text": "a" * 2_000_000}),  # not even read
+            ):
+                assert answer.status_code == 401, given
+                assert answer.headers["www-authenticate"] == "Bearer"
+                assert answer.json() == {
+                    "error": "this server needs its key: send the header Authorization: Bearer KEY"
+                }
+            assert server.get("/health").status_code == server.get("/ready").status_code == 200
+        server.headers = {"authorization": f"bearer {KEY}"}
+        assert server.get("/v1/models").status_code == 200
+        assert server.post("/v1/predict", {"text": "a"}).status_code == 200
+        assert KEY not in server.log
