@@ -81,6 +81,7 @@ def test_heads_of_spans_stand_side_by_side(fit: Path, tmp_path: Path) -> None:
     assert list(found) == ["adapter-4", "last-state"]
     for name, prediction in found.items():
         alone = bv.load(fit / f"{name}.seed0").predict(QUESTION, MILL)
+        assert isinstance(prediction, bv.Prediction)
         assert (prediction.text, prediction.start, prediction.end) == (alone.text, alone.start, alone.end)
         assert prediction.probability == pytest.approx(alone.probability, abs=1e-6)
 
@@ -99,6 +100,7 @@ def test_heads_are_chosen_and_named(fit: Path, tmp_path: Path) -> None:
         (("--name", "one"), "--name gives 1 names for 2 heads (adapter-4.seed0, last-state.seed0)"),
         (("--name", "a", "a"), "2 heads would be called 'a': name all of them with --name"),
         (("--name", "a", "../b"), "a task cannot be called '../b'"),
+        (("--name", "a", "head"), "a task cannot be called 'head'"),
         (("--bundle-encoder", "--reference"), "--bundle-encoder and --reference exclude each other"),
         (("--private",), "--private goes with --push"),
         (("--license", "do what you want"), "is no name of a licence"),
@@ -186,6 +188,31 @@ def test_readers_are_given_to_the_task_they_were_fitted_for(
     assert list(read_systems(tmp_path / "readers")) == ["r0", "r2"], "by themselves they can be looked at"
 
 
+# ---- as one graph
+
+
+def test_the_graph_answers_as_torch_does(fit: Path, encoder: Encoder, tmp_path: Path) -> None:
+    """Written with the package, found by its folder, and refused where there is none."""
+    pytest.importorskip("onnxruntime")
+    mood = save_system(tmp_path / "mood", encoder, "mean_pooler", MOOD)
+    words = (fit / "last-state.seed0", "--layers", fit, "--onnx")
+    outcome = bertvision("export", *words, "--out", tmp_path / "qa", "--json")
+    assert outcome.code == 0, outcome.err
+    told = json.loads(outcome.out)["onnx"]
+    assert told["max_difference"] < 1e-3
+    assert "`onnx/model.onnx` is the whole as one graph" in (tmp_path / "qa" / "README.md").read_text()
+    with pytest.raises(ConfigError, match="holds no ONNX graph"):
+        bv.load(package(tmp_path / "no", mood), backend="onnx")
+    shutil.rmtree(fit)
+    moved = Path(shutil.move(tmp_path / "qa", tmp_path / "moved"))
+    graph, torch = (bv.load(moved, backend=backend) for backend in ("onnx", "torch"))
+    ours, theirs = graph.predict(QUESTION, MILL), torch.predict(QUESTION, MILL)
+    assert (ours.text, ours.start, ours.end) == (theirs.text, theirs.start, theirs.end)
+    assert ours.probability == pytest.approx(theirs.probability, abs=1e-4)
+    assert type(graph.bundle.walk).__name__ == "OnnxWalk", "and not torch again"
+    assert [row["layer"] for row in graph.explain(QUESTION, MILL)["layers"]["last-state"]] == [0, 1, 2]
+
+
 # ---- encoders
 
 
@@ -258,7 +285,7 @@ def _edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     return edit
 
 
-def _cut(name: str) -> Callable[[Path], None]:
+def _cut(name: str) -> Callable[[Path], Any]:
     return lambda pkg: (pkg / name).write_bytes((pkg / name).read_bytes()[:40])
 
 

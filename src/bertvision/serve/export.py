@@ -161,7 +161,6 @@ def _bundle(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
 def _graph(sources: Sources, encoder: Encoder, path: Path) -> "OnnxReport":
     from bertvision.serve.onnx import export_onnx
 
-    path.parent.mkdir()
     systems = list(sources.tasks.values())
     return export_onnx(Bundle(systems, encoder, names=list(sources.tasks), layers=sources.layers), path)
 

@@ -11,7 +11,7 @@ it gives them, and several heads of spans may stand side by side.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bertvision.artifacts import restore
 from bertvision.encoder.encoder import Encoder, Precision
@@ -24,7 +24,9 @@ from bertvision.serve.predictor import Predictor
 from bertvision.tasks.text.task import TextTask
 from bertvision.train.trained import Trained, heads_below, load_encoder, read_trained
 
-__all__ = ["load", "load_bundle", "open_encoder", "open_systems", "read_systems"]
+__all__ = ["Backend", "load", "load_bundle", "open_encoder", "open_systems", "read_systems"]
+
+Backend = Literal["torch", "onnx"]
 
 
 def load(
@@ -33,6 +35,7 @@ def load(
     encoder: str | Encoder | None = None,
     device: str = "auto",
     precision: Precision = "auto",
+    backend: Backend = "torch",
 ) -> Any:
     """Load a head, an ensemble, a run's best head or several tasks, with the encoder they were fitted on.
 
@@ -41,15 +44,19 @@ def load(
         encoder: Where the encoder lies now, if it moved; its weights must still be the same.
         device: auto, cpu, cuda or mps.
         precision: fp32, bf16, or auto.
+        backend: What computes: torch, or onnx for the graph of a package (`export --onnx`).
 
     Returns:
         A `Predictor` (spans), a `TextPredictor` (a label or a score) or a `Bundle` (several heads).
     """
-    folder = local_folder(folder)
-    systems = read_systems(folder)
-    if len(systems) > 1:
-        return load_bundle(folder, encoder=encoder, device=device, precision=precision)
-    return open_systems(systems, encoder=encoder, device=device, precision=precision)
+    bundle = load_bundle(folder, encoder=encoder, device=device, precision=precision, backend=backend)
+    if len(bundle.systems) > 1:
+        return bundle
+    (trained,) = bundle.systems.values()
+    kind = TextPredictor if isinstance(trained.task, TextTask) else Predictor
+    alone = kind(trained, bundle.encoder)
+    alone.bundle = bundle  # with the readers of its layers, and with what computes
+    return alone
 
 
 def load_bundle(
@@ -58,13 +65,28 @@ def load_bundle(
     encoder: str | Encoder | None = None,
     device: str = "auto",
     precision: Precision = "auto",
+    backend: Backend = "torch",
 ) -> Bundle:
     """The same as a `Bundle` whatever the folder holds: a lone head answers under its name, and the readers of a
     package's layers come along."""
     folder = local_folder(folder)
     systems = read_systems(folder)
+    graph = None
+    if backend == "onnx":
+        from bertvision.serve.onnx import onnx_of
+
+        graph = onnx_of(folder)
+        device, precision = (
+            "cpu",
+            "fp32",
+        )  # the graph computes; what is loaded cuts windows and is compared with it
     source = open_encoder(systems, encoder, device=device, precision=precision)
-    return Bundle(list(systems.values()), source, names=list(systems), layers=read_layers(folder))
+    bundle = Bundle(list(systems.values()), source, names=list(systems), layers=read_layers(folder))
+    if graph is not None:
+        from bertvision.serve.onnx import use_onnx
+
+        use_onnx(bundle, graph)
+    return bundle
 
 
 def read_systems(folder: str | Path) -> dict[str, Trained]:

@@ -88,7 +88,8 @@ def is_package(folder: str | Path) -> bool:
 
 def plain_name(name: str) -> bool:
     """Whether a task may be called so: its name is a folder, a part of addresses and a key."""
-    return _NAME.fullmatch(name) is not None
+    # A folder called head is that of a snapshot, which goes by the folder above it.
+    return _NAME.fullmatch(name) is not None and name != "head"
 
 
 def is_reader(folder: Path) -> bool:

@@ -208,7 +208,7 @@ def _called(found: Sequence[_Found], names: Sequence[str]) -> list[str]:
 def _short(systems: Sequence[Trained]) -> list[str]:
     """What tells their folders apart, without the seed where nothing hangs on it."""
     names = [systems[0].name] if len(systems) == 1 else short_names([system.folder for system in systems])
-    names = [re.sub(r"[^\w.@+~-]+", "-", name).strip("-") or "head" for name in names]
+    names = [re.sub(r"[^\w.@+~-]+", "-", name).strip("-") or "task" for name in names]
     bare = [_SEED.sub("", name) for name in names]
     return bare if len(set(bare)) == len(bare) else names
 
