@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -82,7 +83,7 @@ class Requests:
         text: Any = Annotated[
             str, StringConstraints(min_length=1, max_length=self.config.max_text, pattern=NOT_BLANK)
         ]
-        count: Any = Annotated[int, Field(ge=0, le=MOST_CANDIDATES)]
+        count: Any = Annotated[int, Field(ge=0, le=MOST_CANDIDATES), BeforeValidator(_whole)]
         forms: list[Any] = []
         for name, fields in _FIELDS.items():
             tasks = one if len(fields) == 1 else two
@@ -167,6 +168,11 @@ class Requests:
             components |= schema.pop("$defs", {})
             bodies[kind] = schema
         return bodies, components
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 5.0 is 5."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _form_of(value: Any) -> str | None:
