@@ -94,7 +94,9 @@ def test_heads_are_chosen_and_named(fit: Path, tmp_path: Path) -> None:
     told = read_package(tmp_path / "pkg")
     assert {name: task.label for name, task in told.tasks.items()} == {"qa": "last_state.v1"}
     assert list(told.layers) == ["qa"]
-    assert [name for name in read_systems(tmp_path / "pkg")] == ["qa"]
+    assert list(read_systems(tmp_path / "pkg")) == ["qa"]
+    as_fitted = find_sources([fit], heads=["adapter:size=4", "last_state"])
+    assert list(as_fitted.tasks) == ["adapter-4", "last-state"], "as fit --heads names them"
     for words, sentence in (
         (("--heads", "last-stat"), "did you mean last-state"),
         (("--name", "one"), "--name gives 1 names for 2 heads (adapter-4.seed0, last-state.seed0)"),

@@ -103,7 +103,7 @@ def test_labels_get_an_interval_where_the_data_is_at_hand(
     args = by_type["accuracy"].metric_args
     assert args is not None
     assert args["interval_95"] == pytest.approx([drawn.low / 100, drawn.high / 100], abs=1e-4)
-    assert by_type["f1"].metric_args is None, "only what the task is judged by"
+    assert by_type["f1"].metric_args is None, "it is not what the answers score"
     assert by_type["accuracy"].dataset_name == "mood.csv"
     text = (tmp_path / "pkg" / "README.md").read_text()
     assert "| mood | dev | F1 | 0.500 | missing |" in text

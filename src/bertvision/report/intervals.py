@@ -6,6 +6,7 @@ again with replacement; everywhere else there is no interval, and the card says 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,10 @@ def _ends(
             return ends
         values = np.array([numbers[name] if task.kind == "label" else float(name) for name in given])
         right = truth(data)
-        if _same(metric(task, right, values), told.get(task.metric)):
-            ends[task.metric] = text_interval(task, right, values)
+        for name in ("accuracy", "f1", "mcc") if task.kind == "label" else ("pearson", "spearman"):
+            judged = replace(task, metric=name)
+            if _same(metric(judged, right, values), told.get(name)):
+                ends[name] = text_interval(judged, right, values)
     return ends
 
 

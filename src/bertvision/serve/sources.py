@@ -18,6 +18,7 @@ from pathlib import Path
 from bertvision.artifacts import read_json, restore
 from bertvision.errors import ArtifactError, ConfigError
 from bertvision.heads.base import nearest
+from bertvision.heads.spec import parse_head
 from bertvision.serve.bundle import short_names
 from bertvision.serve.hub import local_folder
 from bertvision.serve.package import is_package, is_reader, plain_name, read_layers, read_package, read_tasks
@@ -152,12 +153,13 @@ def layer_number(reader: Trained) -> int:
 def _chosen(found: Sequence[_Found], heads: Sequence[str]) -> list[_Found]:
     """Only the heads that are named, in the order of the folders."""
     known = [name for one in found for system in one.heads for name in _known_as(system)]
-    for name in heads:
-        if name not in known:
+    chosen = {name: name if name in known else _label(name) for name in heads}
+    for name, meant in chosen.items():
+        if meant not in known:
             raise ConfigError(f"--heads names {name!r}: {nearest(name, list(dict.fromkeys(known)))}")
     kept = []
     for one in found:
-        places = [i for i, system in enumerate(one.heads) if set(_known_as(system)) & set(heads)]
+        places = [i for i, system in enumerate(one.heads) if set(_known_as(system)) & set(chosen.values())]
         names = [one.names[i] for i in places] if one.names else []
         by_name = {name: readers for name, readers in one.readers_by_name.items() if name in names}
         systems = [one.heads[i] for i in places]
@@ -169,6 +171,14 @@ def _chosen(found: Sequence[_Found], heads: Sequence[str]) -> list[_Found]:
 
 def _known_as(system: Trained) -> tuple[str, ...]:
     return system.name, _SEED.sub("", system.name)
+
+
+def _label(name: str) -> str:
+    """What a fit calls the head that its --heads names so: adapter:size=64 is adapter-64."""
+    try:
+        return parse_head(name).label
+    except ConfigError:
+        return name
 
 
 def _check_encoder(systems: Sequence[Trained]) -> None:
