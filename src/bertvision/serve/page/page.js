@@ -17,7 +17,7 @@ const MODES = {
   pair: { title: "Two texts", text: "First text", with: "Second text", reads: (m) => m.texts === 2 && !m.asks },
   text: { title: "One text", text: "Text", with: null, reads: (m) => m.texts === 1 },
 };
-const BEAT = 800;
+const BEAT = 700;
 
 const view = { mode: "ask", text: "", with: "", head: "", layer: null, thresholds: {} };
 let known = { models: [], limits: { text: Infinity } };
