@@ -1,8 +1,8 @@
-"""`bertvision predict FOLDER`: answers, labels and scores from the command line or a file."""
+"""`bertvision predict FOLDER`: answers, labels and scores from the command line, a file or a stream."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
@@ -31,10 +31,11 @@ class DataColumns(Columns):
 @dataclass(frozen=True)
 class PredictArgs:
     """Answer questions (--question and --context) or tell labels and scores of texts (--text, for pairs with --pair),
-    one on the command line or all of a file (--data). A folder of several tasks answers all of them in one pass."""
+    one on the command line, all of a file (--data FILE), or a stream of JSON lines as they come (--data -). A folder of
+    several tasks answers all of them in one pass."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
-    """What fit, finetune, multitask, ensemble or run wrote; a run means its best head."""
+    """What fit, finetune, multitask, ensemble, run or export wrote; a run means its best head."""
     question: OptionalText = None
     """The question to answer; goes with --context."""
     context: OptionalText = None
@@ -45,7 +46,8 @@ class PredictArgs:
     """The other text of a pair; goes with --text."""
     data: OptionalText = None
     """Questions from a SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT] or demo:test; texts from glue:TASK:FILE,
-    cs224n:SET:FILE, .csv, .tsv, .jsonl or hub:NAME[:SPLIT]. Answers and labels may be missing in it."""
+    cs224n:SET:FILE, .csv, .tsv, .jsonl or hub:NAME[:SPLIT]. Answers and labels may be missing in it. A dash reads
+    JSON lines from the standard input, {"question", "context"} or {"text", "pair"}, and writes one for each."""
     tasks: tuple[str, ...] = ()
     """Of a folder of several tasks, those that are to answer; none = all."""
     out: OptionalPath = None
@@ -57,12 +59,16 @@ class PredictArgs:
     """No answer is given where its score exceeds the best candidate's by more than this; stored with the head."""
     encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""
+    n_best: int = 0
+    """Of answers found in paragraphs, tell so many of the best candidates too (with --json or --data -)."""
     max_examples: OptionalInt = None
     """Take only the first so many examples of --data."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
     precision: Precision = "auto"
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
+    backend: Literal["torch", "onnx"] = "torch"
+    """What computes: torch, or the ONNX graph of a package (export --onnx), which runs on the CPU."""
     columns: DataColumns = field(default_factory=DataColumns)
     json: bool = False
     """Print the result as JSON."""
@@ -77,9 +83,9 @@ def main(args: PredictArgs) -> None:
     from bertvision.artifacts import check_output
     from bertvision.data.glue import check_rows
     from bertvision.data.texts import TextData
-    from bertvision.serve.bundle import Bundle, asks
-    from bertvision.serve.load import open_systems, read_systems
-    from bertvision.serve.predictor import Predictor
+    from bertvision.serve.bundle import asks
+    from bertvision.serve.load import load_bundle, read_systems
+    from bertvision.serve.stream import answer_stream
     from bertvision.tasks.text.task import TextTask
 
     _check(args)
@@ -89,6 +95,8 @@ def main(args: PredictArgs) -> None:
     spans = [name for name, system in systems.items() if not isinstance(system.task, TextTask)]
     if args.threshold is not None and not spans:
         raise ConfigError("--threshold is for spans: labels and scores have none")
+    if args.n_best and not spans:
+        raise ConfigError("--n-best is for spans: labels and scores have no candidates")
     if args.glue is not None:
         _check_glue(args.glue, systems)
     if args.text is not None and spans == list(systems):
@@ -97,27 +105,28 @@ def main(args: PredictArgs) -> None:
         raise ConfigError(
             f"{args.folder} gives labels or scores of texts: give --text, for pairs with --pair"
         )
-    data = _load(args, systems) if args.data is not None else None
+    data = _load(args, systems) if args.data not in (None, "-") else None
     if args.glue is not None and isinstance(data, TextData):
         check_rows(args.glue, data)
-    model = open_systems(systems, encoder=args.encoder, device=args.device, precision=args.precision)
-    # One way for all of them: a lone system is a bundle of one.
-    bundle = (
-        model
-        if isinstance(model, Bundle)
-        else Bundle(list(systems.values()), model.encoder, names=list(systems))
+    bundle = load_bundle(
+        args.folder,
+        encoder=args.encoder,
+        device=args.device,
+        precision=args.precision,
+        backend=args.backend,
     )
-    if isinstance(model, Predictor):
-        bundle.decodings[spans[0]] = model.decoding
     if args.threshold is not None:
         for name in spans:
             bundle.decodings[name] = dataclasses.replace(
                 bundle.decodings[name], null_score_diff_threshold=args.threshold
             )
-    if data is None:
+    if args.data == "-":
+        answer_stream(bundle, tasks=args.tasks, n_best=args.n_best)
+    elif data is None:
         first, second = (args.text, args.pair) if args.text is not None else (args.question, args.context)
         assert first is not None
-        _tell(args, [("", first, second, bundle.predict(first, second, tasks=args.tasks))], systems)
+        found = bundle.predict(first, second, tasks=args.tasks, n_best=args.n_best)
+        _tell(args, [("", first, second, found)], systems)
     else:
         _tell(args, _predict_all(args, data, bundle), systems)
 
@@ -135,6 +144,11 @@ def _check(args: PredictArgs) -> None:
         raise ConfigError("give --question together with --context, or --text, or --data")
     if args.data is None and (args.out is not None or args.glue is not None):
         raise ConfigError(f"--{'out' if args.out is not None else 'glue'} goes with --data")
+    for flag, given in (("out", args.out), ("glue", args.glue), ("max-examples", args.max_examples)):
+        if args.data == "-" and given is not None:
+            raise ConfigError(f"--{flag} is for a file: --data - writes its answers as they come")
+    if args.n_best < 0:
+        raise ConfigError(f"--n-best must not be negative, not {args.n_best}: 0 tells the answer alone")
     if args.glue is not None and args.out is None:
         raise ConfigError("--glue needs --out, a folder for the submission file")
 
@@ -213,17 +227,15 @@ def _predict_all(args: PredictArgs, data: "SpanData | TextData", bundle: "Bundle
 
     from bertvision.data.examples import SpanData
     from bertvision.data.glue import write_submission
-    from bertvision.serve.bundle import text_predictions
-    from bertvision.serve.predictor import Predictor
     from bertvision.tasks.span import write_answers
     from bertvision.tasks.text import TextAnswers, write_text_answers
 
-    found = bundle.answer(data)
+    found = bundle.answer(data, tasks=args.tasks)
     told: dict[str, list[Any]] = {}
     for name, answers in found.items():
         folder = args.out / name if args.out is not None and len(found) > 1 else args.out
+        told[name] = list(bundle.predictions(name, answers, n_best=args.n_best))
         if isinstance(answers, TextAnswers):
-            told[name] = text_predictions(answers)
             if folder is not None:
                 write_text_answers(folder, answers)
             if args.glue is not None:
@@ -231,10 +243,8 @@ def _predict_all(args: PredictArgs, data: "SpanData | TextData", bundle: "Bundle
                 assert not isinstance(data, SpanData)
                 like = replace(data, kind=answers.task.kind, classes=answers.task.classes, _cache={})
                 write_submission(args.glue, like, answers.values.tolist(), folder)
-        else:
-            told[name] = list(Predictor.predictions(answers))
-            if folder is not None:
-                write_answers(folder, answers)
+        elif folder is not None:
+            write_answers(folder, answers)
     if isinstance(data, SpanData):
         texts = [(e.id, e.question, None) for e in data.examples]
     else:
@@ -245,6 +255,7 @@ def _predict_all(args: PredictArgs, data: "SpanData | TextData", bundle: "Bundle
 def _tell(args: PredictArgs, rows: list[_Row], systems: "dict[str, Trained]") -> None:
     """Print the predictions: of one task beside its text, of several by their names."""
     from bertvision import console
+    from bertvision.serve.predictions import words_of
     from bertvision.tasks.text.task import TextTask
 
     alone = len(systems) == 1
@@ -255,7 +266,7 @@ def _tell(args: PredictArgs, rows: list[_Row], systems: "dict[str, Trained]") ->
             row: dict[str, Any] = {"id": key, "question" if span else "text": first}
             if second is not None and not span:
                 row["pair"] = second
-            told = {name: asdict(prediction) for name, prediction in found.items()}
+            told = {name: words_of(prediction) for name, prediction in found.items()}
             made.append(row | (next(iter(told.values())) if alone else {"tasks": told}))
         console.emit_json(made if args.data is not None else made[0])
         return

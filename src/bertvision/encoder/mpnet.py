@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertvision.shapes import Float
 
-__all__ = ["stay_on_device"]
+__all__ = ["forget_widths", "stay_on_device"]
 
 _KEPT: dict[type, type] = {}
 """Classes of encoders by the class they were made from: one for all models of a kind."""
@@ -32,6 +32,15 @@ def stay_on_device(model: Any) -> None:
     encoder.__class__ = _KEPT[kind]
     if getattr(model.config, "_attn_implementation", "") == "eager":
         model.register_forward_pre_hook(_added_mask, with_kwargs=True)
+
+
+def forget_widths(model: Any) -> None:
+    """Undo what `stay_on_device` keeps for every width: where a graph for all widths is traced, none may be known."""
+    encoder = getattr(model, "encoder", None)
+    for kind, keeping in _KEPT.items():
+        if type(encoder) is keeping:
+            encoder.__class__ = kind
+            encoder.__dict__.pop("_kept_buckets", None)
 
 
 def _added_mask(

@@ -13,6 +13,7 @@ from bertvision.data.tokenise import probe_single, probe_template
 from bertvision.data.windows import WindowConfig, make_windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder, read_tokens
+from bertvision.encoder.mpnet import forget_widths
 from bertvision.encoder.stack import pooled_by
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Head
@@ -37,6 +38,7 @@ class Graph(nn.Module):
             _check_reader(name, reader, self.source)
         # Copies: tracing wants everything on a CPU in float32, and whoever holds the bundle goes on using it.
         self.encoder = self.source.copy().model.cpu().float().eval()
+        forget_widths(self.encoder)
         self._heads = nn.ModuleList([copy.deepcopy(r.head).cpu().float().eval() for r in readers.values()])
         self._readers = readers
         self.names = tuple(readers)

@@ -5,7 +5,8 @@ folder holds a calibration (tasks/span/calibration.py), no answer has the calibr
 share what is left in the ratio of their softmax; without one, no answer is one more candidate of that softmax.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ __all__ = [
     "check_n_best",
     "span_predictions",
     "text_predictions",
+    "words_of",
 ]
 
 
@@ -72,6 +74,14 @@ class ScorePrediction:
 
 
 AnyPrediction = Prediction | LabelPrediction | ScorePrediction
+
+
+def words_of(prediction: AnyPrediction) -> dict[str, Any]:
+    """A prediction as JSON tells it; candidates stand there only where some were asked for."""
+    told = asdict(prediction)
+    if not told.get("nbest", True):
+        del told["nbest"]
+    return told
 
 
 def check_n_best(count: int) -> int:

@@ -1,0 +1,189 @@
+"""`predict --data -`: JSON lines as they come, answered in order; broken ones are told and change nothing else."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runner import bertvision
+from serve_cases import ALIKE, MOOD, SAME, save_span, save_system
+
+import bertvision as bv
+from bertvision.encoder.encoder import Encoder
+from bertvision.errors import DataError
+from bertvision.serve import stream
+from bertvision.serve.bundle import Bundle
+from bertvision.serve.predictions import words_of
+from bertvision.serve.stream import answer_stream
+
+MILL = "The mill in Arden was built by Ada Holt in 1871."
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tasks of single texts, of pairs and of questions."""
+    home, encoder = tmp_path_factory.mktemp("stream"), Encoder.load(str(tiny_bert))
+    save_span(home / "span", encoder, "learned_pooling")
+    save_system(home / "mood", encoder, "tenney_small", MOOD)
+    save_system(home / "same", encoder, "cls_linear", SAME)
+    save_system(home / "alike", encoder, "mean_pooler", ALIKE)
+    return home
+
+
+@pytest.fixture(scope="module")
+def bundle(folder: Path) -> Bundle:
+    return bv.load(folder)
+
+
+def streamed(
+    bundle: Bundle, capsys: pytest.CaptureFixture[str], lines: bytes, **options: Any
+) -> list[dict[str, Any]]:
+    try:
+        answer_stream(bundle, source=io.BytesIO(lines), **options)
+    finally:
+        told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return told
+
+
+def test_every_line_gets_what_it_would_get_alone(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        {"question": "Who built the mill?", "context": MILL, "id": "q-1"},
+        {"text": MILL},
+        {"text": "One", "pair": MILL, "id": 7},
+        *({"text": "word " * n} for n in range(1, 150)),
+    ]
+    told = streamed(bundle, capsys, "\n".join(map(json.dumps, lines)).encode(), n_best=2)
+    assert [row["line"] for row in told] == list(range(1, len(lines) + 1))
+    assert [row.get("id") for row in told[:4]] == ["q-1", None, 7, None]
+    for line, row in zip(lines[:40], told[:40], strict=True):
+        first, second = line.get("question", line.get("text")), line.get("context", line.get("pair"))
+        assert isinstance(first, str)
+        assert second is None or isinstance(second, str)
+        expected = bundle.predict(first, second, n_best=2)
+        assert list(row["tasks"]) == list(expected)
+        for name, one in expected.items():
+            for key, value in words_of(one).items():
+                if isinstance(value, float):
+                    assert row["tasks"][name][key] == pytest.approx(value, rel=1e-3)
+                elif isinstance(value, str | int):
+                    assert row["tasks"][name][key] == value
+    assert len(told[0]["tasks"]["span"]["nbest"]) == 2
+
+
+def test_broken_lines_are_told_and_the_others_answered(
+    bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = [
+        (b'{"text": "fine"}', ""),
+        (b"{", "the line is not JSON"),
+        (b"[1]", "the line is no JSON object"),
+        (b'{"text": "\xff"}', "the line is not UTF-8"),
+        (b'{"text": 5}', "text must be a string"),
+        (b'{"text": " "}', "the text is empty"),
+        (b'{"text": "\\ud83d"}', "half a character"),
+        (b'{"question": "Who?"}', "give question and context, or text"),
+        (b'{"question": "Who?", "context": "x", "text": "y"}', "give question and context, or text"),
+        (b'{"question": "Who?", "context": "x", "pair": "y"}', "pair goes with text"),
+        (b'{"text": "x", "txet": "y"}', "'txet' is no key of a line"),
+        (b'{"text": "x", "pair": ""}', "the second text is empty"),
+        (b"[" * 100_000, "the line is not JSON"),
+        (b'{"text": "also fine"}', ""),
+    ]
+    with pytest.raises(DataError, match="12 of 14 lines of the stream could not be answered"):
+        answer_stream(bundle, source=io.BytesIO(b"\n\n".join(line for line, _ in cases)))
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["line"] for row in told] == [1 + 2 * i for i in range(len(cases))]
+    for row, (_, words) in zip(told, cases, strict=True):
+        assert ("tasks" in row) == (words == "")
+        assert words in row.get("error", "")
+
+
+def test_a_line_that_no_task_reads_is_told(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DataError, match="1 of 2 lines"):
+        answer_stream(bundle, tasks=("mood",), source=io.BytesIO(b'{"text":"a","pair":"b"}\n{"text":"a"}'))
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert "mood reads one text, and two are given" in first["error"]
+    assert list(second["tasks"]) == ["mood"]
+
+
+def test_nothing_in_nothing_out(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    assert streamed(bundle, capsys, b"") == streamed(bundle, capsys, b"\n  \n") == []
+
+
+def test_lines_that_wait_share_a_call(
+    bundle: Bundle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines that came in one piece: fewer calls than lines, none larger than allowed."""
+    monkeypatch.setattr(stream, "MOST_LINES", 16)
+    sizes: list[int] = []
+    predict = bundle.predict
+
+    def counted(first: Any, *args: Any, **options: Any) -> Any:
+        sizes.append(len(first))
+        return predict(first, *args, **options)
+
+    monkeypatch.setattr(bundle, "predict", counted)
+    told = streamed(bundle, capsys, b'{"text": "a word"}\n' * 100, tasks=("mood",))
+    assert len(told) == sum(sizes) == 100
+    assert max(sizes) == 16
+
+
+def test_answers_come_before_the_stream_ends(folder: Path) -> None:
+    """A real process: the next line is written only after the answer to the last was read."""
+    command = [sys.executable, "-m", "bertvision", "predict", str(folder), "--data", "-", "--device", "cpu"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for number, line in enumerate(('{"text": "one"}', "nonsense", '{"text": "three"}'), 1):
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            told = json.loads(process.stdout.readline())
+            assert told["line"] == number
+            assert ("error" in told) == (number == 2)
+        process.stdin.close()
+        assert process.wait(60) == 2
+        assert "1 of 3 lines of the stream could not be answered" in process.stderr.read()
+
+
+# ---- the flags
+
+
+def test_flags_that_do_not_go_together(folder: Path) -> None:
+    for words, sentence in (
+        (("--data", "-", "--out", "x"), "--out is for a file: --data - writes its answers as they come"),
+        (("--data", "-", "--max-examples", "3"), "--max-examples is for a file"),
+        (("--text", MILL, "--n-best", "-1"), "--n-best must not be negative"),
+        (("--text", MILL, "--tasks", "mood", "--n-best", "3"), "--n-best is for spans"),
+        (("--text", MILL, "--backend", "onnx"), "holds no ONNX graph: make a package of it"),
+    ):
+        done = bertvision("predict", folder, *words)
+        assert done.code == 2
+        assert sentence in done.err
+        assert not done.out
+
+
+def test_n_best_on_the_command_line(folder: Path, bundle: Bundle) -> None:
+    words = ("--question", "Who built the mill?", "--context", MILL, "--tasks", "span", "--json")
+    done = bertvision("predict", folder, *words, "--n-best", "3")
+    found = json.loads(done.out)
+    expected = bundle.predict("Who built the mill?", MILL, n_best=3)["span"]
+    assert isinstance(expected, bv.Prediction)
+    assert [(one["text"], one["start"], one["end"]) for one in found["nbest"]] == [
+        (one.text, one.start, one.end) for one in expected.nbest
+    ]
+    assert [one["text"] for one in found["nbest"]] == [MILL[o["start"] : o["end"]] for o in found["nbest"]]
+    assert len({(one["start"], one["end"]) for one in found["nbest"]}) == 3
+    assert "nbest" not in json.loads(bertvision("predict", folder, *words).out)
