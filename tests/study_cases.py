@@ -60,7 +60,7 @@ CONTROLS = ["last-state", "last-state-mlp"]
 NEW_HEADS = ["ladder-64", "recurrent-64", "layer-attention-64", "head2toe", "biaffine-64"]
 BELOW = ["constant@0.3", "constant@1", "constant@2", "decayed-1@1", "decayed-2@2", "decayed-0.3@0.3", "decayed-0.5@0.5",
          "untuned"]  # fmt: skip
-LABEL_HEADS = ["tenney-small", "adapter-pooler", "adapter-pooler-pooling=average", "xception-abbr",
+LABEL_HEADS = ["tenney-small", "adapter-pooler-386", "adapter-pooler-386-pooling=average", "xception-abbr",
                "xception-abbr-cls", "xception"]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Sections on the papers: what they say against what the records say."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from study_cases import made_study
 
 from bertvision.report.study_schema import validate_study
 from bertvision.report.words import change, interval, score
-from bertvision.study.published import ENSEMBLES, FRACTIONS, MEASURE, ROWS, SPAN_CURVE
+from bertvision.study.published import BRIEF, ENSEMBLES, FRACTIONS, MEASURE, ROWS, SPAN_CURVE
 from bertvision.study.sections.curve import curve
 from bertvision.study.sections.ensembles import ensembles
 from bertvision.study.sections.fractions import _lasting, fractions
@@ -18,7 +19,7 @@ from bertvision.study.sections.papers import papers, rank_correlation
 from bertvision.study.sections.raw import raw
 from bertvision.study.sections.transfer import transfer
 from bertvision.study.slips import SLIPS
-from bertvision.study.view import Group, Study
+from bertvision.study.view import Group, Study, System
 from bertvision.tasks.span.compare import mcnemar, paired_bootstrap
 
 Built = Callable[[Study], dict[str, Any] | None]
@@ -90,7 +91,7 @@ def test_published_numbers_are_never_without_a_word_on_their_measure(study: Stud
     for block in tables(made):
         groups = {column.get("group", "") for column in block["columns"]}
         if any("published" in name for name in groups):
-            assert MEASURE in block["caption"]
+            assert BRIEF in block["caption"] or MEASURE in block["caption"]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,8 @@ def test_papers_table_is_the_records(study: Study) -> None:
     for epochs, block in zip((0.3, 1.0, 2.0), blocks, strict=True):
         snapshot = f"constant@{epochs:g}"
         base = {tuned: per_question(study, snapshot, tuned=tuned) for tuned in (False, True)}
-        rows = {below(row["cells"][1]) or shown(row["cells"][1]): row["cells"] for row in block["rows"]}
-        assert shown(rows[f"{snapshot} itself"][4]) == score(100 * base[False][0].mean())
+        rows = {below(row["cells"][0]) or shown(row["cells"][0]): row["cells"] for row in block["rows"]}
+        assert shown(rows[f"{snapshot} itself"][3]) == score(100 * base[False][0].mean())
         for known in ROWS.values():
             key = f"{snapshot}/{known.label}"
             printed = known.at.get(epochs)
@@ -133,8 +134,8 @@ def test_papers_table_is_the_records(study: Study) -> None:
                 assert known.label not in rows
                 continue
             cells = rows[known.label]
-            assert cells[0] == str(known.number)
-            assert shown(cells[3]) == (f"{printed.exact:.1f} / {printed.f1:.1f}" if printed else "–")
+            assert shown(cells[0]) == f"{known.number} {known.name}"
+            assert shown(cells[2]) == (f"{printed.exact:.1f} / {printed.f1:.1f}" if printed else "–")
             gap = "–"
             if printed:
                 theirs = SPAN_CURVE[epochs]
@@ -142,28 +143,28 @@ def test_papers_table_is_the_records(study: Study) -> None:
                     change(round(a - b, 1))
                     for a, b in ((printed.exact, theirs.exact), (printed.f1, theirs.f1))
                 )
-            assert shown(cells[7]) == gap
+            assert shown(cells[6]) == gap
             if study.get(key) is None:
-                assert [shown(cells[i]) for i in (2, 4, 5, 6, 8, 9, 10, 11)] == ["–"] * 8
+                assert [shown(cells[i]) for i in (1, 3, 4, 5, 7, 8, 9, 10)] == ["–"] * 8
                 continue
             plain, tuned = (per_question(study, key, tuned=t) for t in (False, True))
             values = (plain[0], plain[1], tuned[1])
-            assert [shown(cells[i]) for i in (4, 5, 6)] == [score(100 * v.mean()) for v in values]
+            assert [shown(cells[i]) for i in (3, 4, 5)] == [score(100 * v.mean()) for v in values]
             seeds = [100 * pair[1].mean() for pair in group(study, key).each("zero")]
-            assert below(cells[5]) == f"± {np.std(seeds, ddof=1):.2f}"
+            assert below(cells[4]) == f"± {np.std(seeds, ddof=1):.2f}"
             others = (base[False][0], base[False][1], base[True][1])
-            for place, ours, theirs in zip((8, 9, 10), values, others, strict=True):
+            for place, ours, theirs in zip((7, 8, 9), values, others, strict=True):
                 found = paired_bootstrap(ours, theirs)
                 assert shown(cells[place]) == change(found.difference)
                 assert below(cells[place]) == interval(found.low, found.high)
         for label in ("average-pooling", "last-state", "last-state-mlp"):
-            assert rows[label][0] == ""
-            assert shown(rows[label][3]) == "–"
+            assert shown(rows[label][0]) == label
+            assert shown(rows[label][2]) == "–"
 
 
 def test_papers_p_is_of_the_first_seed(study: Study) -> None:
     block = tables(papers(study))[1]
-    cells = next(row["cells"] for row in block["rows"] if below(row["cells"][1]) == "adapter-386")
+    cells = next(row["cells"] for row in block["rows"] if below(row["cells"][0]) == "adapter-386")
     ours, theirs = (group(study, key).each("zero")[0][0] for key in ("constant@1/adapter-386", "constant@1"))
     p = mcnemar(ours, theirs)
     assert shown(cells[-1]) == ("< 0.001" if p < 0.001 else f"{p:.3f}")
@@ -288,7 +289,7 @@ def test_ensembles_are_held_against_their_best_member(study: Study) -> None:
     assert list(rows) == ["paper-0.3", "paper-1", "paper-1-mean", "decayed-2"]
     for cells in rows.values():
         members = below(cells[0]).split(" of ")[1].split(", ")
-        best = max(members, key=lambda key: group(study, key).holdout_f1 or 0.0)
+        best = max(members, key=lambda key: group(study, key).questions("tuned", [0])[1].mean())
         assert cells[5] == best
         ours = group(study, f"join/{shown(cells[0])}").questions("tuned")[1]
         theirs = group(study, best).questions("tuned", [0])[1]
@@ -329,7 +330,85 @@ def test_transfer_shows_the_head_in_all_three_places(study: Study) -> None:
         assert shown(row["cells"][3]) == score(100 * per_question(study, key, tuned=False)[1].mean())
     moved, base = (per_question(study, key, tuned=True)[1] for key in (keys[2], keys[0]))
     assert shown(block["rows"][2]["cells"][7]) == change(paired_bootstrap(moved, base).difference)
-    assert [row.get("strong", False) for row in block["rows"]] == [False, False, True, False]
+    assert [row.get("strong", False) for row in block["rows"]] == [True, False, True, False]
+
+
+# ---- systems fitted on a part of the data, and ensembles of seeds
+
+
+def changed(change: Callable[[System], System | None]) -> Study:
+    """The made-up study with some of its systems in another form, or left out."""
+    made = made_study()
+    systems = [
+        one for group in made.groups.values() for own in group.systems if (one := change(own)) is not None
+    ]
+    return Study.of(made.dev, made.holdout, systems)
+
+
+def test_heads_on_raw_states_may_be_fitted_on_a_part_of_the_data() -> None:
+    def part(system: System) -> System:
+        raw_head = system.about.snapshot == "untuned"
+        return replace(system, about=replace(system.about, data_fraction=0.3)) if raw_head else system
+
+    made = raw(changed(part))
+    assert made is not None
+    assert "fitted on 30 % of the training data" in made["about"]
+    cells = {shown(row["cells"][0]): row["cells"] for row in tables(made)[0]["rows"]}
+    assert below(cells["ladder-64"][0]) == "fitted on 30 % of the data"
+    whole = tables(raw(made_study()))[0]["rows"]
+    other = next(row["cells"] for row in whole if shown(row["cells"][0]) == "ladder-64")
+    assert cells["ladder-64"][1:] == other[1:]
+
+
+def test_rows_of_the_papers_that_were_fitted_on_a_part_say_so() -> None:
+    label = ROWS[10].label
+
+    def part(system: System) -> System:
+        found = system.about.label == label
+        return replace(system, about=replace(system.about, data_fraction=0.03)) if found else system
+
+    study = changed(part)
+    made = papers(study)
+    block = tables(made)[1]
+    cells = next(row["cells"] for row in block["rows"] if shown(row["cells"][0]).startswith("10 "))
+    assert below(cells[0]) == f"{label}, fitted on 3 % of the data"
+    assert "fitted on 3 % of the data" in block["caption"]
+    assert shown(cells[4]) == score(group(study, f"constant@1/{label}~0.03").scores("zero").f1)
+    drawn = [block for block in (made or {})["blocks"] if block["type"] == "intervals"]
+    assert not any(label == row["label"].partition(" ")[2] for one in drawn for row in one["rows"])
+
+
+def test_an_ensemble_of_seeds_is_held_against_the_best_of_them() -> None:
+    key = "decayed-2@2/adapter-386"
+
+    def seeds(system: System) -> System | None:
+        if system.about.label != "decayed-2":
+            return None if system.about.kind == "ensemble" else system
+        about = replace(system.about, label="all seeds", members=(f"{key} seed 0", f"{key} seed 1"))
+        return replace(system, about=about)
+
+    study = changed(seeds)
+    ((cells,),) = [[row["cells"] for row in block["rows"]] for block in tables(ensembles(study))]
+    assert below(cells[0]) == f"mean of 2 seeds of {key}"
+    each = [f1.mean() for _, f1 in group(study, key).each("tuned")]
+    best = int(np.argmax(each))
+    assert cells[5] == f"{key} seed {best}"
+    ours = group(study, "join/all seeds").questions("tuned")[1].mean()
+    assert shown(cells[9]) == change(100 * float(ours - each[best]))
+
+
+def test_a_moved_head_is_shown_beside_others_of_its_own_seeds() -> None:
+    def moved(system: System) -> System | None:
+        return None if system.about.fitted_on and system.about.seed == 0 else system
+
+    study = changed(moved)
+    (block,) = tables(transfer(study))
+    assert "measured with seed 1." in block["caption"]
+    base = group(study, "constant@1")
+    assert shown(block["rows"][0]["cells"][3]) == score(100 * base.questions("zero", [1])[1].mean())
+    here = group(study, "constant@1/adapter-386-skip<constant@0.3").questions("tuned")[1]
+    gap = paired_bootstrap(here, base.questions("tuned", [1])[1])
+    assert shown(block["rows"][2]["cells"][7]) == change(gap.difference)
 
 
 def test_every_slip_is_listed(study: Study) -> None:

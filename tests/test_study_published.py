@@ -7,6 +7,7 @@ import pytest
 
 import bertvision.study.sections as sections
 from bertvision.heads.catalogue import CATALOGUE, expand
+from bertvision.heads.spec import parse_head
 from bertvision.study.published import (
     CONTEXT_LENGTHS,
     EFFICIENCY,
@@ -161,8 +162,7 @@ def test_hulburds_counts_are_those_of_a_cased_bert() -> None:
 
 
 def test_labels_of_answerability_are_heads() -> None:
-    known = {row.head for row in CATALOGUE if row.task == "label"}
-    spelt = {head.replace("_", "-").replace(":", "-") for head in known}
+    spelt = {parse_head(row.head).label for row in CATALOGUE if row.task == "label"}
     assert set(LABEL_HEADS) <= spelt
     assert {label for label, at in LABEL_HEADS.items() if 3.0 in at} == {"tenney-small"}
     assert all(at.keys() >= {0.2, 1.0} for at in LABEL_HEADS.values())

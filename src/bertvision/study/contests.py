@@ -6,7 +6,7 @@ which can only be harder on the ensemble.
 
 from dataclasses import dataclass
 
-from bertvision.study.picks import chosen, is_beyond, is_seed_head, members, strongest
+from bertvision.study.picks import best_member, chosen, is_beyond, is_seed_head, strongest
 from bertvision.study.view import At, Group, Study, Versus
 
 __all__ = ["Contest", "against_strongest", "beyond_contests", "ensemble_gains", "paper_contest"]
@@ -64,13 +64,7 @@ def ensemble_gains(study: Study, at: At = "tuned") -> list[tuple[Group, Group, V
     """(ensemble, its best member on dev, the difference), the ensemble chosen on the held-out part first."""
     found = []
     for join in (g for g in study.groups.values() if g.about.kind == "ensemble" and not g.about.variant):
-        parts = members(study, join)
-        if parts:
-            best = max(parts, key=lambda m: float(m.questions(at, _common(join, m))[1].mean()))
+        best = best_member(study, join, at)
+        if best is not None:
             found.append((join, best, study.versus(join, best, at)))
     return sorted(found, key=lambda row: row[0].holdout_f1 or 0.0, reverse=True)
-
-
-def _common(first: Group, second: Group) -> list[int] | None:
-    """Seeds both have; None (all of each) where they share none, as `Study.versus` does."""
-    return [seed for seed in first.seeds if seed in second.seeds] or None

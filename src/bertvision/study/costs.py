@@ -65,19 +65,20 @@ def part_times(study: Study, stages: Sequence[Mapping[str, Any]] = ()) -> list[P
 def headline_seconds(
     study: Study, stages: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[int, float, float] | None:
-    """(seed, least, most) seconds of the headline part with the seed that took longest; None where one is unknown."""
-    sums: dict[int, tuple[float, float]] = {}
-    for time in part_times(study, stages):
-        if not time.headline:
-            continue
-        if time.low is None or time.high is None:
-            return None
-        low, high = sums.get(time.seed, (0.0, 0.0))
-        sums[time.seed] = (low + time.low, high + time.high)
-    if not sums:
+    """(seed, least, most) seconds of the headline part with the seed that ran most of its systems.
+
+    None where one of its parts was not timed. Other seeds run less of it, and may do so side by side.
+    """
+    times = [time for time in part_times(study, stages) if time.headline]
+    if not times:
         return None
-    seed = max(sums, key=lambda s: sums[s][1])
-    return seed, *sums[seed]
+    systems: dict[int, int] = {}
+    for time in times:
+        systems[time.seed] = systems.get(time.seed, 0) + time.systems
+    seed = max(systems, key=lambda s: (systems[s], -s))
+    own = [time for time in times if time.seed == seed]
+    lows, highs = [t.low for t in own if t.low is not None], [t.high for t in own if t.high is not None]
+    return (seed, sum(lows), sum(highs)) if len(lows) == len(own) else None
 
 
 def _headline(group: Group | LabelGroup) -> bool:

@@ -10,7 +10,7 @@ seconds                 device time from the raw encoder to the system, snapshot
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean
 
@@ -22,6 +22,7 @@ __all__ = [
     "WITHIN",
     "Cheapest",
     "best_full",
+    "best_member",
     "cheapest",
     "chosen",
     "epochs",
@@ -35,6 +36,7 @@ __all__ = [
     "priced",
     "seconds",
     "strongest",
+    "with_seeds",
 ]
 
 WITHIN = 0.3
@@ -122,10 +124,34 @@ def members(study: Study, join: Group) -> list[Group]:
         group = study.get(key)
         if group is None:
             continue
-        kept = [system for system in group.systems if not seed or system.about.seed == int(seed)]
-        if kept:
-            found.append(replace(group, key=member, systems=kept, _cache={}) if seed else group)
+        if not seed:
+            found.append(group)
+        elif int(seed) in group.seeds:
+            found.append(with_seeds(group, [int(seed)]))
     return found
+
+
+def best_member(study: Study, join: Group, at: At = "tuned") -> Group | None:
+    """The member with the highest F1 on dev, over the seeds it shares with the ensemble.
+
+    Taken on dev, it can only be harder on the ensemble than one that is chosen on the held-out part.
+    """
+
+    def f1(member: Group) -> float:
+        common = [seed for seed in member.seeds if seed in join.seeds] or None
+        return float(member.questions(at, common)[1].mean())
+
+    return max(members(study, join), key=f1, default=None)
+
+
+def with_seeds(group: Group, seeds: Sequence[int]) -> Group:
+    """Some of its seeds alone: "KEY seed 3"; the group itself where these are all it has."""
+    kept = [system for system in group.systems if system.about.seed in seeds]
+    if len(kept) == len(group.systems):
+        return group
+    told = "seed" if len(kept) == 1 else "seeds"
+    key = f"{group.key} {told} {', '.join(str(system.about.seed) for system in kept)}"
+    return replace(group, key=key, systems=kept, _cache={})
 
 
 def seconds(study: Study, group: Group) -> float | None:

@@ -2,7 +2,7 @@
 
 Scores are percent. None of them is the measure of this report: BERTVision counts exact match and F1 on lists of word
 pieces, with BERT-large, the whole training set, one seed, and no threshold for no answer; Hulburd has the official
-measure, with BERT-base. `MEASURE` says so in a sentence that stands beside every one of them. What does not fit
+measure, with BERT-base. `MEASURE` says so in every section that shows them, `BRIEF` beside each. What does not fit
 together in the documents is in study/slips.py.
 
     ROWS[12].at[0.3]      exact match and F1 of the twelfth span model on the encoder of 3/10 epochs
@@ -15,6 +15,7 @@ from bertvision.heads.catalogue import CATALOGUE
 from bertvision.heads.spec import parse_head
 
 __all__ = [
+    "BRIEF",
     "CONTEXT_LENGTHS",
     "EFFICIENCY",
     "ENSEMBLES",
@@ -42,6 +43,8 @@ MEASURE = (
     "Published values are of another measure (exact match and F1 on word pieces, no threshold) with BERT-large, the "
     "whole training set and one seed: compare differences and orders, not levels."
 )
+BRIEF = "Published values are of another measure: compare differences and orders, not levels."
+"""The same in captions, below a section that has said it in full."""
 
 
 @dataclass(frozen=True)
@@ -219,8 +222,8 @@ LAYER_WEIGHTS: tuple[float, ...] = (*(0.0195,) * 18, 0.03, 0.04, 0.07, 0.085, 0.
 
 _LABEL_MODELS = {
     "tenney-small": ".697/.650 .782/.763 .811/.795",
-    "adapter-pooler": ".685/.646 .781/.765",
-    "adapter-pooler-pooling=average": ".691/.624 .779/.765",
+    "adapter-pooler-386": ".685/.646 .781/.765",
+    "adapter-pooler-386-pooling=average": ".691/.624 .779/.765",
     "xception-abbr": ".673/.702 .785/.782",
     "xception-abbr-cls": ".672/.564 .783/.780",
     "xception": ".707/.710 .783/.766",

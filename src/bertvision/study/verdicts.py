@@ -172,10 +172,12 @@ def _time(study: Study, stages: Sequence[Mapping[str, Any]]) -> Goal:
         return Goal(
             title,
             wanted,
-            f"{words.duration(most)} with seed {seed}, the longest",
+            f"{words.duration(most)} with seed {seed}, which ran most of it",
             _verdict(most <= 60 * MINUTES),
         )
-    measured = f"between {words.duration(least)} and {words.duration(most)} with seed {seed}, the longest"
+    measured = (
+        f"between {words.duration(least)} and {words.duration(most)} with seed {seed}, which ran most of it"
+    )
     note = "heads fitted together share a pass of the encoder whose length is not known apart"
     open_ = least <= 60 * MINUTES < most
     return Goal(title, wanted, measured, "not measured" if open_ else _verdict(most <= 60 * MINUTES), note)

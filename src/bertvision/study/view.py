@@ -21,7 +21,8 @@ from bertvision.errors import ArtifactError
 from bertvision.study.about import About
 from bertvision.study.groups import At, Group, LabelGroup, LabelSystem, Scores, System
 from bertvision.study.records import LabelRecord, SpanRecord, answerable_of, half_unanswerable_threshold
-from bertvision.tasks.span.compare import Difference, mcnemar, paired_bootstrap
+from bertvision.study.resample import paired_all
+from bertvision.tasks.span.compare import Difference, mcnemar
 
 __all__ = ["At", "Group", "LabelGroup", "LabelSystem", "Scores", "Study", "System", "Versus"]
 
@@ -100,12 +101,8 @@ class Study:
             kept = seeds or None
             first, second = ours.questions(at, kept), theirs.questions(at, kept)
             one, other = (group.questions(at, seeds[:1] or group.seeds[:1])[0] for group in (ours, theirs))
-            self._cache[place] = Versus(
-                paired_bootstrap(first[0], second[0]),
-                paired_bootstrap(first[1], second[1]),
-                mcnemar(one, other),
-                seeds,
-            )
+            exact, f1 = paired_all([(first[0], second[0]), (first[1], second[1])])
+            self._cache[place] = Versus(exact, f1, mcnemar(one, other), seeds)
         return self._cache[place]
 
     def _abouts(self) -> list[About]:

@@ -22,8 +22,8 @@ from bertvision.study.blocks import (
     value_cell,
 )
 from bertvision.study.published import LABEL_CURVE, LABEL_HEADS
+from bertvision.study.resample import paired
 from bertvision.study.view import LabelGroup, Study
-from bertvision.tasks.span.compare import paired_bootstrap
 
 __all__ = ["answerable"]
 
@@ -83,9 +83,7 @@ def _table(snapshots: list[LabelGroup], heads: dict[str, list[LabelGroup]]) -> d
         at = _epochs(snapshot)
         rows.append(_row(snapshot, snapshot, LABEL_CURVE.get(at)))
         for head in heads[snapshot.key]:
-            # The size stands in some labels and is the paper's own.
-            label = head.about.label.replace("adapter-pooler-386", "adapter-pooler")
-            rows.append(_row(head, snapshot, LABEL_HEADS.get(label, {}).get(at)))
+            rows.append(_row(head, snapshot, LABEL_HEADS.get(head.about.label, {}).get(at)))
     return table(
         "Snapshots and the heads on each; the difference is of accuracy, with the 95 % interval of the paired "
         "bootstrap over questions. Published numbers of heads are the best of ten epochs on dev.",
@@ -131,7 +129,7 @@ def _against(group: LabelGroup, snapshot: LabelGroup) -> Any:
             right for seed, right in zip(one.seeds, one.each, strict=True) if not common or seed in common
         ]
         means.append(sum(right.astype(float) for right in kept) / len(kept))
-    return paired_bootstrap(means[0], means[1])
+    return paired(means[0], means[1])
 
 
 def _epochwise(snapshots: list[LabelGroup], heads: dict[str, list[LabelGroup]]) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ __all__ = [
     "VERSUS",
     "change_cell",
     "curve_of",
+    "fraction_cell",
     "measured_cells",
     "pair_cell",
     "pair_words",
@@ -32,8 +33,7 @@ __all__ = [
     "versus_cells",
 ]
 
-_OTHER = "published (another measure)"
-PUBLISHED = [column("EM / F1", "number", _OTHER)]
+PUBLISHED = [column("EM / F1", "number", "published")]
 MEASURED = [
     column("EM at 0", "number", "measured"),
     column("F1 at 0", "number", "measured"),
@@ -90,6 +90,15 @@ def versus_cells(study: Study, ours: Group | None, theirs: Group | None) -> list
 def parameters_cell(group: Group | None) -> Cell:
     """Of the head."""
     return count(group.about.parameters) if group else value_cell(None)
+
+
+def fraction_cell(group: Group, name: str = "") -> Cell:
+    """The head's name (or another), with the part of the data it was fitted on where that is not all."""
+    title, label = name or group.about.label, group.about.label if name else ""
+    share = group.about.data_fraction
+    part = f"fitted on {100 * share:g} % of the data" if share != 1 else ""
+    below = ", ".join(filter(None, (label, part)))
+    return {"text": title, "sub": below} if below else title
 
 
 def curve_of(

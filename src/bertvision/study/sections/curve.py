@@ -3,7 +3,7 @@
 from typing import Any
 
 from bertvision.study.blocks import Block, axis, column, lines, row, section, series, table, text
-from bertvision.study.published import MEASURE, SECONDS_PER_EPOCH, SPAN_CURVE, printed_under
+from bertvision.study.published import BRIEF, MEASURE, SECONDS_PER_EPOCH, SPAN_CURVE, printed_under
 from bertvision.study.sections.beside import (
     MEASURED,
     PUBLISHED,
@@ -71,7 +71,7 @@ def _figure(known: list[tuple[float, Group]], decayed: list[tuple[float, Group]]
         drawn.insert(1, curve_of("rate falls to zero, threshold 0", "control", decayed, "zero"))
     return lines(
         "F1 over epochs of fine-tuning",
-        "Bands: one standard deviation over the seeds on either side. " + MEASURE,
+        "Bands: one standard deviation over the seeds on either side. " + BRIEF,
         axis("epochs"),
         axis("F1", unit="%"),
         drawn,
@@ -100,7 +100,7 @@ def _table(known: list[tuple[float, Group]], decayed: list[tuple[float, Group]])
     under = column("printed under", "text", PUBLISHED[0]["group"])
     groups = [group for _, group in (*known, *decayed)]
     return table(
-        f"Fine-tuning of the whole encoder; measured with {seeds_words(groups)}. {MEASURE}",
+        f"Fine-tuning of the whole encoder; measured with {seeds_words(groups)}. {BRIEF}",
         [column("Epochs"), *PUBLISHED, under, *constant, *falling],
         rows,
     )

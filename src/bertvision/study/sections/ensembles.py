@@ -3,7 +3,8 @@
 from typing import Any
 
 from bertvision.study.blocks import Block, column, interval_row, intervals, row, section, table, text
-from bertvision.study.published import ENSEMBLES, MEASURE, ROWS, SPAN_CURVE, Printed
+from bertvision.study.picks import best_member
+from bertvision.study.published import BRIEF, ENSEMBLES, MEASURE, ROWS, SPAN_CURVE, Printed
 from bertvision.study.sections.beside import (
     MEASURED,
     PUBLISHED,
@@ -43,26 +44,26 @@ def ensembles(study: Study) -> dict[str, Any] | None:
         "ensembles",
         "Ensembles",
         "Several systems answer together: their probabilities of starts and ends are joined by the maximum, as in the "
-        "papers, or in other ways. Each is compared with its best member, the one with the highest F1 on held-out "
-        "training questions. " + MEASURE,
+        "papers, or in other ways. Each is compared with its best member: the one with the highest F1 on dev, "
+        "which can only be harder on the ensemble than a choice made without dev. " + MEASURE,
         [*blocks, text(_published_words())],
     )
 
 
-def _members(study: Study, group: Group) -> list[Group]:
-    return [member for key in group.about.members if (member := study.get(key)) is not None]
-
-
 def _best(study: Study, group: Group) -> Group | None:
-    """By the held-out part; by dev, which can only be harder on the ensemble, where a member has no such answers."""
-    members = _members(study, group)
-    if not members:
-        return None
-    held = [member.holdout_f1 for member in members]
-    values = [value if value is not None else 0.0 for value in held]
-    if None in held:
-        values = [member.scores("zero").f1 for member in members]
-    return members[values.index(max(values))]
+    """At tuned thresholds, where there are any."""
+    return best_member(study, group, "tuned" if group.tuned else "zero")
+
+
+def _joins(group: Group) -> str:
+    """What it joins, in few words: seeds of one system are counted."""
+    keys = [member.partition(" seed ")[0] for member in group.about.members]
+    seeds = [member.partition(" seed ")[2] for member in group.about.members]
+    if all(seeds) and len(set(keys)) == 1:
+        return f"{group.about.how} of {len(keys)} seeds of {keys[0]}"
+    if all(seeds):
+        return f"{group.about.how} of {len(set(seeds))} seeds of {', '.join(dict.fromkeys(keys))}"
+    return f"{group.about.how} of {', '.join(keys)}"
 
 
 def _printed(group: Group) -> tuple[float, Printed] | None:
@@ -92,7 +93,7 @@ def _table(study: Study, joined: list[Group]) -> Block:
                 [
                     {
                         "text": group.about.label,
-                        "sub": f"{group.about.how} of {', '.join(group.about.members)}",
+                        "sub": _joins(group),
                     },
                     pair_cell(found[1] if found else None),
                     *measured_cells(group),
@@ -104,7 +105,7 @@ def _table(study: Study, joined: list[Group]) -> Block:
             )
         )
     return table(
-        f"Differences are to the best member; measured with {seeds_words(joined)}. {MEASURE}",
+        f"Differences are to the best member, over the seeds both have; measured with {seeds_words(joined)}. {BRIEF}",
         [
             column("Ensemble", "text"),
             *PUBLISHED,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bertvision.study.blocks import Block, axis, column, lines, row, section, series, table, text
-from bertvision.study.published import FRACTIONS, MEASURE, ROWS, SPAN_CURVE
+from bertvision.study.published import BRIEF, FRACTIONS, MEASURE, ROWS, SPAN_CURVE
 from bertvision.study.sections.beside import (
     MEASURED,
     PUBLISHED,
@@ -70,7 +70,7 @@ def _figure(label: str, base: Group, parts: dict[float, Group], *, paper: bool) 
         )
     return lines(
         f"F1 of {label} on {base.key} over the part of the data it was fitted on",
-        "Bands: one standard deviation over the seeds on either side." + (f" {MEASURE}" if paper else ""),
+        "Bands: one standard deviation over the seeds on either side." + (f" {BRIEF}" if paper else ""),
         axis("part of the training data"),
         axis("F1", unit="%"),
         drawn,
@@ -105,7 +105,7 @@ def _table(study: Study, label: str, base: Group, parts: dict[float, Group], *, 
                 kind="head" if group else "published",
             )
         )
-    told = f" {MEASURE}" if paper else ""
+    told = f" {BRIEF}" if paper else ""
     return table(
         f"{label} on {base.key}; measured with {seeds_words(list(parts.values()))}.{told}",
         [column("Data", "text"), *beside, *MEASURED, *VERSUS],

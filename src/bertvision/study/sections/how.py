@@ -67,11 +67,17 @@ def _sources(study: Study) -> dict[str, Any]:
 def _tunings(study: Study) -> dict[str, Any]:
     """One row a family: its snapshots differ in length alone."""
     rows = {}
+    runs: dict[tuple[str, str], dict[float, set[int]]] = {}
+    for group in (*study.groups.values(), *study.labels.values()):
+        for about in (system.about for system in group.systems if system.about.kind == "snapshot"):
+            own = runs.setdefault((family(group), about.task), {})
+            own.setdefault(about.epochs, set()).add(about.seed)
     for group in (*study.groups.values(), *study.labels.values()):
         about = group.about
         if about.kind != "snapshot" or about.variant or family(group) in rows or not about.schedule:
             continue
         own = family(group)
+        lengths = sorted(runs[own, about.task], reverse=True)
         rows[own] = row(
             [
                 own,
@@ -80,9 +86,9 @@ def _tunings(study: Study) -> dict[str, Any]:
                 about.schedule,
                 words.plain(about.lr),
                 value_cell(about.batch_size, digits=0),
-                words.plain(about.epochs),
+                ", ".join(map(words.plain, lengths)),
                 f"{100 * about.data_fraction:g} %",
-                ", ".join(map(str, group.seeds)),
+                "; ".join(", ".join(map(str, sorted(runs[own, about.task][length]))) for length in lengths),
             ]
         )
     return table(

@@ -7,6 +7,7 @@ import numpy as np
 from bertvision.report.words import signed
 from bertvision.study.blocks import (
     Block,
+    Cell,
     axis,
     column,
     interval_row,
@@ -18,12 +19,13 @@ from bertvision.study.blocks import (
     table,
     text,
 )
-from bertvision.study.published import MEASURE, REFERENCE, REPOSITORY, ROWS, SPAN_CURVE, PaperRow
+from bertvision.study.published import BRIEF, MEASURE, REFERENCE, REPOSITORY, ROWS, SPAN_CURVE, PaperRow
 from bertvision.study.sections.beside import (
     MEASURED,
     PUBLISHED,
     VERSUS,
     change_cell,
+    fraction_cell,
     measured_cells,
     pair_cell,
     parameters_cell,
@@ -38,8 +40,7 @@ _SNAPSHOTS = {0.3: "constant@0.3", 1.0: "constant@1", 2.0: "constant@2"}
 _BESIDE = ("average-pooling", "last-state", "last-state-mlp")
 """Measured with the rows, reported nowhere: plain average pooling, and heads that read the last layer alone."""
 _COLUMNS = [
-    column("Row"),
-    column("Head", "text"),
+    column("Row and head", "text"),
     column("Parameters"),
     *PUBLISHED,
     *MEASURED,
@@ -57,7 +58,7 @@ def papers(study: Study) -> dict[str, Any] | None:
         if snapshot is None or not any(known.label in heads for known in ROWS.values()):
             continue
         blocks += [
-            _table(study, epochs, snapshot, heads),
+            _table(study, epochs, snapshot, _partly(study, key, heads) | heads),
             text(_words(study, epochs, snapshot, heads)),
             *_figures(study, epochs, snapshot, heads),
         ]
@@ -73,13 +74,29 @@ def papers(study: Study) -> dict[str, Any] | None:
     return section("papers", "The papers' twenty heads", about, [*blocks, _notes(), _elsewhere()])
 
 
+def _partly(study: Study, key: str, heads: dict[str, Group]) -> dict[str, Group]:
+    """Rows that were fitted on a part of the data alone, by label; of several parts the largest."""
+    labels = {known.label for known in ROWS.values()} - set(heads)
+    found: dict[str, Group] = {}
+    for group in sorted(study.groups.values(), key=lambda g: g.about.data_fraction):
+        about = group.about
+        plain = about.kind == "head" and not about.variant and not about.fitted_on
+        if plain and about.snapshot == key and about.label in labels:
+            found[about.label] = group
+    return found
+
+
+def _title(known: PaperRow, group: Group | None) -> Cell:
+    name = f"{known.number} {known.name}"
+    return {"text": name, "sub": known.label} if group is None else fraction_cell(group, name)
+
+
 def _table(study: Study, epochs: float, snapshot: Group, heads: dict[str, Group]) -> Block:
     base = SPAN_CURVE[epochs]
     blank = change_cell(None, None)
     rows = [
         row(
             [
-                "",
                 f"{snapshot.key} itself",
                 parameters_cell(snapshot),
                 pair_cell(base),
@@ -98,8 +115,7 @@ def _table(study: Study, epochs: float, snapshot: Group, heads: dict[str, Group]
         rows.append(
             row(
                 [
-                    str(known.number),
-                    {"text": known.name, "sub": known.label},
+                    _title(known, group),
                     parameters_cell(group),
                     pair_cell(printed),
                     *measured_cells(group),
@@ -111,15 +127,29 @@ def _table(study: Study, epochs: float, snapshot: Group, heads: dict[str, Group]
         )
     for label in _BESIDE:
         if group := heads.get(label):
-            cells = ["", label, parameters_cell(group), pair_cell(None), *measured_cells(group), blank]
+            cells: list[Cell] = [
+                label,
+                parameters_cell(group),
+                pair_cell(None),
+                *measured_cells(group),
+                blank,
+            ]
             rows.append(row([*cells, *versus_cells(study, group, snapshot)], kind=group.about.kind))
     absent = [str(known.number) for known in ROWS.values() if known.label not in heads]
     missing = f" Not fitted here: row{'s' * (len(absent) > 1)} {', '.join(absent)}." if absent else ""
     caption = (
         f"Heads on the encoder of {_epochs(epochs)}; measured with {seeds_words([snapshot, *heads.values()])}. "
-        f"{MEASURE}{missing}"
+        f"{BRIEF}{_some(heads)}{missing}"
     )
     return table(caption, _COLUMNS, rows)
+
+
+def _some(heads: dict[str, Group]) -> str:
+    shares = sorted({group.about.data_fraction for group in heads.values()} - {1.0})
+    if not shares:
+        return ""
+    told = " or ".join(f"{100 * share:g} %" for share in shares)
+    return f" Rows that say so were fitted on {told} of the data, and their differences are to a snapshot of all of it."
 
 
 def _both(epochs: float, heads: dict[str, Group]) -> list[tuple[PaperRow, Group]]:
@@ -199,7 +229,7 @@ def _figures(study: Study, epochs: float, snapshot: Group, heads: dict[str, Grou
             scatter(
                 f"Published and measured gains, {_epochs(epochs)}",
                 "F1 of a head minus that of its snapshot: as printed (one seed) across, as measured upwards. "
-                + MEASURE,
+                + BRIEF,
                 axis("published difference", unit="F1"),
                 axis("measured difference at threshold 0", unit="F1"),
                 points,

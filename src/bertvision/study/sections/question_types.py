@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from bertvision.report.words import change, count
 from bertvision.study import blocks
 from bertvision.study.published import NO_ANSWER_RIGHT
+from bertvision.study.resample import paired
 from bertvision.study.sections.pairs import Pairing, pairings
 from bertvision.study.view import Group, Study
-from bertvision.tasks.span.compare import Difference, paired_bootstrap
+from bertvision.tasks.span.compare import Difference
 
 __all__ = ["WORDS", "kind_of_question", "question_types"]
 
@@ -126,7 +127,7 @@ def _words(pair: Pairing, kinds: NDArray[np.str_]) -> list[dict[str, Any]]:
         for group, kind, values in ((pair.snapshot, "snapshot", theirs), (pair.head, "head", ours))
     ]
     rows = [
-        blocks.interval_row(label, paired_bootstrap(ours[part], theirs[part]))
+        blocks.interval_row(label, paired(ours[part], theirs[part]))
         for label, (_, part) in zip(labels, parts, strict=True)
     ]
     return [
@@ -149,7 +150,7 @@ def _words(pair: Pairing, kinds: NDArray[np.str_]) -> list[dict[str, Any]]:
 def _part(pair: Pairing, part: NDArray[np.bool_]) -> Difference | None:
     """Exact match at threshold 0, head minus snapshot, on a part of the questions."""
     ours, theirs = (group.questions("zero", pair.seeds)[0][part] for group in (pair.head, pair.snapshot))
-    return paired_bootstrap(ours, theirs) if part.any() else None
+    return paired(ours, theirs) if part.any() else None
 
 
 def _findings(pairs: list[Pairing]) -> list[str]:

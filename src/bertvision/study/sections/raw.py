@@ -17,15 +17,17 @@ from bertvision.study.blocks import (
     value_cell,
 )
 from bertvision.study.published import MEASURE, SPAN_CURVE
+from bertvision.study.resample import paired
 from bertvision.study.sections.beside import (
     MEASURED,
+    fraction_cell,
     measured_cells,
     pair_words,
     parameters_cell,
     seeds_words,
 )
 from bertvision.study.view import Group, Study
-from bertvision.tasks.span.compare import Difference, paired_bootstrap
+from bertvision.tasks.span.compare import Difference
 
 __all__ = ["raw"]
 
@@ -35,22 +37,38 @@ _TUNED = ("constant@0.3", "constant@1")
 
 def raw(study: Study) -> dict[str, Any] | None:
     """Heads on the untuned encoder beside the answer that needs no model; None where there are none."""
-    heads = study.below("untuned")
+    heads = [
+        group
+        for group in study.groups.values()
+        if group.about.snapshot == "untuned"
+        and group.about.kind in ("head", "control")
+        and not group.about.variant
+        and not group.about.fitted_on
+    ]
     if not heads:
         return None
     return section(
         "raw",
         "Heads on an encoder that was not fine-tuned",
         "How far a head gets with states that know nothing of the task, beside always saying that there is no answer, "
-        "and beside the same head on fine-tuned states. " + MEASURE,
+        f"and beside the same head on fine-tuned states.{_part(heads)} " + MEASURE,
         [_table(study, heads), text(_words(study, heads))],
     )
+
+
+def _part(heads: list[Group]) -> str:
+    """How much of the data they were fitted on, where it is not all."""
+    shares = sorted({group.about.data_fraction for group in heads})
+    if shares == [1.0]:
+        return ""
+    told = " or ".join(f"{100 * share:g} %" for share in shares)
+    return f" Heads on raw states were fitted on {told} of the training data, those on fine-tuned states on all of it."
 
 
 def _over_nothing(study: Study, group: Group) -> Difference:
     """F1 at the best threshold known without dev, minus that of always saying no answer."""
     _, f1 = group.questions("tuned" if group.tuned else "zero")
-    return paired_bootstrap(f1, (~study.answerable).astype(np.float64))
+    return paired(f1, (~study.answerable).astype(np.float64))
 
 
 def _table(study: Study, heads: list[Group]) -> Block:
@@ -64,7 +82,7 @@ def _table(study: Study, heads: list[Group]) -> Block:
         rows.append(
             row(
                 [
-                    group.about.label,
+                    fraction_cell(group),
                     parameters_cell(group),
                     *measured_cells(group),
                     difference_cell(_over_nothing(study, group)),

@@ -52,7 +52,7 @@ def time_table(study: Study, stages: Sequence[Mapping[str, Any]] = ()) -> dict[s
     if (found := headline_seconds(study, stages)) is not None:
         seed, low, high = found
         blocks.append(
-            text(f"The headline part took {_between(low, high)} with seed {seed}, the longest of all seeds.")
+            text(f"The headline part took {_between(low, high)} with seed {seed}, which ran most of it.")
         )
     return section(
         "time",

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from bertvision.report.words import change, interval
 from bertvision.study.blocks import Block, column, row, section, table, text
-from bertvision.study.published import MEASURE, ROWS, SPAN_CURVE, TRANSFER, Printed
+from bertvision.study.picks import with_seeds
+from bertvision.study.published import BRIEF, MEASURE, ROWS, SPAN_CURVE, TRANSFER, Printed
 from bertvision.study.sections.beside import (
     MEASURED,
     PUBLISHED,
@@ -11,7 +13,6 @@ from bertvision.study.sections.beside import (
     measured_cells,
     pair_cell,
     pair_words,
-    seeds_words,
     versus_cells,
 )
 from bertvision.study.view import Group, Study
@@ -27,46 +28,91 @@ def transfer(study: Study) -> dict[str, Any] | None:
     moved = [group for group in study.groups.values() if group.about.fitted_on and not group.about.variant]
     if not moved:
         return None
+    places = dict.fromkeys((group.about.fitted_on, group.about.snapshot) for group in moved)
+    blocks = [
+        _table(study, early, late, [g for g in moved if _place(g) == (early, late)]) for early, late in places
+    ]
     return section(
         "transfer",
         "Heads moved to a later snapshot",
         "A head fitted on an early snapshot reads the states of a later one as it is: what it has learned may hold "
-        "while the encoder goes on. Differences are to the snapshot it is read on, with its own output layer. "
-        + MEASURE,
-        [*(_table(study, group) for group in moved), text(_words())],
+        "while the encoder goes on. Differences are to the snapshot it is read on, with its own output layer, or to "
+        "the head that was fitted there. " + MEASURE,
+        [*blocks, text(*_found(study, moved), _words())],
     )
 
 
-def _table(study: Study, moved: Group) -> Block:
-    about = moved.about
-    early, late, label = about.fitted_on, about.snapshot, about.label
-    paper = (early, late, label) == _PAPER
-    base = study.get(late)
-    entries: list[tuple[str, Group | None, Printed | None]] = [
-        (f"{late} itself", base, SPAN_CURVE[1.0]),
-        (f"{label}, fitted on {early} and read there", study.get(f"{early}/{label}"), ROWS[12].at[0.3]),
-        (f"{label}, fitted on {early}, read on {late}", moved, TRANSFER),
-        (f"{label}, fitted on {late} and read there", study.get(f"{late}/{label}"), ROWS[12].at[1.0]),
-    ]
+def _place(moved: Group) -> tuple[str, str]:
+    return moved.about.fitted_on, moved.about.snapshot
+
+
+def _table(study: Study, early: str, late: str, moved: list[Group]) -> Block:
+    """The later snapshot, and every head in its three places; all with the seeds that the moved heads have."""
+    seeds = sorted({seed for group in moved for seed in group.seeds})
+
+    def of(key: str) -> Group | None:
+        group = study.get(key)
+        common = [seed for seed in seeds if group and seed in group.seeds]
+        return with_seeds(group, common) if group and common else group
+
+    base, published = of(late), (early, late) == _PAPER[:2]
     rows = [
         row(
             [
-                name,
-                pair_cell(printed if paper else None),
-                *measured_cells(group),
-                *versus_cells(study, None if group is base else group, base),
+                f"{late} itself",
+                pair_cell(SPAN_CURVE[1.0] if published else None),
+                *measured_cells(base),
+                *versus_cells(study, None, None),
             ],
-            strong=group is moved,
-            kind="snapshot" if group is base else "head",
+            strong=True,
+            kind="snapshot",
         )
-        for name, group, printed in entries
-        if group is not None or paper
     ]
-    groups = [group for _, group, _ in entries if group is not None]
+    for group in moved:
+        label = group.about.label
+        paper = published and label == _PAPER[2]
+        entries: list[tuple[str, Group | None, Printed, Group | None]] = [
+            (f"fitted on {early} and read there", of(f"{early}/{label}"), ROWS[12].at[0.3], of(early)),
+            (f"fitted on {early}, read on {late}", group, TRANSFER, base),
+            (f"fitted on {late} and read there", of(f"{late}/{label}"), ROWS[12].at[1.0], base),
+        ]
+        rows += [
+            row(
+                [
+                    {"text": label, "sub": name},
+                    pair_cell(printed if paper else None),
+                    *measured_cells(one),
+                    *versus_cells(study, one, snapshot),
+                ],
+                strong=one is group,
+                kind=group.about.kind,
+            )
+            for name, one, printed, snapshot in entries
+            if one is not None or paper
+        ]
     return table(
-        f"{label} of {early} on {late}; measured with {seeds_words(groups)}. {MEASURE}",
-        [column("System", "text"), *PUBLISHED, *MEASURED, *VERSUS],
+        f"Heads of {early} on {late}, measured with {_seeds(seeds)}. Differences are to the snapshot that is read. "
+        + BRIEF,
+        [column("Head", "text"), *PUBLISHED, *MEASURED, *VERSUS],
         rows,
+    )
+
+
+def _seeds(seeds: list[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+def _found(study: Study, moved: list[Group]) -> list[str]:
+    """Moved heads against those that were fitted where they are read, over common seeds."""
+    said = []
+    for group in moved:
+        there = study.get(f"{group.about.snapshot}/{group.about.label}")
+        if there is not None:
+            at = "tuned" if group.tuned and there.tuned else "zero"
+            gap = study.versus(group, there, at).f1
+            said.append(f"{group.about.label} {change(gap.difference)} ({interval(gap.low, gap.high)})")
+    return (
+        [f"F1 of a moved head minus that of the same head fitted there: {'; '.join(said)}."] if said else []
     )
 
 
