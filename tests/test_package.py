@@ -147,6 +147,12 @@ def test_an_ensemble_brings_its_members(fit: Path, toy_squad: Path, tmp_path: Pa
     assert bv.load(pkg).predict(QUESTION, MILL) == before
 
 
+def test_an_older_package_inside_is_passed_over(fit: Path) -> None:
+    before = list(find_sources([fit]).tasks)
+    package(fit / "pkg", fit)
+    assert list(find_sources([fit]).tasks) == before
+
+
 # ---- readers of layers
 
 
@@ -263,6 +269,17 @@ def test_an_encoder_by_reference_may_move(tiny_bert: Path, tmp_path: Path) -> No
     assert outcome.code == 0, outcome.err
     shutil.rmtree(moved)
     assert bv.load(tmp_path / "new").predict(QUESTION, MILL) == before
+
+
+def test_the_package_says_where_its_encoder_is(packaged: Path, tmp_path: Path) -> None:
+    """And not the files of its heads: they come from somebody else."""
+    pkg = tmp_path / "pkg"
+    shutil.copytree(packaged, pkg)
+    path = pkg / "heads" / "qa" / "config.json"
+    config = json.loads(path.read_text())
+    config["encoder"]["path"] = str(tmp_path / "elsewhere")
+    path.write_text(json.dumps(config))
+    assert bv.load(pkg).predict(QUESTION, MILL) == bv.load(packaged).predict(QUESTION, MILL)
 
 
 def test_heads_of_two_encoders_are_refused(encoder: Encoder, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ All paths in it are relative and stay inside the folder.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -196,4 +196,6 @@ def _read(package: Package, folder: Path) -> Trained:
             f"{folder} is a head of another encoder (fingerprint {trained.fingerprint[:12]}) than the package "
             f"({package.fingerprint[:12]}): export them again"
         )
-    return trained
+    # The package says where the encoder is, whatever its heads' own files say.
+    inside = package.encoder_folder
+    return replace(trained, encoder=package.encoder if inside is None else str(inside.resolve()))

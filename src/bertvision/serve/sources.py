@@ -120,12 +120,17 @@ def _look(folder: Path, *, wanted: bool) -> _Found:
         )
     if (folder / "config.json").exists() or (folder / "head" / "config.json").exists():
         return _Found(folder, [read_trained(folder)])
-    paths = heads_below(folder)
+    paths = [path for path in heads_below(folder) if not _packaged(path, folder)]
     if not paths:
         raise ArtifactError(
             f"{folder} holds no head: give what fit, finetune, multitask, ensemble or run wrote"
         )
     return _Found(folder, _read([p for p in paths if wanted or not is_reader(p)]), _readers(paths))
+
+
+def _packaged(path: Path, folder: Path) -> bool:
+    """Whether a head in `folder` lies in a package that was exported into it: it is a copy of one of the others."""
+    return any(is_package(above) for above in path.parents if above.is_relative_to(folder))
 
 
 def _read(paths: Sequence[Path]) -> list[Trained]:
