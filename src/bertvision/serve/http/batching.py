@@ -5,6 +5,9 @@ that owns the model. An input waits in the queue until the thread is free; the o
 may be computed together with it (the same key), up to `max_batch` inputs or a number of characters, so that long
 documents do not make others wait. Where the thread was idle the oldest one waits `batch_wait_ms` for company.
 
+An input is refused where the queue is full, and where what waits would take longer than half of `timeout`, as fast as
+the model was lately: whoever is let in is answered in time.
+
 A place in the queue is given back when its input is computed, when its request times out, and when its client goes
 away: `withdraw` takes it out at once. What is being computed already is computed to its end, and nobody hears it.
 """
@@ -29,7 +32,7 @@ _CHARACTERS = 200_000
 
 
 class Full(RuntimeError):
-    """The queue has no place; `seconds` from now it may have one."""
+    """There is no place; `seconds` from now there may be one."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"full for {seconds} s")
@@ -65,7 +68,9 @@ class Batcher(Generic[K]):
         self._came = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._pace = 0.0
-        """Seconds an input took lately."""
+        """Seconds a character took lately."""
+        self._ahead = 0
+        """Characters that are being computed."""
 
     @property
     def idle(self) -> bool:
@@ -73,10 +78,12 @@ class Batcher(Generic[K]):
 
     def submit(self, inputs: Sequence[tuple[K, Any, int]]) -> list[Job[K]]:
         """Give all of these a place in the queue, or none: `Full`."""
-        waiting = len(self._queue)
-        if waiting + len(inputs) > self._config.queue:
-            ahead = waiting + len(inputs) - self._config.queue + self._running
-            raise Full(min(60, max(1, math.ceil(ahead * self._pace))))
+        most = self._config.timeout / 2
+        ahead = self._ahead + sum(_work(job.size) for job in self._queue)
+        wait = self._pace * (ahead + sum(_work(size) for _, _, size in inputs))
+        if len(self._queue) + len(inputs) > self._config.queue or (wait > most and not self.idle):
+            # Until half of what waits is done.
+            raise Full(min(60, max(1, math.ceil(self._pace * ahead / 2))))
         loop = asyncio.get_running_loop()
         jobs = [Job(key, one, size, loop.create_future()) for key, one, size in inputs]
         self._queue.extend(jobs)
@@ -134,7 +141,7 @@ class Batcher(Generic[K]):
         return batch
 
     async def _work(self, batch: list[Job[K]]) -> None:
-        self._running = len(batch)
+        self._running, self._ahead = len(batch), sum(_work(job.size) for job in batch)
         self._told()
         self._metrics.batches.observe(len(batch))
         began = time.monotonic()
@@ -142,7 +149,7 @@ class Batcher(Generic[K]):
         inputs = [job.input for job in batch]
         work = loop.run_in_executor(self._thread, self._compute, batch[0].key, inputs)
         await asyncio.wait({work})
-        seconds = (time.monotonic() - began) / len(batch)
+        seconds = (time.monotonic() - began) / self._ahead
         self._pace = seconds if not self._pace else 0.8 * self._pace + 0.2 * seconds
         error = work.exception()
         if error is not None and len(batch) > 1:
@@ -158,9 +165,14 @@ class Batcher(Generic[K]):
                 job.done.set_result(work.result()[i])
             else:
                 job.done.set_exception(error)
-        self._running = 0
+        self._running = self._ahead = 0
         self._told()
 
     def _told(self) -> None:
         self._metrics.waiting.set(len(self._queue))
         self._metrics.running.set(self._running)
+
+
+def _work(characters: int) -> int:
+    """What an input costs, in characters: the shortest one costs something too."""
+    return characters + 100

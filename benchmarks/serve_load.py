@@ -1,0 +1,247 @@
+"""A server under load on loopback: what rate it sustains, and what it does at four times that rate.
+
+    python benchmarks/serve_load.py [--encoder embedded] [--seconds 14] [--threads 1] [--json FILE]
+
+A real `bertvision serve` process with one encoder and three heads (two of spans, one of labels; random weights, which
+cost what trained ones cost) is asked the questions of the embedded demo data, each over its paragraph.
+
+1. Clients that each wait for their answer before they ask again: as much as the server can do.
+2. A fixed rate, 0.8 of that, whatever the answers take: the sustained rate. Nothing may be refused.
+3. Four times the sustained rate. Refusals must be 429.
+
+Every answer is held against what the same folder answers in this process; every request must come to an answer. Memory
+is that of the server's process, as /metrics tells it. Requests are bounded in number (--most) and by the clock.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+
+import bertvision as bv
+from bertvision.config import to_mapping
+from bertvision.data.load import load_span_data
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Encoder
+from bertvision.heads import Geometry, parse_head, save_head
+from bertvision.tasks.kinds import SPAN, Task, task_words
+from bertvision.tasks.text.task import TextTask
+
+TASKS: dict[str, tuple[str, Task]] = {
+    "span": ("adapter:size=64", SPAN),
+    "pooled": ("learned_pooling", SPAN),
+    "answerable": (
+        "cls_linear",
+        TextTask("label", ("answer", "no answer"), merge="min", asks=True, pairs=True),
+    ),
+}
+CLOSE = 1e-3
+"""Numbers of one input differ by rounding with the company it is computed in."""
+
+
+def write_heads(folder: Path, encoder: Encoder) -> Path:
+    """A folder of heads as training leaves them."""
+    for name, (spec, task) in TASKS.items():
+        pooled = task.kind != "span" and encoder.has_pooler
+        geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, task.kind, pooled)
+        about = {
+            "task": task_words(task),
+            "windows": to_mapping(WindowConfig()),
+            "encoder": {"name": encoder.name, "fingerprint": encoder.fingerprint},
+        }
+        (folder / name).mkdir(parents=True)
+        save_head(parse_head(spec).build(geometry, seed=0), folder / name, about=about)
+    return folder
+
+
+@dataclass
+class Phase:
+    """What came of the requests of a phase."""
+
+    offered: float
+    """Requests a second that were sent; 0 = as fast as answers came."""
+    seconds: float = 0.0
+    statuses: Counter[str] = field(default_factory=Counter)
+    wrong: int = 0
+    times: list[float] = field(default_factory=list)
+    """Seconds to the answers that were given."""
+    memory: float = 0.0
+    """MB of the server when the phase was over."""
+
+    def row(self) -> dict[str, Any]:
+        times = sorted(self.times)
+        at = lambda share: 1e3 * times[min(len(times) - 1, int(share * len(times)))] if times else None  # noqa: E731
+        return {
+            "offered_per_second": round(self.offered, 1),
+            "requests": sum(self.statuses.values()),
+            "answered_per_second": round(len(times) / self.seconds, 1),
+            "statuses": dict(self.statuses),
+            "wrong": self.wrong,
+            "lost": sum(count for status, count in self.statuses.items() if not status.isdigit()),
+            "p50_ms": at(0.5),
+            "p99_ms": at(0.99),
+            "memory_mb": round(self.memory, 1),
+        }
+
+
+class Load:
+    """Asks one server."""
+
+    def __init__(self, url: str, client: httpx.AsyncClient, bodies: list[Any], expected: list[Any]) -> None:
+        self.url, self.client, self.bodies, self.expected = url, client, bodies, expected
+
+    async def ask(self, number: int, phase: Phase) -> None:
+        which = number % len(self.bodies)
+        began = time.perf_counter()
+        try:
+            answer = await self.client.post(f"{self.url}/v1/predict", json=self.bodies[which])
+        except httpx.HTTPError as error:
+            phase.statuses[type(error).__name__] += 1
+            return
+        phase.statuses[str(answer.status_code)] += 1
+        if answer.status_code == 200:
+            phase.times.append(time.perf_counter() - began)
+            phase.wrong += not same(answer.json()["predictions"], self.expected[which])
+
+    async def closed(self, clients: int, seconds: float, most: int) -> Phase:
+        """So many clients, each one request at a time."""
+        phase, numbers, began = Phase(0.0), iter(range(most)), time.perf_counter()
+
+        async def one() -> None:
+            for number in numbers:
+                if time.perf_counter() - began > seconds:
+                    return
+                await self.ask(number, phase)
+
+        await asyncio.gather(*(one() for _ in range(clients)))
+        return await self._end(phase, began)
+
+    async def open(self, rate: float, seconds: float, most: int) -> Phase:
+        """A fixed rate, whatever the answers take."""
+        phase, began, running = Phase(rate), time.perf_counter(), []
+        for number in range(min(most, int(rate * seconds))):
+            await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
+            running.append(asyncio.create_task(self.ask(number, phase)))
+        await asyncio.gather(*running)
+        return await self._end(phase, began)
+
+    async def _end(self, phase: Phase, began: float) -> Phase:
+        phase.seconds = time.perf_counter() - began
+        phase.memory = await self.memory()
+        return phase
+
+    async def memory(self) -> float:
+        """MB of the server's process."""
+        lines = (await self.client.get(f"{self.url}/metrics")).text.splitlines()
+        return float(next(x for x in lines if x.startswith("process_resident_memory_bytes")).split()[1]) / 1e6
+
+
+def same(answer: Any, expected: Any) -> bool:
+    """Whether an answer is that of the folder itself."""
+    if isinstance(expected, dict):
+        return all(same(answer.get(name), value) for name, value in expected.items())
+    return abs(answer - expected) < CLOSE if isinstance(expected, float) else answer == expected
+
+
+def inputs(count: int) -> tuple[list[str], list[str]]:
+    data = load_span_data("demo:dev")
+    examples = [data.examples[i % len(data.examples)] for i in range(count)]
+    return [e.question for e in examples], [data.paragraphs[e.paragraph] for e in examples]
+
+
+def start(folder: Path, encoder: str, threads: int) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, "-m", "bertvision", "serve", str(folder), "--port", "0", "--encoder", encoder]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": str(threads)}
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit("the server did not start")
+    return process, line.split()[-1]
+
+
+async def measure(
+    args: argparse.Namespace, url: str, bodies: list[Any], expected: list[Any]
+) -> dict[str, Any]:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
+    async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+        load = Load(url, client, bodies, expected)
+        await load.closed(4, 1.0, args.most)  # warm
+        rows = {"as fast as answers come": await load.closed(args.clients, args.seconds, args.most)}
+        rate = 0.8 * len(rows["as fast as answers come"].times) / rows["as fast as answers come"].seconds
+        rows["sustained"] = await load.open(rate, args.seconds, args.most)
+        rows["four times"] = await load.open(4 * rate, args.seconds, args.most)
+        # The same again: memory that grows with requests would grow once more.
+        rows["four times again"] = await load.open(4 * rate, args.seconds, args.most)
+        return {name: phase.row() for name, phase in rows.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--encoder", default="embedded")
+    parser.add_argument("--seconds", type=float, default=14.0, help="of each phase")
+    parser.add_argument("--most", type=int, default=20_000, help="requests of each phase")
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of the server; the load needs a core of its own"
+    )
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    with tempfile.TemporaryDirectory() as name:
+        folder = write_heads(Path(name) / "heads", Encoder.load(args.encoder, device="cpu"))
+        questions, contexts = inputs(64)
+        found = bv.load(folder, encoder=args.encoder, device="cpu").predict(questions, contexts)
+        wanted = ("text", "start", "end", "label", "probability")
+        expected = [
+            {
+                task: {key: value for key, value in asdict(one).items() if key in wanted}
+                for task, one in row.items()
+            }
+            for row in found
+        ]
+        bodies = [{"question": a, "context": b} for a, b in zip(questions, contexts, strict=True)]
+        process, url = start(folder, args.encoder, args.threads)
+        try:
+            rows = asyncio.run(measure(args, url, bodies, expected))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(60)
+    characters = statistics.mean(len(text) for text in contexts)
+    print(
+        f"{args.encoder}: {len(TASKS)} heads, {args.threads} thread(s), {os.cpu_count()} cores, {platform.machine()}"
+    )
+    print(f"questions over paragraphs of {characters:.0f} characters; exit code of the server {code}")
+    print(
+        f"{'phase':<24} {'offered/s':>9} {'answered/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'MB':>7}  wrong lost  statuses"
+    )
+    for name, row in rows.items():
+        p50, p99 = (f"{row[key]:.0f}" if row[key] is not None else "-" for key in ("p50_ms", "p99_ms"))
+        print(
+            f"{name:<24} {row['offered_per_second'] or '':>9} {row['answered_per_second']:>10} {p50:>8} {p99:>8} "
+            f"{row['memory_mb']:>7}  {row['wrong']:>5} {row['lost']:>4}  {row['statuses']}"
+        )
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    refused = set(rows["four times"]["statuses"]) | set(rows["four times again"]["statuses"])
+    if code or any(row["wrong"] or row["lost"] for row in rows.values()) or refused - {"200", "429"}:
+        raise SystemExit("an answer was wrong or lost, or a refusal was no 429")
+
+
+if __name__ == "__main__":
+    main()

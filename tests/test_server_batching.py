@@ -1,0 +1,140 @@
+"""Micro-batches by hand: who is computed with whom, who is refused, and what a withdrawn input costs."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from bertvision.serve.http.batching import Batcher, Full
+from bertvision.serve.http.limits import ServeConfig
+from bertvision.serve.http.metrics import Metrics
+
+
+class Model:
+    """Doubles numbers, when it is let."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.calls: list[tuple[str, list[int]]] = []
+
+    def __call__(self, key: str, inputs: list[int]) -> list[int]:
+        self.open.wait(60)
+        self.calls.append((key, inputs))
+        if 13 in inputs:
+            raise ValueError("thirteen")
+        return [2 * one for one in inputs]
+
+
+def run(config: ServeConfig, test: Any) -> Model:
+    """Call `test(batcher, model)` with the batcher at work."""
+    model = Model()
+
+    async def everything() -> None:
+        batcher: Batcher[str] = Batcher(model, config, Metrics())
+        worker = asyncio.create_task(batcher.run())
+        await asyncio.sleep(0)  # it waits for work
+        await test(batcher, model)
+        model.open.set()
+        worker.cancel()
+
+    asyncio.run(everything())
+    return model
+
+
+def submit(batcher: Batcher[str], *inputs: tuple[str, int], size: int = 1) -> list[asyncio.Future[Any]]:
+    return [job.done for job in batcher.submit([(key, number, size) for key, number in inputs])]
+
+
+async def block(batcher: Batcher[str]) -> asyncio.Future[Any]:
+    """Something that the model is busy with, so that what comes now waits."""
+    (done,) = submit(batcher, ("block", 0))
+    while batcher._queue:
+        await asyncio.sleep(0.001)
+    return done
+
+
+def test_equal_keys_go_together_oldest_first_up_to_the_limit() -> None:
+    async def test(batcher: Batcher[str], model: Model) -> None:
+        first = await block(batcher)
+        futures = submit(batcher, ("a", 1), ("b", 2), ("a", 3), ("a", 4), ("b", 5), ("a", 6))
+        model.open.set()
+        assert await asyncio.gather(first, *futures) == [0, 2, 4, 6, 8, 10, 12]
+        assert batcher.idle
+
+    model = run(ServeConfig(max_batch=3, queue=8, batch_wait_ms=0), test)
+    assert model.calls == [("block", [0]), ("a", [1, 3, 4]), ("b", [2, 5]), ("a", [6])]
+
+
+def test_long_texts_do_not_go_together() -> None:
+    async def test(batcher: Batcher[str], model: Model) -> None:
+        first = await block(batcher)
+        futures = submit(batcher, ("a", 1), ("a", 2), size=150_000) + submit(batcher, ("a", 3))
+        model.open.set()
+        await asyncio.gather(first, *futures)
+
+    model = run(ServeConfig(batch_wait_ms=0), test)
+    assert model.calls[1:] == [("a", [1, 3]), ("a", [2])]
+
+
+def test_an_idle_model_waits_for_company() -> None:
+    async def test(batcher: Batcher[str], model: Model) -> None:
+        model.open.set()
+        (one,) = submit(batcher, ("a", 1))
+        await asyncio.sleep(0)  # the worker has seen it
+        (two,) = submit(batcher, ("a", 2))
+        assert await asyncio.gather(one, two) == [2, 4]
+
+    assert run(ServeConfig(max_batch=2, queue=2, batch_wait_ms=10_000), test).calls == [("a", [1, 2])]
+
+
+def test_a_batch_that_fails_is_tried_one_by_one() -> None:
+    async def test(batcher: Batcher[str], model: Model) -> None:
+        first = await block(batcher)
+        futures = submit(batcher, ("a", 1), ("a", 13), ("a", 2))
+        model.open.set()
+        found = await asyncio.gather(first, *futures, return_exceptions=True)
+        assert [found[1], found[3]] == [2, 4]
+        assert isinstance(found[2], ValueError)
+
+    assert run(ServeConfig(batch_wait_ms=0), test).calls[2:] == [("a", [1]), ("a", [13]), ("a", [2])]
+
+
+def test_what_is_withdrawn_is_not_computed_and_leaves_a_place() -> None:
+    async def test(batcher: Batcher[str], model: Model) -> None:
+        first = await block(batcher)
+        jobs = batcher.submit([("a", number, 1) for number in (1, 2, 3)])
+        with pytest.raises(Full):
+            batcher.submit([("a", 4, 1)])
+        batcher.withdraw(jobs[:2])
+        (late,) = submit(batcher, ("a", 4))
+        model.open.set()
+        assert await asyncio.gather(first, jobs[2].done, late) == [0, 6, 8]
+        assert jobs[0].done.cancelled()
+
+    assert run(ServeConfig(max_batch=3, queue=3, batch_wait_ms=0), test).calls[1:] == [("a", [3, 4])]
+
+
+def test_who_would_not_be_answered_in_time_is_refused_at_once() -> None:
+    async def test(batcher: Batcher[str], model: Model) -> None:
+        batcher._pace = 0.01  # seconds a character: an input of 900 takes 10 s
+        first = await block(batcher)
+        submit(batcher, ("a", 1), size=900)  # 1 s of the first and 10 of its own
+        with pytest.raises(Full) as full:
+            submit(batcher, ("a", 2), size=900)
+        assert full.value.seconds == 6, "half of 11 s"
+        submit(batcher, ("a", 3), size=200)  # 14 s
+        model.open.set()
+        await first
+
+    run(ServeConfig(timeout=30, batch_wait_ms=0), test)
+
+
+def test_an_idle_model_takes_what_it_may_not_finish() -> None:
+    async def test(batcher: Batcher[str], model: Model) -> None:
+        batcher._pace = 1e3
+        model.open.set()
+        (done,) = submit(batcher, ("a", 1), size=900)
+        assert await done == 2
+
+    run(ServeConfig(batch_wait_ms=0), test)
