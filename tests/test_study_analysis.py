@@ -185,7 +185,7 @@ def test_lengths_of_what_one_alone_has_right(study: Study) -> None:
             words = len(study.dev.context(example).split())
             every += [words] if mine[q] else []
             only += [words] if mine[q] and not other[q] else []
-    assert row[2] == {"text": f"{np.mean(every):.2f}", "sub": f"{round(len(every) / 2)} questions"}
+    assert row[2] == {"text": f"{np.mean(every):.2f}", "sub": str(round(len(every) / 2))}
     assert row[5]["text"] == f"{np.mean(only):.2f}"
     assert float(row[7]["text"].replace("\u2212", "-")) == pytest.approx(
         float(row[5]["text"]) - float(row[6]["text"]), abs=0.011

@@ -133,7 +133,7 @@ SLIPS: tuple[Slip, ...] = (
         "README, an image of results and the project's page disagree on GLUE by up to 39 points (BERT-large on CoLA), "
         "and on SQuAD the image prints a gain of 1.5 F1 where the two numbers differ by 0.31. BERT is untuned and in "
         "places collapsed, while the heads were searched for on dev.",
-        "Only the README's SQuAD row is cited; nothing here is chosen on dev.",
+        "Only the README's SQuAD row is cited; no head here is chosen on dev.",
         "papers",
     ),
     Slip(

@@ -51,7 +51,7 @@ def baseline(study: Study) -> dict[str, Any] | None:
     blocks = [
         table(
             "Snapshots with decayed rate, the strongest on the held-out part first; below each its best head, chosen "
-            "on the held-out part, and the controls.",
+            "on the held-out part, and the controls. Differences are over the seeds both have, scores over all.",
             _columns("F1 to own snapshot", "F1 to the strongest"),
             rows,
         ),
@@ -62,7 +62,7 @@ def baseline(study: Study) -> dict[str, Any] | None:
         own.sort(key=lambda g: g.holdout_f1 or 0.0, reverse=True)
         every = [*own, *(g for g in study.below(best.key) if g.about.kind == "control")]
         rows = [_row(study, g, best, g.about.label, alone=True) for g in (best, *every)]
-        caption = f"All heads on {best.key}, the best on the held-out part first."
+        caption = f"All heads on {best.key}, the best on the held-out part first; differences over the seeds both have."
         blocks.append(table(caption, _columns("F1 to the snapshot"), rows))
     return section(
         "baseline",

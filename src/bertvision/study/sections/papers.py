@@ -19,6 +19,7 @@ from bertvision.study.blocks import (
     table,
     text,
 )
+from bertvision.study.picks import with_seeds
 from bertvision.study.published import BRIEF, MEASURE, REFERENCE, REPOSITORY, ROWS, SPAN_CURVE, PaperRow
 from bertvision.study.sections.beside import (
     MEASURED,
@@ -57,10 +58,14 @@ def papers(study: Study) -> dict[str, Any] | None:
         heads = {group.about.label: group for group in study.below(key)}
         if snapshot is None or not any(known.label in heads for known in ROWS.values()):
             continue
+        blocks.append(_table(study, epochs, snapshot, _partly(study, key, heads) | heads))
+        seeds = _common([snapshot, *heads.values()])
+        if seeds:  # else some would be held against another tuning's snapshot than others
+            snapshot = with_seeds(snapshot, seeds)
+            heads = {label: with_seeds(group, seeds) for label, group in heads.items()}
         blocks += [
-            _table(study, epochs, snapshot, _partly(study, key, heads) | heads),
-            text(_words(study, epochs, snapshot, heads)),
-            *_figures(study, epochs, snapshot, heads),
+            text(f"{_words(study, epochs, snapshot, heads)}{_told(seeds)}"),
+            *_figures(study, epochs, snapshot, heads, _told(seeds)),
         ]
     if not blocks:
         return None
@@ -72,6 +77,15 @@ def papers(study: Study) -> dict[str, Any] | None:
         + MEASURE
     )
     return section("papers", "The papers' twenty heads", about, [*blocks, _notes(), _elsewhere()])
+
+
+def _common(groups: list[Group]) -> list[int]:
+    """Seeds that all of them have."""
+    return [seed for seed in groups[0].seeds if all(seed in group.seeds for group in groups)]
+
+
+def _told(seeds: list[int]) -> str:
+    return f" Of seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}, which all have." if seeds else ""
 
 
 def _partly(study: Study, key: str, heads: dict[str, Group]) -> dict[str, Group]:
@@ -138,7 +152,8 @@ def _table(study: Study, epochs: float, snapshot: Group, heads: dict[str, Group]
     absent = [str(known.number) for known in ROWS.values() if known.label not in heads]
     missing = f" Not fitted here: row{'s' * (len(absent) > 1)} {', '.join(absent)}." if absent else ""
     caption = (
-        f"Heads on the encoder of {_epochs(epochs)}; measured with {seeds_words([snapshot, *heads.values()])}. "
+        f"Heads on the encoder of {_epochs(epochs)}; measured with {seeds_words([snapshot, *heads.values()])}, and "
+        "differences over the seeds that head and snapshot share. "
         f"{BRIEF}{_some(heads)}{missing}"
     )
     return table(caption, _COLUMNS, rows)
@@ -198,13 +213,15 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return below + (alike - 1) / 2
 
 
-def _figures(study: Study, epochs: float, snapshot: Group, heads: dict[str, Group]) -> list[Block]:
+def _figures(
+    study: Study, epochs: float, snapshot: Group, heads: dict[str, Group], seeds: str
+) -> list[Block]:
     """Differences below one another, and against the published ones."""
     known_heads = [(known, heads[known.label]) for known in ROWS.values() if known.label in heads]
     drawn: list[Block] = [
         intervals(
             f"F1 minus that of the snapshot, {_epochs(epochs)}",
-            "Measured at threshold 0, 95 % intervals; the papers' rows, then heads they do not report.",
+            f"Measured at threshold 0, 95 % intervals; the papers' rows, then heads they do not report.{seeds}",
             [
                 interval_row(f"{known.number} {known.label}", study.versus(group, snapshot, "zero").f1)
                 for known, group in known_heads
@@ -228,8 +245,8 @@ def _figures(study: Study, epochs: float, snapshot: Group, heads: dict[str, Grou
         drawn.append(
             scatter(
                 f"Published and measured gains, {_epochs(epochs)}",
-                "F1 of a head minus that of its snapshot: as printed (one seed) across, as measured upwards. "
-                + BRIEF,
+                "F1 of a head minus that of its snapshot: as printed (one seed) across, as measured "
+                f"upwards.{seeds} {BRIEF}",
                 axis("published difference", unit="F1"),
                 axis("measured difference at threshold 0", unit="F1"),
                 points,

@@ -16,6 +16,7 @@ from bertvision.study.view import At, Group, Study
 
 __all__ = ["thresholds"]
 
+_SHORT: dict[At, str] = {"zero": "at 0", "tuned": "tuned", "oracle": "oracle"}
 _NAMES: dict[At, str] = {"zero": "0", "tuned": "tuned on held-out train", "oracle": "best on dev (oracle)"}
 _GRID = np.linspace(-8.0, 8.0, 65)
 _CAPTION = (
@@ -79,9 +80,7 @@ def _table(shown: list[Group]) -> dict[str, Any]:
 
 def _left(study: Study, pairs: list[Pairing]) -> dict[str, Any]:
     rows = [
-        blocks.interval_row(
-            f"{pair.label}, threshold {_NAMES[at]}", study.versus(pair.head, pair.snapshot, at).f1
-        )
+        blocks.interval_row(f"{pair.label}, {_SHORT[at]}", study.versus(pair.head, pair.snapshot, at).f1)
         for pair in pairs
         for at in _NAMES
     ]

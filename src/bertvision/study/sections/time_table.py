@@ -68,12 +68,15 @@ def _caption(times: list[PartTime]) -> str:
         "Device time of training, part by part; scoring, files and loading are not in it. Of heads that were fitted in "
         "one pass the least and the most it can have taken."
     )
+    shared = ""
+    if any(time.high is None for time in times):
+        shared = " Parts without a time ran beside others on the device, which tells nothing of what they take alone."
     whole = {time.whole for time in times if time.high is not None}
     if whole == {True}:
-        return "Time of every part from its beginning to its end, loading, scores on dev and files included."
+        return f"Time of every part from its beginning to its end, loading, scores on dev and files included.{shared}"
     if whole == {False}:
-        return trained
-    return f"{trained} Parts with an asterisk: from beginning to end, all of that included."
+        return f"{trained}{shared}"
+    return f"{trained} Parts with an asterisk: from beginning to end, all of that included.{shared}"
 
 
 def _between(low: float, high: float) -> str:
