@@ -25,6 +25,8 @@ let byName = {};
 let told = null;
 let asking = new AbortController();
 let playing = 0;
+/** What the rows were drawn for: thousands of small rectangles, and a slider moves often. */
+let rowsOf = {};
 const passage = new Passage($("passage"));
 const gauge = new Gauge($("gauge"), (threshold) => {
   view.thresholds[view.head] = threshold;
@@ -142,8 +144,11 @@ function drawSpans() {
   drawHeads($("heads-table"), spans, byName, view.head, view.thresholds, chooseHead);
   $("forming").hidden = !layers.length;
   $("forming-about").textContent = formingWords(layers, best, none);
-  const head = { name: view.head, ...task, answer: best, probability: task.prediction.probability, none };
-  drawRows($("rows"), layers, head, told.tokens, chooseLayer);
+  if (rowsOf.told !== told || rowsOf.head !== view.head || rowsOf.none !== none) {
+    rowsOf = { told, head: view.head, none };
+    const head = { name: view.head, ...task, answer: best, probability: task.prediction.probability, none };
+    drawRows($("rows"), layers, head, told.tokens, chooseLayer);
+  }
   drawView(task, layers, best, none);
   say(none ? `${view.head}: no answer.` : `${view.head}: ${best.text}, ${percent(task.prediction.probability)}.`);
 }
@@ -262,7 +267,7 @@ async function start() {
 const retry = () => (known.models.length ? ask() : start());
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (known.models.length) Object.assign(view, { layer: null, thresholds: {} });
+  view.layer = null; // a threshold that was moved stays for the next question
   retry();
 });
 for (const name of ["text", "with"]) {

@@ -41,10 +41,12 @@ export class Passage {
    * @param {boolean} given whether it is the answer, or only the best that there is
    */
   show(heat, answer, given) {
+    let first = null;
     for (const part of this.parts) {
       const inside = answer !== null && part.start < answer.end && part.end > answer.start;
       part.node.classList.toggle("found", inside && given);
       part.node.classList.toggle("kept-back", inside && !given);
+      if (inside) first ??= part.node;
       if (part.token < 0) continue;
       const start = heat.start[part.token] ?? 0;
       const end = heat.end[part.token] ?? 0;
@@ -52,9 +54,21 @@ export class Passage {
       part.node.style.setProperty("--end-p", shade(end).toFixed(3));
       part.node.title = start > 0.004 || end > 0.004 ? `starts here ${percent(start)}, ends here ${percent(end)}` : "";
     }
+    this.reveal(first);
     this.place.setAttribute(
       "aria-label",
       answer === null ? "The passage" : `The passage; marked: ${this.text.slice(answer.start, answer.end)}`,
     );
+  }
+
+  /** A long passage scrolls in its place, never the page, and by keyboard too. */
+  reveal(node) {
+    const long = this.place.scrollHeight > this.place.clientHeight + 1;
+    if (long) this.place.tabIndex = 0;
+    else this.place.removeAttribute("tabindex");
+    if (!long || node === null) return;
+    const above = node.offsetTop < this.place.scrollTop;
+    const below = node.offsetTop + node.offsetHeight > this.place.scrollTop + this.place.clientHeight;
+    if (above || below) this.place.scrollTop = node.offsetTop - this.place.clientHeight / 2;
   }
 }
