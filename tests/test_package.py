@@ -247,7 +247,7 @@ def test_a_delta_brings_its_base(policy: str, tiny_bert: Path, toy_squad: Path, 
     weights = moved / "encoder" / "base" / "model.safetensors"
     other = save_encoder(tmp_path / "other", "bert", seed=5)
     shutil.copyfile(other / "model.safetensors", weights)
-    with pytest.raises(ArtifactError, match="the delta above it belongs to"):
+    with pytest.raises(ArtifactError, match="is a delta of an encoder with fingerprint"):
         bv.load(moved)
 
 

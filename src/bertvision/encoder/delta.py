@@ -22,10 +22,21 @@ from bertvision.errors import ArtifactError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["Delta", "apply_delta", "delta_folder", "hash_tensors", "read_about", "read_delta", "write_delta"]
+__all__ = [
+    "BELOW",
+    "Delta",
+    "apply_delta",
+    "delta_folder",
+    "hash_tensors",
+    "read_about",
+    "read_delta",
+    "write_delta",
+]
 
 _ABOUT, _TENSORS = "delta.json", "delta.safetensors"
 _FORMAT = 1
+BELOW = "./base"
+"""What delta.json says of a base that lies in the folder `base` beside it: the two may be moved together."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +121,8 @@ def read_about(folder: Path) -> dict[str, Any]:
     )
     if not numbers or not all(isinstance(text, str) and text for text in texts):
         raise ArtifactError(f"{path} is incomplete or damaged: delete its folder and make it again")
+    if about["base"] == BELOW:
+        about["base"] = str((folder / BELOW).absolute())
     return about
 
 

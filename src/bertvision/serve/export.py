@@ -23,7 +23,7 @@ from bertvision.heads.cost import HeadCost, cost
 from bertvision.report.intervals import head_intervals
 from bertvision.report.package_card import CardEncoder, CardHead, file_name, package_card, plain_command
 from bertvision.serve.bundle import Bundle
-from bertvision.serve.bundled import bundle_encoder, known_anywhere, load_bundled, plain_encoder_name
+from bertvision.serve.bundled import bundle_encoder, known_anywhere, plain_encoder_name
 from bertvision.serve.load import open_encoder
 from bertvision.serve.package import FORMAT, PACKAGE, Package, is_package, read_package
 from bertvision.serve.sources import Sources, layer_number, read_members
@@ -150,7 +150,7 @@ def write_package(
 def _bundle(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
     """Copy the encoder and prove that the copy is the same."""
     bundle_encoder(encoder, name, folder, whole=whole)
-    found = load_bundled(folder, device="cpu", precision="fp32").fingerprint
+    found = Encoder.load(str(folder), device="cpu", precision="fp32").fingerprint
     if found != encoder.fingerprint:
         raise OutputError(
             f"the copy of {name} has another fingerprint ({found[:12]}) than {encoder.fingerprint[:12]}: check the "

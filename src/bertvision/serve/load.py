@@ -17,7 +17,6 @@ from bertvision.artifacts import restore
 from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import ArtifactError
 from bertvision.serve.bundle import Bundle, TextPredictor, short_names
-from bertvision.serve.bundled import has_base, load_bundled
 from bertvision.serve.hub import local_folder
 from bertvision.serve.package import is_package, is_reader, read_layers, read_package, read_tasks
 from bertvision.serve.predictor import Predictor
@@ -133,8 +132,6 @@ def open_encoder(
 ) -> Encoder:
     """The encoder of `systems`, which is the same for all; other weights are refused."""
     first = next(iter(systems.values()))
-    if encoder is None and has_base(Path(first.encoder)):
-        encoder = load_bundled(Path(first.encoder), device=device, precision=precision)
     return load_encoder(first, encoder, device=device, precision=precision)
 
 
