@@ -100,7 +100,8 @@ def _table(pairs: list[Pairing], own: NDArray[np.float64]) -> dict[str, Any]:
     return blocks.table(
         f"Mean whitespace-separated words of the paragraph (all of dev: {own.mean():.2f}), all seeds together; below "
         "each mean its number of questions, below differences of what one alone has right 1.96 standard errors. The "
-        "paper counts word pieces, of its own two models (head − BERT) on 3/10 and 1 epoch; its 161.58 reads 161.68 in one of its two texts.",
+        "paper counts word pieces, of its own two models (head − BERT) on 3/10 and 1 epoch; its 161.58 reads 161.68 in "
+        "one of its two texts.",
         columns,
         rows,
     )
