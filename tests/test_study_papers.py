@@ -378,6 +378,22 @@ def test_rows_of_the_papers_that_were_fitted_on_a_part_say_so() -> None:
     assert not any(label == row["label"].partition(" ")[2] for one in drawn for row in one["rows"])
 
 
+def test_gains_are_ranked_with_the_seeds_that_all_heads_have() -> None:
+    label = ROWS[10].label
+
+    def single(system: System) -> System | None:
+        return None if system.about.label == label and system.about.seed else system
+
+    study = changed(single)
+    made = papers(study) or {}
+    drawn = next(block for block in made["blocks"] if block["type"] == "intervals")
+    assert drawn["caption"].endswith("With seed 0, which all have.")
+    other = group(study, "constant@0.3/adapter-64").questions("zero", [0])[1]
+    gap = 100 * (other - group(study, "constant@0.3").questions("zero", [0])[1]).mean()
+    assert next(r for r in drawn["rows"] if r["label"] == "7 adapter-64")["difference"] == pytest.approx(gap)
+    assert "which all have" not in words(papers(made_study()))
+
+
 def test_an_ensemble_of_seeds_is_held_against_the_best_of_them() -> None:
     key = "decayed-2@2/adapter-386"
 

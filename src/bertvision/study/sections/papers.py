@@ -60,6 +60,8 @@ def papers(study: Study) -> dict[str, Any] | None:
             continue
         blocks.append(_table(study, epochs, snapshot, _partly(study, key, heads) | heads))
         seeds = _common([snapshot, *heads.values()])
+        if all(group.seeds == seeds for group in (snapshot, *heads.values())):
+            seeds = []  # nothing to leave out
         if seeds:  # else some would be held against another tuning's snapshot than others
             snapshot = with_seeds(snapshot, seeds)
             heads = {label: with_seeds(group, seeds) for label, group in heads.items()}
@@ -85,7 +87,9 @@ def _common(groups: list[Group]) -> list[int]:
 
 
 def _told(seeds: list[int]) -> str:
-    return f" Of seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}, which all have." if seeds else ""
+    return (
+        f" With seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}, which all have." if seeds else ""
+    )
 
 
 def _partly(study: Study, key: str, heads: dict[str, Group]) -> dict[str, Group]:
