@@ -31,8 +31,8 @@ _TOLD = ("accuracy", "f1", "pearson", "spearman")
 class FitArgs:
     """Fit several heads in one pass over the states of a frozen encoder (a snapshot's folder, or any encoder).
 
-    --heads takes heads and sets of them: papers, pooling+adapters, controls, beyond, all. Under `accelerate launch` or
-    torchrun several devices fit them together.
+    --heads takes heads and sets of them: papers, pooling+adapters, controls, beyond, each_layer, all. Under
+    `accelerate launch` or torchrun several devices fit them together.
     """
 
     encoder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENCODER")]

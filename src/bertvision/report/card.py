@@ -189,6 +189,10 @@ def _states(config: Mapping[str, Any], kind: str) -> str:
     reading = config.get("states")
     reading = reading if isinstance(reading, Mapping) else {}
     numbers, last = reading.get("layers") or [], kind.startswith("last_state")
+    if kind.startswith("layer_reader"):  # its option counts among those that are read
+        layer = _reader_layer(config)
+        numbers = numbers[layer:][:1] if numbers else [layer] if layer >= 0 else []
+        last = True
     if not numbers:
         said = "the last hidden state" if last else "the hidden states of all layers"
     elif last or len(numbers) == 1:
@@ -199,6 +203,14 @@ def _states(config: Mapping[str, Any], kind: str) -> str:
         )
     places = _TEXT_PLACES if text_card.is_text(config) else _PLACES
     return said + places.get(str(reading.get("positions")), "")
+
+
+def _reader_layer(config: Mapping[str, Any]) -> int:
+    """Which state a layer_reader reads; -1 is the last one."""
+    head = config.get("head")
+    options = head.get("config") if isinstance(head, Mapping) else None
+    layer = options.get("layer") if isinstance(options, Mapping) else None
+    return layer if isinstance(layer, int) else -1
 
 
 def _scores_section(metrics: Mapping[str, Any]) -> str:
