@@ -162,7 +162,7 @@ function drawView(task, layers, best, none) {
   $("says").textContent = row ? `The best guess of ${row.layer ? `layer ${row.layer}` : "the words alone"}` : `The answer of ${view.head}`;
   $("answer").replaceChildren(hidden || !answer?.text ? el("span", { class: "none" }, "no answer") : answer.text);
   const one = row ?? { probability: task.prediction.probability, no_answer: task.no_answer };
-  const sure = hidden ? `no answer ${percent(one.no_answer)} · best guess ${percent(one.probability)}` : `${percent(one.probability)} sure · no answer ${percent(one.no_answer)}`;
+  const sure = hidden ? `${percent(one.no_answer)} sure that there is none · best guess ${percent(one.probability)}` : `${percent(one.probability)} sure · no answer ${percent(one.no_answer)}`;
   $("numbers").textContent = row ? sure : `${sure} · answered in ${Math.max(1, Math.round(1000 * told.seconds))} ms`;
   $("found-word").textContent = hidden ? "the best it found, kept back" : row ? "the best guess" : "the answer";
   document.querySelector(".swatch.found").classList.toggle("kept-back", hidden);
