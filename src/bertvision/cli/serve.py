@@ -46,6 +46,7 @@ def main(args: ServeArgs) -> None:
     from bertvision.serve.http.limits import check_extra, read_key
 
     check_extra()
+    _one_heap()
     from bertvision.serve.http.app import create_app
     from bertvision.serve.http.lifecycle import listen, serve, url_of
     from bertvision.serve.http.opening import open_bundle
@@ -69,3 +70,16 @@ def main(args: ServeArgs) -> None:
         serve(app, listener, config, lambda: console.emit(f"{', '.join(bundle.systems)} at {url}"))
     finally:
         listener.close()
+
+
+def _one_heap() -> None:
+    """One heap for all threads: glibc would give the model's thread one of its own, beside what loading left behind.
+
+    A third less memory, and one that stays where it is after the first large batches.
+    """
+    import ctypes
+    import sys
+
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(libc, "gnu_get_libc_version"):
+        libc.mallopt(-8, 1)  # M_ARENA_MAX
