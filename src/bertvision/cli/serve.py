@@ -73,14 +73,18 @@ def main(args: ServeArgs) -> None:
 
 
 def _steady_memory() -> None:
-    """Give large tensors back to the system as soon as they are freed, and have one heap for all threads.
+    """Give large tensors back to the system as soon as they are freed, have one heap for all threads, and keep few
+    compiled shapes.
 
     The command line keeps freed memory, which makes training faster; batches of ever other sizes would leave it in
     pieces, and a server that runs for weeks would grow. Answers take as long either way.
     """
     import ctypes
+    import os
     import sys
 
+    # What oneDNN compiles for a shape it keeps, and batches have ever other shapes. Read when the first one is compiled.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is not None and hasattr(libc, "gnu_get_libc_version"):
         # M_MMAP_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX of glibc's mallopt.
