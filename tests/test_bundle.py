@@ -142,7 +142,7 @@ def test_single_texts_are_walked_once(encoder: Encoder, tmp_path: Path, calls: l
     rows = bundle.predict(TEXTS)
     windows = make_windows_of(labelled(TEXTS, MOOD), encoder.tokenizer, WINDOWS)
     assert len(windows) > len(TEXTS)
-    assert calls == [len(windows)]
+    assert sum(calls) == len(windows), "every window is read once"
     for name, system in systems.items():
         assert isinstance(system.task, TextTask)
         data = labelled(TEXTS, system.task)

@@ -74,17 +74,19 @@ def test_heat_is_the_heads_own_probability(encoder: Encoder, tmp_path: Path) -> 
 
 
 def test_explain_says_what_predict_says(encoder: Encoder, tmp_path: Path, calls: list[int]) -> None:
-    """Also over several windows, for spans side by side and for a label of the same question, in one call."""
+    """Also over several windows, for spans side by side and for a label of the same question."""
     systems = [
         span(tmp_path / "span", encoder),
         span(tmp_path / "pairs", encoder, "biaffine"),
         read_trained(save_system(tmp_path / "sure", encoder, "tenney_small", ANSWERABLE)),
     ]
     bundle = Bundle(systems, encoder)
+    Bundle(systems[:1], encoder).predict(QUESTION, LONG)
+    windows = sum(calls)
     found = bundle.predict(QUESTION, LONG, n_best=5)
     calls.clear()
     told = bundle.explain(QUESTION, LONG)
-    assert len(calls) == 1 < calls[0]
+    assert sum(calls) == windows > 1, "every window is read once, whoever asks"
     for name in ("span", "pairs"):
         one, expected = told["tasks"][name], found[name]
         assert one["prediction"]["text"] == expected.text  # pyright: ignore[reportAttributeAccessIssue]

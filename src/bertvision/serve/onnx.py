@@ -50,8 +50,8 @@ __all__ = ["OPSET", "OnnxReport", "OnnxWalk", "export_onnx", "onnx_of", "use_onn
 
 FORMAT = 1
 OPSET = 20
-_TOKENS = 4096
-"""Of one call, pads included."""
+_TOKENS = 256
+"""Of one call, pads included; see serve/walk.py."""
 _TOLERANCE = 1e-3
 """Most that an output may differ from torch's, as a share of the largest logit (of 1 at least)."""
 

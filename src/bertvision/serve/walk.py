@@ -23,6 +23,7 @@ from bertvision.feed.live import LiveFeed
 from bertvision.feed.plan import cut_by_tokens, group_rows
 from bertvision.feed.reading import Reading
 from bertvision.heads.base import Head, run_head
+from bertvision.serve.packed import last_alone
 from bertvision.serve.sinks import SpanSink, TextSink
 from bertvision.tasks.kinds import SpanTask, Task
 from bertvision.train.evaluate import Logits, run_in_parts
@@ -30,6 +31,9 @@ from bertvision.train.evaluate import Logits, run_in_parts
 __all__ = ["Reader", "narrow", "walk", "wide_reading"]
 
 _ACTIVATION_GB = 4.0
+_CPU_TOKENS = 256
+"""Tokens of one encoder call on a CPU, pads included: what is computed between two layers then stays in the
+processor's cache, and windows share a call only with others of their length. Long calls take a quarter more time."""
 _SMALL = 16e6
 """Bytes of states that any head can read at once: it would have to keep hundreds of times as many to fill the limit."""
 
@@ -67,11 +71,15 @@ def narrow(batch: StateBatch, feed: LiveFeed, reading: Reading) -> StateBatch:
     return replace(batch, states=states, mask=mask, bounds=bounds, pooled=pooled)
 
 
-def _read_by(reader: Reader, windows: Windows) -> Reading:
-    """What has to be handed out for a head: the first token alone where it reads no other and that is [CLS]."""
+def _read_by(reader: Reader, windows: Windows, num_states: int) -> Reading:
+    """What has to be handed out for a head: the last state alone where it reads no other, and the first token alone
+    where it reads no other and that is [CLS]."""
+    reading = reader.reading
+    if reader.head.last_only:
+        reading = replace(reading, layers=reading.numbers(num_states)[-1:])
     if reader.head.cls_only and not windows.null.any():
-        return replace(reader.reading, positions="cls")
-    return reader.reading
+        reading = replace(reading, positions="cls")
+    return reading
 
 
 @torch.no_grad()
@@ -82,14 +90,20 @@ def walk(
 
     With a `label` its progress is shown.
     """
-    readings = {name: _read_by(reader, windows) for name, reader in readers.items()}
+    readings = {name: _read_by(reader, windows, encoder.num_states) for name, reader in readers.items()}
     shared = [reading for reading in readings.values() if reading.positions != "context"]
     walks = dict.fromkeys(reading for reading in readings.values() if reading.positions == "context")
     if shared:
         walks[wide_reading(shared, encoder.num_states)] = None
     found: dict[str, Logits] = {}
     for reading in walks:
-        feed = LiveFeed(encoder, windows, reading=reading)
+        lone = reading.numbers(encoder.num_states) == (encoder.num_states - 1,)
+        feed = LiveFeed(
+            last_alone(encoder) if lone else encoder,
+            windows,
+            tokens_per_call=_CPU_TOKENS if encoder.device.type == "cpu" else 0,
+            reading=reading,
+        )
         of_context = reading.positions == "context"
         own = {
             name: theirs

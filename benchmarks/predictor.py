@@ -1,0 +1,217 @@
+"""The predictor beside a plain loop over AutoModelForQuestionAnswering: same encoder, same head, same inputs, on a CPU.
+
+    python benchmarks/predictor.py [--encoder embedded] [--data FILE] [--questions 64] [--threads 2] [--json FILE]
+
+The plain loop is what one writes with transformers alone: tokenise a batch with overflowing windows, pad, one forward
+pass under inference_mode, then the best start and end of every question's windows. It runs in batches of 8 as the
+questions come, padded to the longest of each and, as the official example does, to the full window; and in batches of
+one, without pads. The predictor gets all questions at once, or one at a time. Both read windows of 384 tokens with 128
+in common, and their answers' scores are compared before anything is timed.
+
+They take turns in one process; told are medians of the turns and of their ratios, on the clock and of the process's own
+CPU time, which says more on a machine that others use (with one thread: several wait by spinning).
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForQuestionAnswering
+
+from bertvision.data.load import load_span_data
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Encoder
+from bertvision.feed.reading import EVERYTHING
+from bertvision.heads import Geometry, parse_head
+from bertvision.serve.predictor import Predictor
+from bertvision.tasks.span.decode import DecodeConfig
+from bertvision.train.trained import Trained
+
+WINDOW, STRIDE, MOST = 384, 128, 30
+
+Inputs = list[tuple[str, str]]
+
+
+class PlainLoop:
+    """transformers alone."""
+
+    def __init__(self, encoder: Encoder, head: Any) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            encoder.model.save_pretrained(folder)
+            self.model = AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+        self.model.qa_outputs.load_state_dict(
+            {"weight": head.project.weight.detach(), "bias": head.project.bias.detach()}
+        )
+        self.tokenizer = encoder.tokenizer
+
+    @torch.inference_mode()
+    def answers(self, inputs: Inputs, batch: int, padding: bool | str) -> list[tuple[str, float]]:
+        """Text and score of the best span of each question."""
+        found: list[tuple[str, float]] = []
+        for i in range(0, len(inputs), batch):
+            part = inputs[i : i + batch]
+            made = self.tokenizer(
+                [question for question, _ in part],
+                [context for _, context in part],
+                truncation="only_second",
+                max_length=WINDOW,
+                stride=STRIDE,
+                return_overflowing_tokens=True,
+                return_offsets_mapping=True,
+                padding=padding,
+                return_tensors="pt",
+            )
+            owner, places = (
+                made.pop("overflow_to_sample_mapping").tolist(),
+                made.pop("offset_mapping").tolist(),
+            )
+            output = self.model(**made)
+            best = [("", -1e30)] * len(part)
+            for row, question in enumerate(owner):
+                inside = torch.tensor([number == 1 for number in made.sequence_ids(row)])
+                text, score = self._best(output, row, inside, part[question][1], places[row])
+                if score > best[question][1]:
+                    best[question] = text, score
+            found += best
+        return found
+
+    @staticmethod
+    def _best(
+        output: Any, row: int, inside: torch.Tensor, context: str, places: list[list[int]]
+    ) -> tuple[str, float]:
+        start = output.start_logits[row].masked_fill(~inside, -1e30)
+        end = output.end_logits[row].masked_fill(~inside, -1e30)
+        count = min(20, len(start))
+        (starts, first), (ends, last) = start.topk(count), end.topk(count)
+        length = last[None] - first[:, None]
+        scores = (starts[:, None] + ends[None]).masked_fill((length < 0) | (length >= MOST), -1e30)
+        place = int(scores.argmax())
+        a, b = int(first[place // count]), int(last[place % count])
+        return context[places[a][0] : places[b][1]], float(scores.max())
+
+
+def make_predictor(encoder: Encoder) -> Predictor:
+    head = parse_head("last_state").build(Geometry(encoder.num_states, encoder.hidden), seed=0)
+    with torch.no_grad():
+        for parameter in head.parameters():  # random ones, large enough to tell tokens apart
+            parameter.mul_(20)
+    windows = WindowConfig(WINDOW, WINDOW // 2, STRIDE, stride="overlap")
+    # hf_nbest: like the loop, without the rule that a window must show a token best.
+    decode = DecodeConfig(decoding="hf_nbest", null_score_diff_threshold=1e9)
+    trained = Trained(
+        folder=Path("span"),
+        heads=[head],
+        readings=[EVERYTHING],
+        windows=windows,
+        encoder=encoder.name,
+        fingerprint=encoder.fingerprint,
+        threshold=1e9,
+        decode=decode,
+    )
+    return Predictor(trained, encoder)
+
+
+def questions(source: str, count: int) -> Inputs:
+    """Evenly drawn from the data, in its order: paragraphs of all lengths come by."""
+    data = load_span_data(source)
+    step = max(1, len(data) // count)
+    return [(e.question, data.context(e)) for e in data.examples[::step][:count]]
+
+
+def timed(work: Callable[[], Any], count: int) -> tuple[float, float]:
+    """Seconds a question, of the clock and of the CPU."""
+    began, used = time.perf_counter(), time.process_time()
+    work()
+    return (time.perf_counter() - began) / count, (time.process_time() - used) / count
+
+
+def contest(
+    name: str, plain: Callable[[], Any], ours: Callable[[], Any], count: int, turns: int
+) -> dict[str, Any]:
+    for work in (plain, ours):
+        work()  # warm
+    both: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    for turn in range(turns):
+        if turn % 2:
+            second = timed(ours, count)
+            both.append((timed(plain, count), second))
+        else:
+            first = timed(plain, count)
+            both.append((first, timed(ours, count)))
+    row: dict[str, Any] = {"case": name, "questions": count, "turns": turns}
+    for place, clock in enumerate(("wall", "cpu")):
+        ratios = [a[place] / b[place] for a, b in both]
+        row[clock] = {
+            "plain_ms": 1e3 * statistics.median(a[place] for a, _ in both),
+            "ours_ms": 1e3 * statistics.median(b[place] for _, b in both),
+            "faster": statistics.median(ratios),
+            "turns": [min(ratios), max(ratios)],
+        }
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--encoder", default="embedded")
+    parser.add_argument("--data", default="demo:dev")
+    parser.add_argument("--questions", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    encoder = Encoder.load(args.encoder, device="cpu", precision="fp32")
+    predictor = make_predictor(encoder)
+    loop = PlainLoop(encoder, predictor.trained.heads[0])
+    inputs = questions(args.data, args.questions)
+    asked, read = [q for q, _ in inputs], [c for _, c in inputs]
+
+    theirs = [text for text, _ in loop.answers(inputs, 8, True)]
+    same = sum(a == b.text for a, b in zip(theirs, predictor.predict(asked, read), strict=True))
+    lengths = [len(encoder.tokenizer(q, c, verbose=False)["input_ids"]) for q, c in inputs]
+    many = lambda: predictor.predict(asked, read)  # noqa: E731
+    rows = [
+        contest("8, longest", lambda: loop.answers(inputs, 8, True), many, len(inputs), args.turns),
+        contest("8, window", lambda: loop.answers(inputs, 8, "max_length"), many, len(inputs), args.turns),
+        contest(
+            "one",
+            lambda: loop.answers(inputs, 1, False),
+            lambda: [predictor.predict(q, c) for q, c in inputs],
+            len(inputs),
+            args.turns,
+        ),
+    ]
+    print(
+        f"{encoder.name}, {args.threads} threads, {platform.machine()}; {len(inputs)} questions of {args.data}"
+    )
+    print(
+        f"tokens {min(lengths)} to {max(lengths)}, mean {statistics.mean(lengths):.0f}; same answers: {same}"
+    )
+    print("plain loop  clock  plain: ms  ours: ms  times faster (least, most of single turns)")
+    for row in rows:
+        for clock in ("wall", "cpu"):
+            part = row[clock]
+            print(
+                f"{row['case']:<10}  {clock:<5}  {part['plain_ms']:>9.2f}  {part['ours_ms']:>8.2f}  "
+                f"{part['faster']:>5.2f}  ({part['turns'][0]:.2f}, {part['turns'][1]:.2f})"
+            )
+    if args.json:
+        told = {
+            "encoder": encoder.name,
+            "data": args.data,
+            "threads": args.threads,
+            "same": same,
+            "rows": rows,
+        }
+        args.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
