@@ -83,7 +83,7 @@ def _steady_memory() -> None:
     import os
     import sys
 
-    # What oneDNN compiles for a shape it keeps, and batches have ever other shapes. Read when the first one is compiled.
+    # oneDNN keeps what it compiles for a shape, and batches have ever other shapes. Read at the first of them.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is not None and hasattr(libc, "gnu_get_libc_version"):
