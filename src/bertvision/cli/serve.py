@@ -49,12 +49,12 @@ def main(args: ServeArgs) -> None:
     _steady_memory()
     from bertvision.serve.http.app import create_app
     from bertvision.serve.http.lifecycle import listen, serve, url_of
-    from bertvision.serve.http.opening import open_bundle
+    from bertvision.serve.load import load_bundle
 
     key, config = read_key(args.api_key_file), args.config
     listener = listen(config)
     try:
-        bundle = open_bundle(
+        bundle = load_bundle(
             args.folder,
             encoder=args.encoder,
             device=args.device,
