@@ -10,21 +10,20 @@ beside the heads, if there are any. What walks is `walk` or a graph of ONNX (ser
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, overload
 
 from bertvision.data.answerable import answerable
-from bertvision.data.building import Flaw, SpanBuilder, check_text
 from bertvision.data.examples import SpanData
 from bertvision.data.reframe import reframe
 from bertvision.data.text_windows import make_windows_of
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.texts import TextData
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
 from bertvision.heads.base import nearest
 from bertvision.serve.calibrate import read_no_answer, read_temperature
 from bertvision.serve.explain import explain
+from bertvision.serve.inputs import as_questions, asks, checked_texts, short_names, texts_read
 from bertvision.serve.packed import packed
 from bertvision.serve.predictions import (
     AnyPrediction,
@@ -59,29 +58,6 @@ __all__ = [
 
 
 Texts = str | list[str] | tuple[str, ...]
-
-
-def asks(system: Trained) -> bool:
-    """Whether it reads questions over paragraphs: spans, and answer / no answer."""
-    return not isinstance(system.task, TextTask) or system.task.asks
-
-
-def texts_read(system: Trained) -> int:
-    """How many texts an example of its task has."""
-    return 2 if asks(system) or (isinstance(system.task, TextTask) and system.task.pairs) else 1
-
-
-def short_names(folders: Sequence[Path]) -> list[str]:
-    """A name for each head's folder: the first part of its path that tells all of them apart, else the whole path below
-    the folder they share."""
-    paths = [folder.resolve().parts for folder in folders]
-    depth = next((i for i, parts in enumerate(zip(*paths, strict=False)) if len(set(parts)) > 1), None)
-    if depth is None:
-        return [folder.resolve().name for folder in folders]
-    for parts in list(zip(*paths, strict=False))[depth:]:
-        if len(set(parts)) == len(parts):
-            return list(parts)
-    return ["/".join(parts[depth:]) for parts in paths]
 
 
 @dataclass(frozen=True)
@@ -202,7 +178,7 @@ class Bundle:
         asked = self.fitting(tasks, pairs=second is not None)
         if not firsts:
             return []
-        found = self._answers(asked, _texts(firsts, seconds))
+        found = self._answers(asked, checked_texts(firsts, seconds))
         told = {name: self.predictions(name, one, n_best=n_best) for name, one in found.items()}
         rows = [{name: told[name][i] for name in asked} for i in range(len(firsts))]
         return rows[0] if isinstance(first, str) else rows
@@ -226,7 +202,7 @@ class Bundle:
         """What every task makes of one text or pair, and of what: see serve/explain.py for what is told."""
         check_n_best(n_best)
         asked = self.fitting(tasks, pairs=second is not None)
-        data = _texts([first], [second])
+        data = checked_texts([first], [second])
         walks = [self._walked(names, data, layers=True) for names in self._plan(asked)]
         # A question is asked about the other text.
         about = second if second is not None and any(asks(self.systems[name]) for name in asked) else first
@@ -299,7 +275,7 @@ class Bundle:
         """Logits of systems that read the same windows, from one walk; with `layers` of their layers' readers too."""
         systems = {name: self.systems[name] for name in names}
         first = systems[names[0]]
-        spans = _questions(data) if asks(first) else None
+        spans = as_questions(data) if asks(first) else None
         texts = reframe(data, first.reframe) if isinstance(data, TextData) and spans is None else None
         if spans is not None and not all(map(_spans, systems.values())):
             # The windows of spans, but with a label each: there the pooler's vector is handed out.
@@ -385,31 +361,6 @@ def _merged(
 
 def _spans(system: Trained) -> bool:
     return not isinstance(system.task, TextTask)
-
-
-def _texts(firsts: Sequence[str], seconds: Sequence[str | None]) -> TextData:
-    """Texts without labels, checked."""
-    examples = [TextExample(str(i), a, b) for i, (a, b) in enumerate(zip(firsts, seconds, strict=True))]
-    for example in examples:
-        try:
-            check_text(example.first, "text", "write it")
-            if example.second is not None:
-                check_text(example.second, "second text", "write it")
-        except Flaw as flaw:
-            raise DataError(f"text {int(example.id) + 1}: {flaw}") from None
-    return TextData(examples, "label", name="the texts")
-
-
-def _questions(data: SpanData | TextData) -> SpanData:
-    """The same examples as questions over paragraphs, without answers."""
-    if isinstance(data, SpanData):
-        return data
-    if data.spans is not None:
-        return data.spans
-    builder = SpanBuilder(data.name)
-    for example in data.examples:
-        builder.add(example.id, example.first, builder.shared(example.second), ())
-    return builder.build()
 
 
 class TextPredictor:
