@@ -422,7 +422,7 @@ def test_the_best_epoch_is_the_best_when_scored_again(
     config = FitConfig(heads=("adapter:size=8",), epochs=8, keep="best", **options)
     stage = fit_zoo(
         encoder, train, folder=tmp_path / "best", config=config, dev=train,
-        encoder_about={"name": encoder.name}, feed=FeedConfig(tokens_per_call=2000), decoding=decoding,
+        encoder_about={"name": encoder.name}, feed=FeedConfig(source="memory", tokens_per_call=2000), decoding=decoding,
     )  # fmt: skip
     (info,) = stage.results["heads"].values()
     scores, ends = [], []
