@@ -100,7 +100,8 @@ def signed(value: Any, *, digits: int = 1) -> str:
 
 def _digits(*values: float) -> int:
     # An end of an interval at +0.03 must not be printed as "+0.0": whether zero is inside is the whole point.
-    return 2 if any(0 < abs(v) < 0.05 for v in values) else 1
+    least = min((abs(v) for v in values if v), default=1.0)
+    return 1 if least >= 0.05 else 2 if least >= 0.005 else 3
 
 
 def interval(low: Any, high: Any) -> str:
@@ -113,7 +114,7 @@ def interval(low: Any, high: Any) -> str:
 
 
 def change(value: float) -> str:
-    """A difference in points, with a second decimal where one would hide its sign: 0.03 -> "+0.03"."""
+    """A difference in points, with more decimals where one would hide its sign: 0.03 -> "+0.03"."""
     return signed(value, digits=_digits(value))
 
 

@@ -167,7 +167,8 @@ class Work:
     def _heads(self, part: FitPart, seed: int) -> dict[str, About]:
         """What a fit keeps, by the names of its folders."""
         train = self.material.train(part.task, part.fraction, seed)
-        members = zoo_members(self._fit_config(part, seed), train.task, tokens=train.config.max_seq_length)
+        sizes = {"tokens": train.config.max_seq_length, "states": self.material.encoder.num_states}
+        members = zoo_members(self._fit_config(part, seed), train.task, **sizes)
         return {
             name: About(
                 experiment=part.name, kind=_kind(spec.name), label=spec.label, seed=seed, task=part.task,
