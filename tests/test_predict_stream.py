@@ -91,11 +91,17 @@ def test_broken_lines_are_told_and_the_others_answered(
         (b'{"text": "x", "txet": "y"}', "'txet' is no key of a line"),
         (b'{"text": "x", "pair": ""}', "the second text is empty"),
         (b"[" * 100_000, "the line is not JSON"),
+        (b'{"text": "x", "id": ' + b"7" * 5000 + b"}", "the line holds a number of too many digits"),
+        (b'{"text": "x", "id": "\\ud83d"}', "the id cannot be told again"),
+        (b'{"text": "x", "id": NaN}', "the line is not JSON (NaN is no number there)"),
+        (b'{"text": "x", "id": [-1e999]}', "the id cannot be told again"),
+        (b'{"text": "x", "' + b"y" * 5000 + b'": 1}', "yyy...' is no key of a line"),
         (b'{"text": "also fine"}', ""),
     ]
-    with pytest.raises(DataError, match="12 of 14 lines of the stream could not be answered"):
+    with pytest.raises(DataError, match="17 of 19 lines of the stream could not be answered"):
         answer_stream(bundle, source=io.BytesIO(b"\n\n".join(line for line, _ in cases)))
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert all(len(row.get("error", "")) < 200 for row in told)
     assert [row["line"] for row in told] == [1 + 2 * i for i in range(len(cases))]
     for row, (_, words) in zip(told, cases, strict=True):
         assert ("tasks" in row) == (words == "")

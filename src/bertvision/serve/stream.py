@@ -18,6 +18,7 @@ from queue import Empty, Queue
 from typing import IO, Any
 
 from bertvision.console import emit
+from bertvision.data.building import shorten
 from bertvision.errors import BertvisionError, DataError
 from bertvision.serve.bundle import Bundle
 from bertvision.serve.predictions import words_of
@@ -88,16 +89,22 @@ def _batches(source: IO[bytes]) -> Iterator[list[tuple[int, bytes]]]:
 def _read(number: int, raw: bytes) -> _Line:
     """A line's texts, or what is wrong with it."""
     try:
-        value = json.loads(raw.decode("utf-8"))
+        value = json.loads(raw.decode("utf-8"), parse_constant=_no_number)
     except UnicodeDecodeError:
         return _Line(number, None, error="the line is not UTF-8")
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (json.JSONDecodeError, RecursionError, _NoNumberError) as error:
         return _Line(number, None, error=f"the line is not JSON ({error})")
+    except ValueError:  # of Python's limit to the digits of an integer
+        return _Line(number, None, error="the line holds a number of too many digits")
     if not isinstance(value, dict):
         return _Line(number, None, error="the line is no JSON object")
     key = value.get("id")
+    if not _can_be_told(key):
+        return _Line(number, None, error="the id cannot be told again: give a plain text or number")
     if unknown := sorted(set(value) - _KNOWN):
-        return _Line(number, key, error=f"{unknown[0]!r} is no key of a line: {', '.join(sorted(_KNOWN))}")
+        return _Line(
+            number, key, error=f"{shorten(unknown[0])} is no key of a line: {', '.join(sorted(_KNOWN))}"
+        )
     asks = "question" in value or "context" in value
     if asks == ("text" in value) or (asks and not {"question", "context"} <= value.keys()):
         return _Line(number, key, error="give question and context, or text, for pairs with pair")
@@ -109,6 +116,23 @@ def _read(number: int, raw: bytes) -> _Line:
         if not isinstance(text, str) and not (name == "pair" and text is None):
             return _Line(number, key, error=f"{name} must be a string")
     return _Line(number, key, value[names[0]], value.get(names[1]))
+
+
+class _NoNumberError(ValueError):
+    """Python reads it as a number, and JSON has none such."""
+
+
+def _no_number(word: str) -> None:
+    raise _NoNumberError(f"{word} is no number there")
+
+
+def _can_be_told(key: Any) -> bool:
+    """Whether an id can stand in the answer: half a character, or a number beyond all floats, cannot."""
+    try:
+        json.dumps(key, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _answered(
