@@ -17,7 +17,7 @@ from bertvision.feed.reading import Reading
 from bertvision.heads.base import Head
 from bertvision.serve import onnx
 from bertvision.serve.bundle import Bundle
-from bertvision.serve.onnx import OnnxReport, export_onnx, use_onnx
+from bertvision.serve.onnx import OnnxReport, export_onnx, onnx_of, use_onnx
 from bertvision.tasks.kinds import SPAN
 from bertvision.train.trained import read_trained
 
@@ -226,6 +226,13 @@ def test_graphs_of_others_are_refused(exported: Exported, tmp_path: Path) -> Non
     (copy / "info.json").write_text(json.dumps(info | {"fingerprint": "other"}))
     with pytest.raises(ArtifactError, match="was made of another encoder"):
         use_onnx(bundle, copy / "model.onnx")
+    (copy / "info.json").write_text(json.dumps(info | {"heads": []}))
+    with pytest.raises(ArtifactError, match="does not say of which heads the graph was made"):
+        use_onnx(bundle, copy / "model.onnx")
+    with pytest.raises(
+        ConfigError, match=f"`bertvision export {tmp_path} --onnx --out PKG`, or use --backend"
+    ):
+        onnx_of(tmp_path)
     other = save_system(tmp_path / "mood", exported.encoder, "tenney_small", MOOD, seed=9)
     changed = bundle_of(exported.folders | {"mood": other}, exported.layers, exported.encoder)
     with pytest.raises(ArtifactError, match="was made of another head than mood/0 is now"):

@@ -244,6 +244,13 @@ def test_a_delta_brings_its_base(policy: str, tiny_bert: Path, toy_squad: Path, 
     shutil.rmtree(first)
     moved = Path(shutil.move(again, tmp_path / "moved"))
     assert bv.load(moved).predict(QUESTION, MILL) == before
+    about = moved / "encoder" / "delta.json"
+    whole = about.read_text()
+    for elsewhere in (str(tiny_bert), "../elsewhere", "~/elsewhere"):
+        about.write_text(json.dumps(json.loads(whole) | {"base": elsewhere}))
+        with pytest.raises(ArtifactError, match=f"the base {elsewhere} of .* leads out of the package"):
+            bv.load(moved)
+    about.write_text(whole)
     weights = moved / "encoder" / "base" / "model.safetensors"
     other = save_encoder(tmp_path / "other", "bert", seed=5)
     shutil.copyfile(other / "model.safetensors", weights)
@@ -269,6 +276,38 @@ def test_an_encoder_by_reference_may_move(tiny_bert: Path, tmp_path: Path) -> No
     assert outcome.code == 0, outcome.err
     shutil.rmtree(moved)
     assert bv.load(tmp_path / "new").predict(QUESTION, MILL) == before
+
+
+def test_an_encoder_that_the_new_package_would_replace_is_not_named(
+    packaged: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    """The encoder itself, and one that lies elsewhere but is a delta of it; copying it is no harm."""
+    pkg = tmp_path / "pkg"
+    shutil.copytree(packaged, pkg)
+    head = save_span(tmp_path / "qa", Encoder.load(str(pkg / "encoder")))
+    tuned = tmp_path / "tuned"
+    made = bertvision(
+        "finetune",
+        "--train",
+        toy_squad,
+        *CUT,
+        "--encoder",
+        pkg / "encoder",
+        "--out",
+        tuned,
+        "--policy",
+        "lora-2",
+    )
+    assert made.code == 0, made.err
+    before = tree(pkg)
+    for source in (head, tuned):
+        outcome = bertvision("export", source, "--reference", "--out", pkg)
+        assert outcome.code == 2
+        assert f"would replace the encoder {pkg / 'encoder'}, which lies in it" in outcome.err
+        assert tree(pkg) == before
+    expected = bv.load(head).predict(QUESTION, MILL)
+    assert bertvision("export", head, "--out", pkg).code == 0
+    assert bv.load(pkg).predict(QUESTION, MILL) == expected
 
 
 def test_the_package_says_where_its_encoder_is(packaged: Path, tmp_path: Path) -> None:
@@ -308,6 +347,10 @@ def _cut(name: str) -> Callable[[Path], Any]:
     return lambda pkg: (pkg / name).write_bytes((pkg / name).read_bytes()[:40])
 
 
+def _write(name: str, words: Any) -> Callable[[Path], Any]:
+    return lambda pkg: (pkg / name).write_text(json.dumps(words))
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "half of it": (_cut("package.json"), "package.json is not valid JSON"),
     "another format": (_edit(lambda words: words.update(format=7)), "a package of format 7 by bertvision"),
@@ -329,6 +372,33 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "half an encoder": (_cut("encoder/model.safetensors"), "are damaged"),
     "the encoder gone": (lambda pkg: shutil.rmtree(pkg / "encoder"), "the package .* lacks encoder"),
     "a config": (_cut("heads/qa/config.json"), "config.json is not valid JSON"),
+    "metrics": (_write("heads/qa/metrics.json", []), "metrics.json is damaged"),
+    "no threshold": (_write("heads/qa/metrics.json", {"threshold": None}), "metrics.json is damaged"),
+    "a threshold": (
+        _write("heads/qa/metrics.json", {"threshold": {"value": "x"}}),
+        "has the threshold 'x', which is no number",
+    ),
+    "a decoding": (_write("heads/qa/metrics.json", {"decode": 7}), "metrics.json is damaged"),
+    "another kind": (
+        _edit(lambda words: words["tasks"]["qa"].update(kind="label")),
+        "calls qa a label, and its head gives a span",
+    ),
+    "no reader": (
+        _edit(lambda words: words.update(layers={"qa": ["heads/qa"]})),
+        "heads/qa is no reader of a layer",
+    ),
+    "a reader twice": (
+        _edit(lambda words: words["layers"]["qa"].append("layers/qa/1")),
+        "names two readers of one layer for qa",
+    ),
+    "no members": (
+        _write("heads/qa/config.json", {"ensemble": {"members": [7]}}),
+        "does not name the members of an ensemble",
+    ),
+    "a member elsewhere": (
+        _write("heads/qa/config.json", {"ensemble": {"members": ["../../../other"]}}),
+        "names a head that leads out of the package",
+    ),
     "another encoder's": (
         _edit(lambda words: words["encoder"].update(fingerprint="f" * 32)),
         "is a head of another encoder",
@@ -340,6 +410,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_a_damaged_package_is_one_sentence(damage: str, packaged: Path, tmp_path: Path) -> None:
     pkg = tmp_path / "pkg"
     shutil.copytree(packaged, pkg)
+    shutil.copytree(packaged / "heads" / "qa", tmp_path / "other")  # a head that could be read
     harm, sentence = DAMAGE[damage]
     harm(pkg)
     with pytest.raises((ArtifactError, EncoderError), match=sentence) as caught:
@@ -357,7 +428,9 @@ def test_a_folder_that_is_no_package_is_told_as_such(fit: Path, tmp_path: Path) 
 @pytest.fixture(scope="module")
 def packaged(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packaged")
-    return package(folder / "pkg", save_span(folder / "qa", encoder))
+    save_span(folder / "fit" / "qa", encoder)
+    save_span(folder / "fit" / "reader", encoder, "layer_reader:layer=1")
+    return package(folder / "pkg", folder / "fit")
 
 
 def test_what_stands_at_out_is_kept_unless_it_is_a_package(

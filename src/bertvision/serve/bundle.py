@@ -24,6 +24,7 @@ from bertvision.heads.base import nearest
 from bertvision.serve.calibrate import read_no_answer, read_temperature
 from bertvision.serve.explain import explain
 from bertvision.serve.inputs import as_questions, asks, checked_texts, short_names, texts_read
+from bertvision.serve.package import layer_number
 from bertvision.serve.packed import packed
 from bertvision.serve.predictions import (
     AnyPrediction,
@@ -50,7 +51,6 @@ __all__ = [
     "TextPredictor",
     "Walked",
     "asks",
-    "layer_of",
     "short_names",
     "text_predictions",
     "texts_read",
@@ -295,10 +295,7 @@ class Bundle:
                 for name, system in systems.items()
             },
             {
-                name: {
-                    layer_of(one, self.encoder.num_states): logits[f"{name}/layers/{i}"]
-                    for i, one in enumerate(own)
-                }
+                name: {layer_number(one): logits[f"{name}/layers/{i}"] for i, one in enumerate(own)}
                 for name, own in self.layers.items()
                 if layers and name in systems
             },
@@ -339,11 +336,6 @@ class Bundle:
         assert walked.texts is not None
         used = self.temperatures[name] if temperature is None else temperature
         return _merged(walked.windows, logits, walked.texts, task, used)
-
-
-def layer_of(reader: Trained, num_states: int) -> int:
-    """The number of the hidden state that a layer's reader reads."""
-    return reader.readings[0].numbers(num_states)[reader.heads[0].config.layer]
 
 
 def _merged(

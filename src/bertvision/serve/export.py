@@ -17,7 +17,7 @@ from bertvision.artifacts import atomic_folder, read_json, write_json, write_tex
 from bertvision.data.load import Columns
 from bertvision.encoder.delta import delta_folder, read_about
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.load import EMBEDDED, lasting_name
+from bertvision.encoder.load import EMBEDDED, bases_of, lasting_name
 from bertvision.errors import ConfigError, OutputError
 from bertvision.heads.cost import HeadCost, cost
 from bertvision.report.intervals import head_intervals
@@ -25,8 +25,8 @@ from bertvision.report.package_card import CardEncoder, CardHead, file_name, pac
 from bertvision.serve.bundle import Bundle
 from bertvision.serve.bundled import bundle_encoder, known_anywhere, plain_encoder_name
 from bertvision.serve.load import open_encoder
-from bertvision.serve.package import FORMAT, PACKAGE, Package, is_package, read_package
-from bertvision.serve.sources import Sources, layer_number, read_members
+from bertvision.serve.package import FORMAT, PACKAGE, Package, is_package, layer_number, read_package
+from bertvision.serve.sources import Sources, read_members
 from bertvision.train.trained import Trained
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ def write_package(
     first = next(iter(sources.tasks.values()))
     name = lasting_name(encoder or first.encoder)
     bundled = keep == "bundle" or (keep == "auto" and not known_anywhere(name))
+    if not bundled:
+        _check_named(out, name)
     report = None
     with atomic_folder(out) as folder:
         called, public = _called(system=first, source=name)
@@ -145,6 +147,17 @@ def write_package(
         write_json(folder / PACKAGE, about)
         read_package(folder)
     return Exported(read_package(out), report)
+
+
+def _check_named(out: Path, name: str) -> None:
+    """Refuse to name an encoder, or a delta of one, that goes with the package it lies in."""
+    for place in bases_of(name):
+        path = Path(lasting_name(place))
+        if path.is_absolute() and path.resolve().is_relative_to(out.resolve()):
+            raise OutputError(
+                f"--out {out} would replace the encoder {path}, which lies in it: leave out --reference or choose "
+                "another folder"
+            )
 
 
 def _bundle(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:

@@ -11,21 +11,20 @@ it gives them, and several heads of spans may stand side by side.
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bertvision.artifacts import restore
 from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import ArtifactError
 from bertvision.serve.bundle import Bundle, TextPredictor, short_names
+from bertvision.serve.http.limits import Backend
 from bertvision.serve.hub import local_folder
 from bertvision.serve.package import is_package, is_reader, read_layers, read_package, read_tasks
 from bertvision.serve.predictor import Predictor
 from bertvision.tasks.text.task import TextTask
 from bertvision.train.trained import Trained, heads_below, load_encoder, read_trained
 
-__all__ = ["Backend", "load", "load_bundle", "open_encoder", "open_systems", "read_systems"]
-
-Backend = Literal["torch", "onnx"]
+__all__ = ["Backend", "load", "load_bundle", "open_encoder", "read_systems"]
 
 
 def load(
@@ -133,18 +132,3 @@ def open_encoder(
     """The encoder of `systems`, which is the same for all; other weights are refused."""
     first = next(iter(systems.values()))
     return load_encoder(first, encoder, device=device, precision=precision)
-
-
-def open_systems(
-    systems: dict[str, Trained],
-    *,
-    encoder: str | Encoder | None = None,
-    device: str = "auto",
-    precision: Precision = "auto",
-) -> Any:
-    """Load the encoder of `systems`; returns what `load` does."""
-    first, *others = systems.values()
-    source = open_encoder(systems, encoder, device=device, precision=precision)
-    if others:
-        return Bundle(list(systems.values()), source, names=list(systems))
-    return (TextPredictor if isinstance(first.task, TextTask) else Predictor)(first, source)

@@ -198,8 +198,8 @@ def onnx_of(folder: str | Path) -> Path:
     package = read_package(folder) if is_package(folder) else None
     if package is None or package.onnx is None:
         raise ConfigError(
-            f"{folder} holds no ONNX graph: make a package of it with `bertvision export {folder} --onnx`, or use "
-            "--backend torch"
+            f"{folder} holds no ONNX graph: make a package of it with `bertvision export {folder} --onnx --out PKG`, "
+            "or use --backend torch"
         )
     return package.onnx
 
@@ -215,7 +215,11 @@ def use_onnx(bundle: Bundle, path: Path) -> None:
         raise ArtifactError(f"{info} does not describe a graph of this version: export the package again")
     if about.get("fingerprint") != bundle.encoder.fingerprint:
         raise ArtifactError(f"{path} was made of another encoder than {bundle.encoder.name}: export it again")
-    known = about.get("heads", {})
+    known = about.get("heads")
+    if not isinstance(known, Mapping):
+        raise ArtifactError(
+            f"{info} does not say of which heads the graph was made: export the package again"
+        )
     for name, reader in bundle.readers(layers=True).items():
         if known.get(name) != weights_hash(reader.head):
             raise ArtifactError(f"{path} was made of another head than {name} is now: export it again")

@@ -13,7 +13,7 @@
     PKG/onnx/             the whole as one graph (serve/onnx.py)
 
 This file reads packages; serve/export.py writes them. package.json is written last, so a folder that has one is whole.
-All paths in it are relative and stay inside the folder.
+All paths in it are relative and stay inside the folder, and so do those of an ensemble's members and a delta's base.
 """
 
 import re
@@ -24,9 +24,11 @@ from typing import Any, Literal
 
 from bertvision._version import __version__
 from bertvision.artifacts import read_json, restore
+from bertvision.encoder.load import EMBEDDED, bases_of
 from bertvision.errors import ArtifactError
 from bertvision.heads.files import read_head_config
-from bertvision.train.trained import Trained, read_trained
+from bertvision.heads.layer_reader import layer_of
+from bertvision.train.trained import Trained, ensemble_of, read_trained
 
 __all__ = [
     "FORMAT",
@@ -36,6 +38,7 @@ __all__ = [
     "PackageTask",
     "is_package",
     "is_reader",
+    "layer_number",
     "plain_name",
     "read_layers",
     "read_package",
@@ -146,7 +149,25 @@ def read_package(folder: str | Path) -> Package:
             raise ArtifactError(
                 f"the package {folder} lacks {part.relative_to(folder)}: copy or export it again"
             )
+    _check_bases(package)
     return package
+
+
+def _check_bases(package: Package) -> None:
+    """A delta's base lies in the package too, or has a name that is the same everywhere."""
+    if package.encoder_folder is None:
+        return
+    for base in bases_of(str(package.encoder_folder))[1:]:
+        path = Path(base)
+        place = path.is_absolute() or base[0] in ".~" or ".." in path.parts
+        if base != EMBEDDED and place and not _lies_in(package, path):
+            raise ArtifactError(
+                f"the base {base} of the encoder of {package.folder} leads out of the package: export it again"
+            )
+
+
+def _lies_in(package: Package, path: Path) -> bool:
+    return path.resolve().is_relative_to(package.folder.resolve())
 
 
 def _text(value: Any) -> str:
@@ -178,7 +199,15 @@ def _task(folder: Path, about: Mapping[str, Any]) -> PackageTask:
 
 def read_tasks(package: Package) -> dict[str, Trained]:
     """The heads of a package by the names of their tasks; one of another encoder is refused."""
-    return {name: _read(package, task.folder) for name, task in package.tasks.items()}
+    found = {name: _read(package, task.folder) for name, task in package.tasks.items()}
+    for name, trained in found.items():
+        said = package.tasks[name].kind
+        if trained.task.kind != said:
+            raise ArtifactError(
+                f"{package.folder / PACKAGE} calls {name} a {said}, and its head gives a {trained.task.kind}: export "
+                "the package again"
+            )
+    return found
 
 
 def read_layers(folder: str | Path) -> dict[str, list[Trained]]:
@@ -186,10 +215,31 @@ def read_layers(folder: str | Path) -> dict[str, list[Trained]]:
     if not is_package(folder):
         return {}
     package = read_package(folder)
-    return {name: [_read(package, part) for part in parts] for name, parts in package.layers.items()}
+    found = {name: [_read(package, part) for part in parts] for name, parts in package.layers.items()}
+    for name, readers in found.items():
+        numbers = [layer_number(reader) for reader in readers]
+        if len(set(numbers)) < len(numbers):
+            raise ArtifactError(
+                f"{package.folder / PACKAGE} names two readers of one layer for {name}: export the package again"
+            )
+    return found
+
+
+def layer_number(reader: Trained) -> int:
+    """The hidden state that a reader reads: its option counts among those it was fitted on."""
+    number = layer_of(reader.heads[0])
+    if number is None:
+        raise ArtifactError(f"{reader.folder} is no reader of a layer: export the package again")
+    layers = reader.readings[0].layers
+    return layers[number] if layers else number
 
 
 def _read(package: Package, folder: Path) -> Trained:
+    for member in ensemble_of(folder)[1]:
+        if not _lies_in(package, member):
+            raise ArtifactError(
+                f"{folder / 'config.json'} names a head that leads out of the package: export it again"
+            )
     trained = read_trained(folder)
     if trained.fingerprint != package.fingerprint:
         raise ArtifactError(

@@ -21,8 +21,16 @@ from bertvision.heads.base import nearest
 from bertvision.heads.spec import parse_head
 from bertvision.serve.bundle import short_names
 from bertvision.serve.hub import local_folder
-from bertvision.serve.package import is_package, is_reader, plain_name, read_layers, read_package, read_tasks
-from bertvision.train.trained import Trained, heads_below, read_trained
+from bertvision.serve.package import (
+    is_package,
+    is_reader,
+    layer_number,
+    plain_name,
+    read_layers,
+    read_package,
+    read_tasks,
+)
+from bertvision.train.trained import Trained, ensemble_of, heads_below, read_trained
 
 __all__ = ["Sources", "find_readers", "find_sources"]
 
@@ -145,13 +153,6 @@ def _readers(paths: Sequence[Path]) -> list[Trained]:
     return [by_layer[number] for number in sorted(by_layer)]
 
 
-def layer_number(reader: Trained) -> int:
-    """The hidden state that a reader reads: its option counts among those it was fitted on."""
-    head, reading = reader.heads[0], reader.readings[0]
-    number = range(head.geometry.states)[head.config.layer]
-    return reading.layers[number] if reading.layers else number
-
-
 # ---- all of them
 
 
@@ -230,6 +231,4 @@ def _short(systems: Sequence[Trained]) -> list[str]:
 
 def read_members(system: Trained) -> tuple[dict[str, object], list[Path]]:
     """The config of a system's folder, and the folders of its heads: itself, or the members of an ensemble."""
-    config = read_json(system.folder / "config.json")
-    members = config.get("ensemble", {}).get("members", ["."])
-    return config, [(system.folder / member).resolve() for member in members]
+    return read_json(system.folder / "config.json"), ensemble_of(system.folder)[1]

@@ -5,10 +5,11 @@ read states it was not fitted on and answer with confidence.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, get_args
 
 from bertvision.artifacts import read_json, restore
 from bertvision.config import from_mapping
@@ -34,6 +35,7 @@ NO_REFRAME = Reframe()
 
 __all__ = [
     "Trained",
+    "ensemble_of",
     "heads_below",
     "join",
     "load_encoder",
@@ -108,9 +110,7 @@ def read_trained(folder: str | Path) -> Trained:
             names = ", ".join(head.name for head in heads)
             raise ArtifactError(f"{folder} holds several heads ({names}): name the folder of one of them")
         folder = heads[0]
-    config = read_json(folder / "config.json")
-    ensemble = config.get("ensemble", {}) if isinstance(config, dict) else {}
-    members = [(folder / member).resolve() for member in ensemble.get("members", ["."])]
+    how, members = ensemble_of(folder)
     loaded = [load_head(member) for member in members]
     abouts = [about for _, about in loaded]
     for member, about in zip(members, abouts, strict=True):
@@ -125,7 +125,7 @@ def read_trained(folder: str | Path) -> Trained:
     fingerprints = {about["encoder"]["fingerprint"] for about in abouts}
     if len(fingerprints) > 1:
         raise ArtifactError(f"the members of {folder} read {len(fingerprints)} encoders: use each alone")
-    metrics = read_json(folder / "metrics.json") if (folder / "metrics.json").exists() else {}
+    threshold, decode = _tuned(folder / "metrics.json")
     return Trained(
         folder=folder,
         heads=[head for head, _ in loaded],
@@ -133,12 +133,38 @@ def read_trained(folder: str | Path) -> Trained:
         windows=from_mapping(WindowConfig, abouts[0]["windows"], source=str(members[0] / "config.json")),
         encoder=_encoder_source(members[0], abouts[0]["encoder"]),
         fingerprint=fingerprints.pop(),
-        threshold=float(metrics.get("threshold", {}).get("value", 0.0)),
-        decode=from_mapping(DecodeConfig, metrics.get("decode", {}), source=str(folder / "metrics.json")),
-        how=cast(Combination, ensemble.get("how", "max")),
+        threshold=threshold,
+        decode=decode,
+        how=how,
         task=tasks[0],
         reframe=from_mapping(Reframe, abouts[0].get("reframe", {}), source=places[0]),
     )
+
+
+def ensemble_of(folder: Path) -> tuple[Combination, list[Path]]:
+    """How the heads of a system's folder are joined, and where they lie: itself, or the members of an ensemble."""
+    path = folder / "config.json"
+    config = read_json(path)
+    ensemble = config.get("ensemble", {}) if isinstance(config, dict) else {}
+    members = ensemble.get("members", ["."]) if isinstance(ensemble, dict) else []
+    texts = isinstance(members, list) and all(isinstance(member, str) for member in members)
+    if not members or not texts or ensemble.get("how", "max") not in get_args(Combination):
+        raise ArtifactError(f"{path} does not name the members of an ensemble: join them again")
+    return ensemble.get("how", "max"), [(folder / member).resolve() for member in members]
+
+
+def _tuned(path: Path) -> tuple[float, DecodeConfig]:
+    """The threshold in metrics.json and the decoding it was tuned with; 0 and the usual one where none was."""
+    metrics = read_json(path) if path.exists() else {}
+    parts = [metrics.get(key, {}) for key in ("threshold", "decode")] if isinstance(metrics, dict) else []
+    if not parts or not all(isinstance(part, dict) for part in parts):
+        raise ArtifactError(f"{path} is damaged: copy it again, or evaluate the head again")
+    value = parts[0].get("value", 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ArtifactError(
+            f"{path} has the threshold {value!r}, which is no number: evaluate the head again"
+        )
+    return float(value), from_mapping(DecodeConfig, parts[1], source=str(path))
 
 
 def members_of(folder: Path) -> list[Path]:
