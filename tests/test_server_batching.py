@@ -119,15 +119,46 @@ def test_who_would_not_be_answered_in_time_is_refused_at_once() -> None:
     async def test(batcher: Batcher[str], model: Model) -> None:
         batcher._pace = 0.01  # seconds a character: an input of 900 takes 10 s
         first = await block(batcher)
-        submit(batcher, ("a", 1), size=900)  # 1 s of the first and 10 of its own
+        submit(batcher, ("a", 1), size=900)  # 1 s ahead of it
+        submit(batcher, ("a", 2), size=300)  # 11 s
         with pytest.raises(Full) as full:
-            submit(batcher, ("a", 2), size=900)
-        assert full.value.seconds == 6, "half of 11 s"
-        submit(batcher, ("a", 3), size=200)  # 14 s
+            submit(batcher, ("a", 3))
+        assert full.value.seconds == 8, "half of 15.01 s"
         model.open.set()
         await first
 
     run(ServeConfig(timeout=30, batch_wait_ms=0), test)
+
+
+def test_what_an_input_takes_itself_is_no_reason_to_refuse_it() -> None:
+    async def test(batcher: Batcher[str], model: Model) -> None:
+        batcher._pace = 0.01
+        first = await block(batcher)
+        (done,) = submit(
+            batcher, ("a", 1), size=2000
+        )  # 1 s ahead of it, 21 s of its own, and half of 30 is 15
+        model.open.set()
+        assert await asyncio.gather(first, done) == [0, 2]
+
+    run(ServeConfig(timeout=30, batch_wait_ms=0), test)
+
+
+def test_a_failed_batch_that_nobody_waits_for_leaves_nothing_behind() -> None:
+    async def test(batcher: Batcher[str], model: Model) -> None:
+        first = await block(batcher)
+        jobs = batcher.submit([("a", 13, 1), ("a", 2, 1)])
+        model.open.set()
+        await first
+        assert not batcher._queue, "the worker took the two before it let go of the first"
+        batcher.withdraw(jobs)
+        for _ in range(1000):
+            if len(model.calls) == 2 and batcher.idle:
+                break
+            await asyncio.sleep(0.001)
+        assert batcher.idle
+        assert batcher._ahead == 0
+
+    assert run(ServeConfig(batch_wait_ms=0), test).calls[1:] == [("a", [13, 2])]
 
 
 def test_an_idle_model_takes_what_it_may_not_finish() -> None:

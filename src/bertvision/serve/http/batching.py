@@ -5,8 +5,8 @@ that owns the model. An input waits in the queue until the thread is free; the o
 may be computed together with it (the same key), up to `max_batch` inputs or a number of characters, so that long
 documents do not make others wait. Where the thread was idle the oldest one waits `batch_wait_ms` for company.
 
-An input is refused where the queue is full, and where what waits would take longer than half of `timeout`, as fast as
-the model was lately: whoever is let in is answered in time.
+An input is refused where the queue is full, and where what is ahead of it would take longer than half of `timeout`, as
+fast as the model was lately. What it takes itself is not counted: asking again later would not make that less.
 
 A place in the queue is given back when its input is computed, when its request times out, and when its client goes
 away: `withdraw` takes it out at once. What is being computed already is computed to its end, and nobody hears it.
@@ -78,12 +78,11 @@ class Batcher(Generic[K]):
 
     def submit(self, inputs: Sequence[tuple[K, Any, int]]) -> list[Job[K]]:
         """Give all of these a place in the queue, or none: `Full`."""
-        most = self._config.timeout / 2
         ahead = self._ahead + sum(_work(job.size) for job in self._queue)
-        wait = self._pace * (ahead + sum(_work(size) for _, _, size in inputs))
-        if len(self._queue) + len(inputs) > self._config.queue or (wait > most and not self.idle):
+        wait = self._pace * ahead
+        if len(self._queue) + len(inputs) > self._config.queue or wait > self._config.timeout / 2:
             # Until half of what waits is done.
-            raise Full(min(60, max(1, math.ceil(self._pace * ahead / 2))))
+            raise Full(min(60, max(1, math.ceil(wait / 2))))
         loop = asyncio.get_running_loop()
         jobs = [Job(key, one, size, loop.create_future()) for key, one, size in inputs]
         self._queue.extend(jobs)
@@ -109,7 +108,11 @@ class Batcher(Generic[K]):
                 await self._came.wait()
                 await self._company()
                 continue  # whoever waited may have gone
-            await self._work(self._take())
+            try:
+                await self._work(self._take())
+            finally:
+                self._running = self._ahead = 0
+                self._told()
 
     async def _company(self) -> None:
         """The model is idle: give others a moment to come."""
@@ -165,8 +168,6 @@ class Batcher(Generic[K]):
                 job.done.set_result(work.result()[i])
             else:
                 job.done.set_exception(error)
-        self._running = self._ahead = 0
-        self._told()
 
     def _told(self) -> None:
         self._metrics.waiting.set(len(self._queue))
