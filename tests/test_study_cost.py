@@ -125,7 +125,7 @@ def test_the_cheapest_of_many_is_the_least_of_a_plain_search(at: Any) -> None:
     reach = [
         cost
         for group in plain_systems(study)
-        if group.scores(at).f1 >= best.scores(at).f1 - 0.3 and (cost := seconds(study, group)) is not None
+        if study.versus(group, best, at).f1.difference >= -0.3 and (cost := seconds(study, group)) is not None
     ]
     found = cheapest(study, at)
     assert found is not None
@@ -144,6 +144,43 @@ def test_systems_are_chosen_on_the_held_out_part_and_with_all_seeds_first() -> N
     assert chosen(groups, seeds=5) is study.get("constant@1/ladder-64")
     assert chosen(groups, seeds=9) is study.get("constant@1/adapter-386")
     assert chosen([]) is None
+
+
+def test_systems_are_compared_over_the_seeds_that_all_have() -> None:
+    """The second seed lifts everybody: its mean must not decide for whom it happened to be run."""
+    one, two = head("constant@1", "adapter-64"), head("constant@1", "adapter-386")
+    study = study_of(
+        system(one, 100, held=60), system(replace(one, seed=1), 100, held=90), system(two, 100, held=70),
+    )  # fmt: skip
+    assert chosen(study.groups.values()) is study.get(two.key)
+    apart = study_of(
+        system(replace(one, seed=1), 100, held=90), system(two, 100, held=70),
+        system(head("constant@1", "ladder-64"), 100, held=60),
+    )  # fmt: skip
+    assert chosen(apart.groups.values()) is apart.get(two.key)
+    tunings = study_of(
+        system(snapshot("decayed-1@1"), 150, held=70), system(snapshot("decayed-1@1", seed=1), 190, held=90),
+        system(snapshot("decayed-2@2"), 160, held=75),
+    )  # fmt: skip
+    assert strongest(tunings) is best_full(tunings) is tunings.get("decayed-2@2")
+
+
+def test_within_reach_is_what_the_printed_difference_says() -> None:
+    """Its only seed is level with the same seed of the best; that the other seed is better is no fault of it."""
+    study = study_of(
+        system(snapshot("decayed-1@1", 100.0), 150), system(snapshot("decayed-1@1", 100.0, seed=1), 170),
+        system(head("constant@0.3", "adapter-64", 20.0, 5.0), 150),
+        system(head("constant@0.2", "adapter-64", 10.0, 5.0, seed=1), 165),
+    )  # fmt: skip
+    found = cheapest(study)
+    assert found is not None
+    assert (found.group.key, found.versus.f1.difference) == ("constant@0.3/adapter-64", 0.0)
+    section = cost(study)
+    assert section is not None
+    (table,) = (block for block in section["blocks"] if block["type"] == "table")
+    assert {r["cells"][1]: r["cells"][-1]["text"] for r in table["rows"]} == {
+        "decayed-1@1": "yes", "constant@0.3/adapter-64": "yes",
+    }  # fmt: skip
 
 
 def test_the_strongest_baseline_has_a_decayed_rate() -> None:

@@ -145,7 +145,9 @@ def test_time_that_is_not_known_to_the_minute_is_not_judged() -> None:
     assert goal(fitted(400), "Time").verdict == "met"  # three passes of its own are 1,203 s
     assert goal(fitted(900), "Time").verdict == "not measured"  # between 903 and 2,703 s
     assert goal(fitted(1600), "Time").verdict == "missed"  # one pass is too long already
-    measured = goals_of(fitted(900), [{"name": "heads", "seed": 0, "seconds": 903.0, "headline": True}])[-1]
+    measured = goals_of(
+        fitted(900), {"stages": [{"name": "heads", "seed": 0, "seconds": 903.0, "headline": True}]}
+    )[-1]
     assert (measured.verdict, measured.measured) == ("met", "15 min 3 s with seed 0, which ran most of it")
 
 
@@ -198,3 +200,85 @@ def test_a_threshold_tuned_on_the_held_out_part_is_what_tuned_means() -> None:
     # At 0 it says "no answer" to all: the 100 of 200 questions that have none are right, and 120 were.
     assert "−10.0 F1" in found.measured
     assert "+20.0 F1" in found.measured
+
+
+RECIPE = {
+    "tune": [
+        {"name": "curve", "family": "constant", "finetune": {"epochs": 2, "snapshots": [0.3, 1]}},
+        {"name": "constant", "seeds": [1, 2], "finetune": {"epochs": 1, "snapshots": [0.3]}},
+        {"name": "decayed-1", "finetune": {"epochs": 1}},
+        {"name": "hulburd-full", "fraction": 0.1, "finetune": {"epochs": 1}},  # of no goal
+    ],
+    "fit": [
+        {"name": "heads-1", "snapshot": "constant@1", "seeds": [0, 1, 2], "heads": ["adapter", "last_state"]},
+        {"name": "raw", "snapshot": "untuned", "heads": ["adapter"], "fraction": 0.3},  # of no goal
+    ],
+    "join": [{"name": "both", "members": ["constant@1", "constant@1/adapter-386"], "seeds": [0]}],
+}  # fmt: skip
+
+
+def recipe_systems() -> list[System]:
+    """All that the goal on constant@1 stands on."""
+    found = []
+    for seed in range(3):
+        part = "constant" if seed else "curve"
+        for mark in ("0.3", "1", "2")[: 2 if seed else 3]:
+            found += seeds(
+                replace(snapshot(f"constant@{mark}", 10.0), experiment=part), 100, [seed]
+            )  # the third of seed 0 alone
+        for label in ("adapter-386", "last-state"):
+            found += seeds(
+                replace(head("constant@1", label, 10.0, 1.0), experiment="heads-1"), 120, [seed], held=80
+            )
+    return found
+
+
+def judged(systems: list[System], start: str) -> Goal:
+    (found,) = (one for one in goals_of(study_of(*systems), RECIPE) if one.name.startswith(start))
+    return found
+
+
+def test_a_verdict_is_so_far_until_all_parts_of_its_goal_have_records() -> None:
+    start = "As in the papers: the best seed head over constant@1"
+    systems = recipe_systems()
+    assert judged(systems, start).verdict == "met"
+    assert "parts" not in judged(systems, start).note
+    # Without the last head of one seed its part is not done; neither is a tuning that lacks a snapshot.
+    found = judged(systems[:-1], start)
+    assert (found.verdict, found.note.split(";")[0]) == ("met so far", "2 of 3 parts")
+    less = [one for one in systems[:-1] if one.about.key != "constant@2"]
+    assert judged(less, start).note.startswith("1 of 3 parts; ")
+    # The cost goal stands on decayed-1 as well, and the ensembles on their join.
+    cost = judged(systems, "Cost")
+    assert (cost.verdict, cost.note.split(";")[0]) == ("missed so far", "3 of 4 parts")
+    joined = judged(systems, "Ensembles")
+    assert (joined.verdict, joined.note) == ("not measured", "0 of 1 parts; no ensemble with its members")
+    assert judged(systems, "Time").verdict == "met so far"
+
+
+def test_a_verdict_is_so_far_until_the_seeds_are_as_many_as_the_goal_asks_for() -> None:
+    def on(numbers: Iterable[int]) -> str:
+        heads = seeds(head("constant@1", "adapter-386"), 120, numbers)
+        study = study_of(*seeds(snapshot("constant@1"), 100, numbers), *heads)
+        return goal(study, "As in the papers: the best seed head over constant@1").verdict
+
+    assert [on(range(count)) for count in (2, 3)] == ["met so far", "met"]
+
+
+def test_each_seed_stands_beside_the_interval() -> None:
+    heads = [system(replace(head("constant@1", "adapter-386"), seed=i), 110 + 8 * i) for i in range(2)]
+    study = study_of(*seeds(snapshot("constant@1"), 100, range(2)), *heads)
+    found = goal(study, "As in the papers: the best seed head over constant@1")
+    assert found.measured.startswith("adapter-386: +7.0 EM (")
+    assert "; seeds +5.0, +9.0), 2 seeds instead of 3" in found.measured
+
+
+def test_the_ensemble_of_the_goal_is_the_one_that_gains_most_on_the_held_out_part() -> None:
+    about = About("join", "ensemble", "strong", members=("decayed-2@2",))
+    study = study_of(
+        system(snapshot("decayed-2@2"), 150, held=90),
+        system(snapshot("constant@1"), 110, held=60),
+        system(about, 151, held=91),
+        system(replace(about, label="gaining", members=("constant@1",)), 114, held=70),
+    )
+    assert [join.about.label for join, _, _ in ensemble_gains(study)] == ["gaining", "strong"]

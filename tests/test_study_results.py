@@ -206,3 +206,14 @@ def test_how_it_was_run_names_commands_and_cautions(whole: Study) -> None:
     (plain,) = (" ".join(b["items"]) for b in how(whole)["blocks"] if b["type"] == "list")
     assert "lower-cased" not in plain  # of other data nothing of the kind is known
     assert ["heads", "164", "324"] in [row[:3] for row in cells(section)]
+
+
+def test_the_headline_is_so_far_while_parts_of_the_cost_curve_are_missing() -> None:
+    study = study_of(system(replace(snapshot("decayed-1@1", 100.0), experiment="decayed-1"), 150))
+    parts = [{"name": f"decayed-{k}", "finetune": {"epochs": k}} for k in (1, 2)]
+    told = [
+        collect(study, command="", settings={"tune": parts[:count]}, encoder=ENCODER, data=DATA)["headline"]
+        for count in (1, 2)
+    ]
+    assert told[0].startswith("Nothing cheaper comes within 0.3 F1")
+    assert told[1].startswith("Nothing cheaper measured so far comes within 0.3 F1")

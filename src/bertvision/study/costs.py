@@ -14,12 +14,10 @@ from typing import Any
 
 from bertvision.study.about import About
 from bertvision.study.picks import family, is_seed_head
+from bertvision.study.planned import COST_FAMILIES
 from bertvision.study.view import Group, LabelGroup, Study
 
 __all__ = ["PartTime", "headline_seconds", "part_times"]
-
-_TUNINGS = ("constant", "decayed-", "cut-", "houlsby-", "lora-")
-"""Families of the fine-tuning curves and of the cost curve."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def _headline(group: Group | LabelGroup) -> bool:
     if isinstance(group, LabelGroup) or group.about.data_fraction != 1:
         return False
     if group.about.kind == "snapshot":
-        return family(group).startswith(_TUNINGS)
+        return family(group).startswith(COST_FAMILIES)
     return group.about.kind == "control" or is_seed_head(group) or group.about.label == "average-pooling"
 
 

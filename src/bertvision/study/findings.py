@@ -1,18 +1,21 @@
 """What a study found, in sentences and figures made from the numbers: another run may say the opposite."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from bertvision.report import words
 from bertvision.study.contests import (
     Contest,
+    Metric,
     against_strongest,
     beyond_contests,
     ensemble_gains,
     paper_contest,
+    points,
 )
 from bertvision.study.picks import WITHIN, Cheapest, best_full, cheapest, name
 from bertvision.study.verdicts import Goal
-from bertvision.study.view import Study
+from bertvision.study.view import At, Group, Study
 from bertvision.tasks.span.compare import Difference
 
 __all__ = ["facts", "headline", "lede"]
@@ -20,10 +23,11 @@ __all__ = ["facts", "headline", "lede"]
 # ---- the finding in one sentence
 
 
-def headline(study: Study) -> str:
+def headline(study: Study, *, whole: bool = True) -> str:
+    """`whole`: all parts of the cost curve have run; else a cheaper way, or a better tuning, may yet come."""
     found, best = cheapest(study), best_full(study)
     if found is not None:
-        return _cheap(found)
+        return _cheap(found, whole=whole)
     if best is not None:
         f1 = words.score(best.scores("tuned").f1)
         return f"The best full fine-tuning, {name(best)}, scores {f1} F1 on dev at the tuned threshold."
@@ -33,17 +37,19 @@ def headline(study: Study) -> str:
     return f"{len(study.labels)} systems tell questions with an answer from those without."
 
 
-def _cheap(found: Cheapest) -> str:
+def _cheap(found: Cheapest, *, whole: bool) -> str:
     best = f"{words.score(found.best.scores('tuned').f1)} F1"
     if found.group is found.best:
+        none = "Nothing cheaper" if whole else "Nothing cheaper measured so far"
         return (
-            f"Nothing cheaper comes within {WITHIN:g} F1 of the best full fine-tuning: {name(found.best)}, {best} in "
+            f"{none} comes within {WITHIN:g} F1 of the best full fine-tuning: {name(found.best)}, {best} in "
             f"{words.duration(found.seconds)} of GPU time."
         )
+    far = "" if whole else " so far"
     share = f"{100 * found.share:.0f} % of the GPU time"
     return (
-        f"{_capital(name(found.group))} comes within {WITHIN:g} F1 of the best full fine-tuning ({best}) with {share}: "
-        f"{words.duration(found.seconds)} instead of {words.duration(found.best_seconds)}."
+        f"{_capital(name(found.group))} comes within {WITHIN:g} F1 of the best full fine-tuning{far} ({best}) with "
+        f"{share}: {words.duration(found.seconds)} instead of {words.duration(found.best_seconds)}."
     )
 
 
@@ -58,15 +64,22 @@ def _capital(text: str) -> str:
 def lede(study: Study, judged: Sequence[Goal]) -> list[str]:
     said = [*_papers(study), *_strongest(study), *_joined(study), *_further(study)]
     if judged:
-        counts = {verdict: sum(goal.verdict == verdict for goal in judged) for verdict in ("met", "missed")}
-        rest = len(judged) - sum(counts.values())
-        line = f"Of {len(judged)} goals {counts['met']} are met and {counts['missed']} missed"
-        said.append(f"{line}{f', {rest} could not be measured' if rest else ''}.")
+        said.append(_judged(judged))
     return said
 
 
-def _ends(found: Difference) -> str:
-    return f"{words.change(found.difference)} ({words.interval(found.low, found.high)})"
+def _judged(judged: Sequence[Goal]) -> str:
+    counts = Counter(goal.verdict for goal in judged)
+    line = f"Of {len(judged)} goals {counts['met']} are met and {counts['missed']} missed"
+    if counts["met so far"] or counts["missed so far"]:
+        line += f", {counts['met so far']} met and {counts['missed so far']} missed so far"
+    rest = counts["not measured"]
+    return f"{line}{f', {rest} could not be measured' if rest else ''}."
+
+
+def _ends(study: Study, ours: Group, theirs: Group, at: At = "tuned", metric: Metric = "f1") -> str:
+    size, sure = points(study, ours, theirs, at, metric)
+    return f"{size} ({sure})"
 
 
 def _papers(study: Study) -> list[str]:
@@ -75,7 +88,8 @@ def _papers(study: Study) -> list[str]:
     for key in ("constant@0.3", "constant@1"):
         contest = paper_contest(study, key)
         if contest is not None:
-            parts.append(f"{_ends(contest.zero.exact)} EM over {key} ({contest.ours.about.label})")
+            ends = _ends(study, contest.ours, contest.theirs, "zero", "exact")
+            parts.append(f"{ends} EM over {key} ({contest.ours.about.label})")
     if not parts:
         return []
     return [
@@ -100,7 +114,8 @@ def _strongest(study: Study) -> list[str]:
     found = contest.tuned.f1
     said = [
         f"Against the strongest honest baseline, {name(contest.ours)} {_verb(found)} {contest.theirs.key} at the "
-        f"tuned threshold: {_ends(found)} F1; at threshold 0 {_ends(contest.zero.f1)}."
+        f"tuned threshold: {_ends(study, contest.ours, contest.theirs)} F1; at threshold 0 "
+        f"{_ends(study, contest.ours, contest.theirs, 'zero')}."
     ]
     said += _layers(study, contest)
     return said
@@ -113,7 +128,10 @@ def _layers(study: Study, contest: Contest) -> list[str]:
         return []
     control = max(controls, key=lambda g: (g.about.parameters or 0, g.about.label))
     found = study.versus(contest.ours, control, "tuned").f1
-    return [f"It {_verb(found)} {control.about.label}, which reads the last state alone: {_ends(found)} F1."]
+    return [
+        f"It {_verb(found)} {control.about.label}, which reads the last state alone: "
+        f"{_ends(study, contest.ours, control)} F1."
+    ]
 
 
 def _joined(study: Study) -> list[str]:
@@ -122,7 +140,8 @@ def _joined(study: Study) -> list[str]:
         return []
     join, member, found = rows[0]
     return [
-        f"The ensemble {join.about.label} {_verb(found.f1)} its best member, {member.key}: {_ends(found.f1)} F1."
+        f"The ensemble {join.about.label} {_verb(found.f1)} its best member, {member.key}: "
+        f"{_ends(study, join, member)} F1."
     ]
 
 
@@ -134,7 +153,7 @@ def _further(study: Study) -> list[str]:
     found = first.tuned.f1
     return [
         f"Beyond the papers, {name(first.ours)} {_verb(found)} the best seed head there, {first.theirs.about.label}: "
-        f"{_ends(found)} F1."
+        f"{_ends(study, first.ours, first.theirs)} F1."
     ]
 
 
@@ -151,16 +170,17 @@ def facts(study: Study, judged: Sequence[Goal]) -> list[dict[str, str]]:
         told.append(_fact("GPU time needed", f"{100 * found.share:.0f} %", note))
     for key in ("constant@0.3", "constant@1"):
         if (contest := paper_contest(study, key)) is not None:
-            found_em = contest.zero.exact
-            note = f"{contest.ours.about.label}, threshold 0, {words.interval(found_em.low, found_em.high)}"
-            told.append(_fact(f"EM over {key}", words.change(found_em.difference), note))
+            size, sure = points(study, contest.ours, contest.theirs, "zero", "exact")
+            told.append(_fact(f"EM over {key}", size, f"{contest.ours.about.label}, threshold 0, {sure}"))
     if (contest := against_strongest(study)) is not None:
-        gap = contest.tuned.f1
-        note = f"{contest.ours.key}, tuned threshold, {words.interval(gap.low, gap.high)}"
-        told.append(_fact(f"F1 over {contest.theirs.key}", words.change(gap.difference), note))
+        size, sure = points(study, contest.ours, contest.theirs, "tuned")
+        note = f"{contest.ours.key}, tuned threshold, {sure}"
+        told.append(_fact(f"F1 over {contest.theirs.key}", size, note))
     if judged:
         met = sum(goal.verdict == "met" for goal in judged)
-        told.append(_fact("goals met", f"{met} of {len(judged)}", "judged from the numbers below"))
+        far = sum(goal.verdict == "met so far" for goal in judged)
+        note = f"{far} more met so far, not all is measured" if far else "judged from the numbers below"
+        told.append(_fact("goals met", f"{met} of {len(judged)}", note))
     systems = sum(len(group.systems) for group in (*study.groups.values(), *study.labels.values()))
     told.append(
         _fact(

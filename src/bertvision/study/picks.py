@@ -1,21 +1,25 @@
-"""Which systems of a study stand for a claim, chosen by rules that are fixed before dev is looked at.
+"""Which systems of a study stand for a claim, chosen by rules that were fixed before it was run.
 
-best full fine-tuning   the snapshot of a full tuning (families constant and decayed-*) with the highest mean F1
-                        on dev: choosing it there raises the bar for everybody else
+best full fine-tuning   the snapshot of a full tuning (families constant and decayed-*) with the highest F1 on dev,
+                        over the seeds that all of them have: choosing it there raises the bar for everybody else
 seed head               a head of BERTVision's rows 4 and 7 to 16 (pooling and adapters)
 head beyond             a head that is neither a row of a paper nor a control
 chosen                  of several systems the one with the highest F1 on the held-out part of train, at the
-                        threshold tuned there; those with all the seeds asked for come first
+                        threshold tuned there, over the seeds that all of them have (seeds differ by more than
+                        systems do); those with as many seeds as asked for come first
+within reach            a paired difference to the best full fine-tuning, over the seeds both have, of at most 0.3 F1
 seconds                 device time from the raw encoder to the system, snapshot included, mean over seeds
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean
 
 from bertvision.heads.catalogue import CATALOGUE
 from bertvision.heads.spec import TrainOverrides, parse_head
+from bertvision.study.records import weighted_f1
 from bertvision.study.view import At, Group, LabelGroup, Study, Versus
 
 __all__ = [
@@ -27,7 +31,10 @@ __all__ = [
     "chosen",
     "epochs",
     "family",
+    "gap",
+    "holdout_f1",
     "is_beyond",
+    "is_beyond_label",
     "is_full",
     "is_seed_head",
     "members",
@@ -35,8 +42,10 @@ __all__ = [
     "plain_systems",
     "priced",
     "seconds",
+    "shared_seeds",
     "strongest",
     "with_seeds",
+    "within_reach",
 ]
 
 WITHIN = 0.3
@@ -84,8 +93,13 @@ def is_seed_head(group: Group) -> bool:
 
 def is_beyond(group: Group) -> bool:
     """Whether it is neither of a paper nor a control."""
-    label = _TRAINING.sub("", group.about.label)
-    return group.about.kind == "head" and label not in _PAPERS and not label.startswith(_NOT_BEYOND)
+    return group.about.kind == "head" and is_beyond_label(group.about.label)
+
+
+def is_beyond_label(label: str) -> bool:
+    """The same of a head's name alone."""
+    plain = _TRAINING.sub("", label)
+    return plain not in _PAPERS and not plain.startswith(_NOT_BEYOND)
 
 
 def plain_systems(study: Study) -> list[Group]:
@@ -93,17 +107,49 @@ def plain_systems(study: Study) -> list[Group]:
     return [g for g in study.groups.values() if not g.about.variant and not g.about.fitted_on]
 
 
+def shared_seeds(groups: Iterable[Group]) -> list[int]:
+    """The seeds that all of them have; where there are none, the one that the most of them have."""
+    given = list(groups)
+    counts = Counter(seed for group in given for seed in group.seeds)
+    same = sorted(seed for seed, count in counts.items() if count == len(given))
+    return same or sorted(counts, key=lambda seed: (-counts[seed], seed))[:1]
+
+
+def holdout_f1(group: Group, seeds: Sequence[int] | None = None) -> float | None:
+    """F1 in percent on the held-out part at the threshold tuned there, mean over these seeds (or all it has).
+
+    None unless it has them all, each with answers to the held-out part.
+    """
+    kept = [one for one in group.systems if seeds is None or one.about.seed in seeds]
+    known = group.holdout_answerable
+    if known is None or not kept or (seeds is not None and len(kept) < len(seeds)):
+        return None
+    values = [weighted_f1(one.holdout, known, one.threshold) for one in kept if one.holdout is not None]
+    return fmean(values) if len(values) == len(kept) else None
+
+
 def chosen(groups: Iterable[Group], seeds: int = 1) -> Group | None:
-    """The best on the held-out part; among those with so many seeds, where there are any."""
-    known = [(found, group) for group in groups if (found := group.holdout_f1) is not None]
-    enough = [pair for pair in known if len(pair[1].seeds) >= seeds]
-    return max(enough or known, key=lambda pair: pair[0], default=(0.0, None))[1]
+    """The best on the held-out part over shared seeds; among those with so many seeds, where there are any."""
+    known = [group for group in groups if holdout_f1(group) is not None]
+    pool = [group for group in known if len(group.seeds) >= seeds] or known
+    # Where no seed is shared by all, some have none of those that most have: they cannot be compared.
+    same = shared_seeds(pool)
+    ranked = [(found, group) for group in pool if (found := holdout_f1(group, same)) is not None]
+    if not ranked:
+        ranked = [(holdout_f1(group) or 0.0, group) for group in pool]
+    return max(ranked, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
 def best_full(study: Study, at: At = "tuned") -> Group | None:
-    """The best full fine-tuning that was measured."""
+    """The best full fine-tuning that was measured, on dev."""
     full = [g for g in study.groups.values() if is_full(g)]
-    return max(full, key=lambda g: g.scores(at).f1, default=None)
+    same = shared_seeds(full)
+    able = [g for g in full if set(same) <= set(g.seeds)] or full
+    return max(
+        able,
+        key=lambda g: float(g.questions(at, [s for s in same if s in g.seeds] or None)[1].mean()),
+        default=None,
+    )
 
 
 def strongest(study: Study, seeds: int = 5) -> Group | None:
@@ -173,6 +219,17 @@ def priced(study: Study) -> list[tuple[Group, float]]:
     return sorted(found, key=lambda pair: pair[1])
 
 
+def gap(ours: Group, theirs: Group, at: At) -> float:
+    """F1 points by which one is ahead of another on dev: `Study.versus` without its interval."""
+    common = [seed for seed in ours.seeds if seed in theirs.seeds] or None
+    return 100.0 * float((ours.questions(at, common)[1] - theirs.questions(at, common)[1]).mean())
+
+
+def within_reach(group: Group, best: Group, at: At = "tuned") -> bool:
+    """Whether it is at most 0.3 F1 behind, over the seeds both have."""
+    return gap(group, best, at) >= -WITHIN
+
+
 @dataclass(frozen=True)
 class Cheapest:
     """The least device time that leads to within 0.3 F1 of the best full fine-tuning."""
@@ -196,9 +253,8 @@ def cheapest(study: Study, at: At = "tuned") -> Cheapest | None:
     cost = seconds(study, best) if best else None
     if best is None or not cost:
         return None
-    bar = best.scores(at).f1 - WITHIN
     # The best one itself is always within reach of itself.
-    group, least = next(pair for pair in priced(study) if pair[0].scores(at).f1 >= bar)
+    group, least = next(pair for pair in priced(study) if within_reach(pair[0], best, at))
     return Cheapest(group, least, best, cost, study.versus(group, best, at))
 
 

@@ -12,6 +12,7 @@ from bertvision.errors import ArtifactError
 from bertvision.report.results import commit
 from bertvision.report.schema import SCHEMA
 from bertvision.study.findings import facts, headline, lede
+from bertvision.study.planned import Plan
 from bertvision.study.sections.answerable import answerable
 from bertvision.study.sections.baseline import baseline
 from bertvision.study.sections.beyond import beyond
@@ -50,15 +51,16 @@ def collect(
 ) -> dict[str, Any]:
     """The whole dict; sections whose systems are missing are left out.
 
-    `settings` is the study's recipe; its "stages" may hold measured times (study/costs.py).
+    `settings` is the study's recipe, which tells what is still missing; its "stages" may hold measured times
+    (study/costs.py).
     """
     if not study.groups and not study.labels:
         raise ArtifactError("the study has no answered system: run `bertvision study` first")
     stages = settings.get("stages") or ()
-    judged = goals_of(study, stages) if study.groups else []
+    judged = goals_of(study, settings) if study.groups else []
     sections = [
         cost(study),
-        goals(study, stages),
+        goals(study, settings),
         *(build(study) for build in _REST),
         time_table(study, stages),
         how(study, encoder=encoder, data=data),
@@ -71,7 +73,7 @@ def collect(
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": command,
         "title": _title(encoder),
-        "headline": headline(study),
+        "headline": headline(study, whole=Plan.of(settings, study).cost.whole),
         "lede": lede(study, judged),
         "facts": facts(study, judged),
         "sections": [section for section in sections if section is not None],

@@ -24,6 +24,7 @@ from bertvision.study.picks import (
     is_full,
     name,
     priced,
+    within_reach,
 )
 from bertvision.study.sections.cost_points import AT, FAR, kind_of, other_costs, points_of
 from bertvision.study.view import At, Group, Study
@@ -115,7 +116,8 @@ def _answer(study: Study) -> list[dict[str, Any]]:
         return []
     said.append(
         f"The bar is the best full fine-tuning at the same threshold, taken on dev, minus {WITHIN:g} F1. The cheapest "
-        "system that reaches it is found on dev as well, among all that were measured; the interval of its difference "
+        "system that reaches it over the seeds both have is found on dev as well, among all that were measured; the "
+        "interval of its difference "
         "says how far that can be trusted."
     )
     return [text(*said)]
@@ -136,14 +138,13 @@ def _told(found: Cheapest) -> str:
 def _ways(study: Study, known: list[tuple[Group, float]]) -> dict[str, Any]:
     """Of every way its cheapest system within reach of the best, or else its best one."""
     best = best_full(study)
-    bar = best.scores("tuned").f1 - WITHIN if best else float("inf")
     total = next((cost for group, cost in known if best is not None and group is best), None)
     by_way: dict[str, list[tuple[Group, float]]] = {}
     for group, cost in known:
         by_way.setdefault(way(group), []).append((group, cost))
     rows = []
     for label, entries in by_way.items():
-        within = [entry for entry in entries if entry[0].scores("tuned").f1 >= bar]
+        within = [entry for entry in entries if best and within_reach(entry[0], best)]
         group, cost = within[0] if within else max(entries, key=lambda e: e[0].scores("tuned").f1)
         cells = [
             label,
@@ -160,7 +161,7 @@ def _ways(study: Study, known: list[tuple[Group, float]]) -> dict[str, Any]:
     rows.sort(key=lambda entry: entry[:2])
     return table(
         f"The cheapest system of every way that comes within {WITHIN:g} F1 of the best full fine-tuning (threshold "
-        "tuned on held-out train); of ways that do not, their best system.",
+        "tuned on held-out train), by the difference over the seeds both have; of ways that do not, their best system.",
         [
             column("way", "text"),
             column("system", "text"),

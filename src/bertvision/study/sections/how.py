@@ -23,8 +23,9 @@ def how(
     return section(
         "how",
         "How it was run",
-        "Commands, data, settings and machine. Thresholds were tuned and systems were chosen on the held-out part of "
-        "train alone; dev was read for scores only.",
+        "Commands, data, settings and machine. Thresholds were tuned on the held-out part of train alone (those called "
+        "an oracle's on dev). Heads, the strongest baseline and ensembles were chosen there as well; the best full "
+        "fine-tuning, the cheapest system within reach of it and the best member of an ensemble were chosen on dev.",
         blocks,
     )
 
