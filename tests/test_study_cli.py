@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 from cli_runner import bertvision, tree
+from study_cases import made_study
 from study_runs import RECIPE, answers, study, titled, write_recipe
+
+from bertvision.study.stages import add_unit, forget_unit, read_stages
 
 SMALL: dict[str, Any] = {
     "tune": RECIPE["tune"][:2],
@@ -148,6 +151,82 @@ def test_lines_of_units_that_are_cut_off_or_of_another_version_are_skipped(
     assert stages == [{"name": "curve", "seed": 0, "seconds": 120.5, "headline": True}]
 
 
+def test_seconds_of_work_that_was_redone_are_replaced(tmp_path: Path) -> None:
+    """A try that goes on adds to the one before; one from scratch does not."""
+
+    def told() -> list[tuple[str, int, float]]:
+        return [(s["name"], s["seed"], s["seconds"]) for s in read_stages(tmp_path, made_study())]
+
+    forget_unit(tmp_path, "late", 0)  # nothing was there
+    add_unit(tmp_path, "late", 0, 10.0, alone=False)
+    add_unit(tmp_path, "late", 1, 4.0, alone=True)
+    assert told() == [("late", 1, 4.0)]
+    forget_unit(tmp_path, "late", 0)
+    assert told() == [("late", 1, 4.0)]
+    add_unit(tmp_path, "late", 0, 6.0, alone=True)
+    add_unit(tmp_path, "late", 0, 1.5, alone=True)
+    assert sorted(told()) == [("late", 0, 7.5), ("late", 1, 4.0)]
+
+
+def test_records_that_are_not_whole_are_left_out_with_one_warning(
+    tmp_path: Path, whole: Path, recipe: Path, data: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(whole / "records", out / "records")
+    shutil.copy(whole / "study.json", out / "study.json")
+    (out / "records" / "constant@0.5.seed0" / "dev.safetensors").unlink()
+    (out / "records" / "join--pair.seed1" / "about.json").unlink()
+    outcome = study(recipe, tmp_path / "nowhere", data, out, "--report")
+    assert outcome.code == 0, outcome.err
+    assert outcome.err.count("not whole") == 1
+    assert "2 records are not whole and left out (constant@0.5.seed0" in outcome.err
+
+
+# ---- what stands on what
+
+
+def test_a_read_waits_for_a_fit_on_a_later_tuning(tmp_path: Path, tiny_bert: Path, data: Path) -> None:
+    """Heads of the second tuning, read on a snapshot of the first."""
+    tune = {**SMALL["tune"][0]["finetune"], "snapshots": []}
+    changes = {
+        "tune": [{"name": "first", "finetune": tune}, {"name": "then", "finetune": tune}],
+        "fit": [{**SMALL["fit"][0], "snapshot": "then@1", "seeds": [0]}],
+        "read": [{"name": "back", "heads_of": "late", "snapshot": "first@1"}],
+        "join": [],
+        "decode": [],
+    }
+    out = tmp_path / "out"
+    outcome = study(write_recipe(tmp_path, **changes), tiny_bert, data, out)
+    assert outcome.code == 0, outcome.err
+    assert units(out) == [("first", 0), ("then", 0), ("late", 0), ("back", 0)]
+    assert "first@1--adapter-4-from-then@1.seed0" in records(out)
+
+
+def test_an_ensemble_over_seeds_is_a_member_like_any_other(
+    tmp_path: Path, tiny_bert: Path, data: Path
+) -> None:
+    """Of seeds 1 and 2, and in a recipe that has seed 0 as well."""
+    tune = {**SMALL["tune"][0], "finetune": {**SMALL["tune"][0]["finetune"], "snapshots": []}}
+    over = {"name": "both", "members": ["constant@1"], "how": "mean", "seeds": [1, 2], "over_seeds": True}
+    changes = {
+        "tune": [{**tune, "seeds": [0, 1, 2]}],
+        "fit": [],
+        "read": [],
+        "join": [{"name": "more", "members": ["join/both", "constant@1"], "seeds": [0, 1]}, over],
+        "decode": [{"name": "second", "of": ["join/both"], "variant": "second"}],
+    }
+    out = tmp_path / "out"
+    outcome = study(write_recipe(tmp_path, **changes), tiny_bert, data, out)
+    assert outcome.code == 0, outcome.err
+    assert "waits" not in outcome.err
+    assert records(out) == {
+        *(f"constant@1.seed{seed}" for seed in range(3)),
+        "join--both.seed0", "join--more.seed0", "join--more.seed1", "join--both..second.seed0",
+    }  # fmt: skip
+    about = json.loads((out / "records" / "join--more.seed1" / "about.json").read_text())
+    assert about["members"] == ["join/both", "constant@1"]
+
+
 # ---- mistakes
 
 
@@ -183,6 +262,17 @@ WRONG = {
     "unknown head": ("fit.0.heads", ["adaptor"], "adaptor"),
     "holdout": ("holdout", 1.0, "--holdout must lie between 0 and 1"),
 }  # fmt: skip
+
+TWICE = [*SMALL["fit"], {**SMALL["fit"][0], "name": "later", "seeds": [1]}]
+FAMILY = [*SMALL["tune"], {**SMALL["tune"][0], "name": "longer"}]
+COLLIDE = [*SMALL["join"], {**SMALL["join"][0], "name": "all_seeds", "seeds": [0]}]
+CLASHES = {
+    "one head": ("fit", TWICE, "parts late and later of the recipe both make constant@1/adapter-4 of seed 1"),
+    "one snapshot": ("tune", FAMILY, "parts curve and longer of the recipe both make constant@0.5 of seed 0"),
+    "one folder": ("join", COLLIDE, "join/all seeds of part all seeds and join/all_seeds of part all_seeds would lie"),
+    "one decoding": ("decode", [*SMALL["decode"], {**SMALL["decode"][0], "name": "too"}], "parts published and too"),
+}  # fmt: skip
+WRONG |= CLASHES
 
 
 def one_sentence(outcome: Any, *told: str) -> None:

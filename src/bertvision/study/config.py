@@ -9,6 +9,7 @@
 A snapshot goes by FAMILY@EPOCHS. Names of parts are what `--only` takes; a part brings along what it stands on.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,8 @@ from bertvision.encoder.encoder import Precision
 from bertvision.errors import ConfigError
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import parse_head
-from bertvision.study.about import Key
+from bertvision.study.about import About, Key
+from bertvision.study.names import check_apart
 from bertvision.tasks.span.ensemble import Combination
 from bertvision.train.finetune_config import FinetuneConfig
 from bertvision.train.fit import FitConfig
@@ -98,7 +100,7 @@ class JoinPart:
     how: Combination = "max"
     seeds: tuple[int, ...] = (0,)
     over_seeds: bool = False
-    """Join the members of all seeds into one system."""
+    """Join the members of all seeds into one system, which has seed 0 whatever they have."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,39 @@ class StudyConfig:
                         f"part {part.name} of the recipe takes {key} of seed {lacks[0]}, which no part makes: "
                         "correct the key or add what makes it"
                     )
+        check_apart(self._systems())
+
+    def own_seed(self, key: str, seed: int) -> int:
+        """The seed a system goes by where a part of `seed` takes it: an ensemble over seeds has one for all."""
+        over = any(part.over_seeds and key == f"join/{part.name}" for part in self.join)
+        return 0 if over else seed
+
+    def _systems(self) -> Iterator[tuple[str, str, int]]:
+        """(part, key, seed) of everything that is made."""
+        for part in self.tune:
+            for name in part.snapshots:
+                about = About(
+                    part.name, "snapshot", name, task=part.task, snapshot=name, data_fraction=part.fraction
+                )
+                yield from ((part.name, about.key, seed) for seed in part.seeds)
+        fits = {part.name: part for part in self.fit}
+        for part in (*self.fit, *self.read):
+            source = part if isinstance(part, FitPart) else fits[part.heads_of]
+            moved = "" if part is source else source.snapshot
+            for head, _ in expand(source.heads, "label" if source.task == "answerable" else "span"):
+                about = About(
+                    part.name, "head", parse_head(head).label, task=source.task, snapshot=part.snapshot,
+                    fitted_on=moved, data_fraction=source.fraction,
+                )  # fmt: skip
+                yield from ((part.name, about.key, seed) for seed in part.seeds)
+        for part in self.join:
+            key = f"join/{part.name}"
+            yield from ((part.name, key, self.own_seed(key, seed)) for seed in part.seeds)
+        for part in self.decode:
+            for key in part.of:
+                yield from (
+                    (part.name, f"{key}#{part.variant}", self.own_seed(key, seed)) for seed in part.seeds
+                )
 
     def _makes(self, text: str, seed: int) -> bool:
         """Whether some part makes a system; names of heads are not looked at."""
@@ -179,7 +214,7 @@ class StudyConfig:
         except ValueError:
             return False
         if key.snapshot == "join":
-            return any(p.name == key.label and (0 if p.over_seeds else seed) in p.seeds for p in self.join)
+            return any(p.name == key.label and (p.over_seeds or seed in p.seeds) for p in self.join)
         if key.label:
             fits = [(p.snapshot, p.fraction) for p in self.fit if seed in p.seeds and p.task == "span"]
             return (key.fitted_on or key.snapshot, key.fraction) in fits

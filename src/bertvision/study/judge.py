@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+from bertvision.artifacts import write_json
 from bertvision.study.records import SpanRecord
 from bertvision.tasks.span.decode import DecodeConfig, decode
 from bertvision.tasks.span.logits import SpanLogits, second_best
@@ -20,22 +22,24 @@ _known: dict[str, Split] = {}
 """Of a worker: the parts of the data by name."""
 
 
-def judge(split: Split, logits: Path, variant: str, out: Path) -> None:
-    """Decode the logits of a system and keep what it answered."""
-    values = SpanLogits.load(logits, split.fingerprint)
-    if variant == "second":
-        values = second_best(split.windows, values)
-    decoding = DecodeConfig(decoding="bertvision") if variant == "bertvision" else DecodeConfig()
-    answers = decode(split.windows, values, split.spans, decoding)
-    SpanRecord.of(answers).save(out, split.spans.fingerprint)
+def judge(parts: Mapping[str, Split], logits: Path, variant: str, out: Path, about: dict[str, Any]) -> None:
+    """Decode the logits of a system and keep what it answered; about.json comes last, and says that all is there."""
+    for part, split in parts.items():
+        values = SpanLogits.load(logits / f"{part}.safetensors", split.fingerprint)
+        if variant == "second":
+            values = second_best(split.windows, values)
+        decoding = DecodeConfig(decoding="bertvision") if variant == "bertvision" else DecodeConfig()
+        answers = decode(split.windows, values, split.spans, decoding)
+        SpanRecord.of(answers).save(out / f"{part}.safetensors", split.spans.fingerprint)
+    write_json(out / "about.json", about)
 
 
 def _begin(parts: Mapping[str, Split]) -> None:
     _known.update(parts)
 
 
-def _judge(part: str, logits: Path, variant: str, out: Path) -> None:
-    judge(_known[part], logits, variant, out)
+def _judge(logits: Path, variant: str, out: Path, about: dict[str, Any]) -> None:
+    judge(_known, logits, variant, out, about)
 
 
 class Judges:
@@ -53,11 +57,12 @@ class Judges:
             )
         self._waiting: list[Future[None]] = []
 
-    def send(self, part: str, logits: Path, variant: str, out: Path) -> None:
+    def send(self, logits: Path, variant: str, out: Path, about: dict[str, Any]) -> None:
+        """The folder of a system's logits; its record comes into `out`, now or when a process is free."""
         if self._pool is None:
-            judge(self.parts[part], logits, variant, out)
+            judge(self.parts, logits, variant, out, about)
         else:
-            self._waiting.append(self._pool.submit(_judge, part, logits, variant, out))
+            self._waiting.append(self._pool.submit(_judge, logits, variant, out, about))
 
     def wait(self) -> None:
         """Until all that was sent is kept; what went wrong is raised here."""

@@ -24,7 +24,7 @@ from bertvision.study.about import About, Key, digest
 from bertvision.study.config import UNTUNED, DecodePart, FitPart, JoinPart, ReadPart, StudyConfig, TunePart
 from bertvision.study.judge import Judges
 from bertvision.study.material import Material
-from bertvision.study.stages import add_unit
+from bertvision.study.stages import add_unit, forget_unit
 from bertvision.study.systems import PARTS, Systems
 from bertvision.study.units import Work
 from bertvision.tasks.span.ensemble import combine
@@ -139,40 +139,69 @@ class _Study:
 
     def __init__(self, config: StudyConfig, work: Work, systems: Systems, facts: dict[str, Any]) -> None:
         self.config, self.work, self.systems, self.facts = config, work, systems, facts
+        self.waits: dict[str, None] = {}
+        """What joins and decodes wait for, in order; each is told once."""
 
     def go(self, names: set[str], seeds: set[int], limit: float) -> bool:
-        began = time.monotonic()
+        """Whether all of it is done now; what waited for others is tried again when everything else is done."""
+        ends = time.monotonic() + limit
         every = sorted({seed for part in self.config.parts for seed in part.seeds})
-        whole = True
-        for seed in [seed for seed in every if not seeds or seed in seeds]:
-            for part in self._order(seed):
-                if part.name not in names:
-                    continue
+        todo = [
+            (part, seed)
+            for seed in every
+            if not seeds or seed in seeds
+            for part in self._order(seed)
+            if part.name in names
+        ]
+        while todo:
+            self.waits.clear()
+            waiting = []
+            for part, seed in todo:
                 if self._is_done(part, seed):
                     continue
-                if time.monotonic() - began >= limit:
+                if time.monotonic() >= ends:
                     logger.warning(
                         "time is up before %s of seed %d: the same command goes on there", part.name, seed
                     )
                     return False
-                unit = time.monotonic()
-                if not self._do(part, seed):
-                    whole = False
-                    continue
-                _rest()
-                took = time.monotonic() - unit
-                add_unit(self.config.out, part.name, seed, took, alone=self.facts["alone"])
-                logger.info("%s of seed %d took %.1f s", part.name, seed, took)
-        return whole
+                if not self._unit(part, seed):
+                    waiting.append((part, seed))
+            if len(waiting) == len(todo):
+                break
+            todo = waiting
+        for told in self.waits if todo else ():
+            logger.warning("%s", told)
+        return not todo
+
+    def _unit(self, part: Part, seed: int) -> bool:
+        """Do it and write down how long it took; whether it could be done."""
+        began = time.monotonic()
+        if not self._is_begun(part, seed):
+            forget_unit(self.config.out, part.name, seed)
+        if not self._do(part, seed):
+            return False
+        _rest()
+        took = time.monotonic() - began
+        add_unit(self.config.out, part.name, seed, took, alone=self.facts["alone"])
+        logger.info("%s of seed %d took %.1f s", part.name, seed, took)
+        return True
 
     def _order(self, seed: int) -> Iterator[Part]:
         """Of one seed: a tuning, then all that reads its snapshots; last what joins and decodes."""
         config = self.config
-        readers = [part for part in (*config.fit, *config.read) if seed in part.seeds]
-        yield from (part for part in readers if part.snapshot == UNTUNED)
-        for tuning in [part for part in config.tune if seed in part.seeds]:
-            yield tuning
-            yield from (part for part in readers if part.snapshot in tuning.snapshots)
+        fits = [part for part in config.fit if seed in part.seeds]
+        reads = [part for part in config.read if seed in part.seeds]
+        there, fitted = {UNTUNED}, set[str]()
+        for tuning in (None, *(part for part in config.tune if seed in part.seeds)):
+            if tuning is not None:
+                yield tuning
+                there |= set(tuning.snapshots)
+            for fit in [part for part in fits if part.snapshot in there and part.name not in fitted]:
+                yield fit
+                fitted.add(fit.name)
+            for read in [part for part in reads if part.snapshot in there and part.heads_of in fitted]:
+                yield read
+                reads.remove(read)
         yield from (part for part in (*config.join, *config.decode) if seed in part.seeds)
 
     def _is_done(self, part: Part, seed: int) -> bool:
@@ -203,15 +232,25 @@ class _Study:
             return self._decode(part, seed)
         return True
 
+    def _is_begun(self, part: Part, seed: int) -> bool:
+        """Whether an earlier try left something of it: then its seconds count, too."""
+        if isinstance(part, JoinPart):
+            return False
+        if isinstance(part, DecodePart):
+            return any(self._is_decoded(part, key, seed) for key in part.of)
+        return self.work.is_begun(part, seed)
+
     def _members(self, part: JoinPart, seed: int) -> list[tuple[str, int]]:
         """Key and seed of everything that is joined; an ensemble over seeds has seed 0."""
-        return [(key, own) for own in (part.seeds if part.over_seeds else (seed,)) for key in part.members]
+        seeds = part.seeds if part.over_seeds else (seed,)
+        found = [(key, self.config.own_seed(key, own)) for own in seeds for key in part.members]
+        return list(dict.fromkeys(found))  # an ensemble over seeds is there once
 
     def _joined(self, part: JoinPart, seed: int) -> About | None:
         """The ensemble, None where a member is missing."""
         members = self._members(part, seed)
         if missing := [key for key, own in members if own not in self.systems.seeds(key)]:
-            logger.warning("%s of seed %d waits for %s", part.name, seed, missing[0])
+            self.waits[f"{part.name} of seed {seed} waits for {missing[0]}"] = None
             return None
         abouts = [self.systems.about(key, own) for key, own in members]
         return About(
@@ -235,23 +274,24 @@ class _Study:
 
     def _decoded(self, part: DecodePart, key: str, seed: int) -> About | None:
         """A system decoded in the other way, None where it is missing."""
-        if seed not in self.systems.seeds(key):
+        own = self.config.own_seed(key, seed)
+        if own not in self.systems.seeds(key):
+            self.waits[f"{part.name} of seed {seed} waits for {key}"] = None
             return None
-        source = self.systems.about(key, seed)
+        source = self.systems.about(key, own)
         return dataclasses.replace(source, experiment=part.name, variant=part.variant, history=())
 
     def _is_decoded(self, part: DecodePart, key: str, seed: int) -> bool:
         about = self._decoded(part, key, seed)
-        return about is not None and self.systems.has(about.key, seed, about.made)
+        return about is not None and self.systems.has(about.key, about.seed, about.made)
 
     def _decode(self, part: DecodePart, seed: int) -> bool:
         whole = True
         for key in part.of:
             about = self._decoded(part, key, seed)
             if about is None:
-                logger.warning("%s of seed %d waits for %s", part.name, seed, key)
                 whole = False
-            elif not self.systems.has(about.key, seed, about.made):
+            elif not self.systems.has(about.key, about.seed, about.made):
                 self.systems.again(about, key)
         return whole
 

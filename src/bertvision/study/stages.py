@@ -2,7 +2,12 @@
 
     {"name": "heads-1", "seed": 0, "seconds": 47.1, "alone": true}
 
-A unit that was stopped and went on has several lines, whose seconds add up. Several processes may append at once: a
+A unit that was stopped and went on has several lines, whose seconds add up; one that begins anew says so first, and
+what stood before does not count any more:
+
+    {"name": "heads-1", "seed": 0, "anew": true}
+
+Several processes may append at once: a
 line is one write. Lines that are cut off, or that another version wrote in another way, are skipped.
 """
 
@@ -16,15 +21,24 @@ from bertvision.artifacts import disk_trouble
 from bertvision.study.costs import part_times
 from bertvision.study.view import Study
 
-__all__ = ["add_unit", "read_stages"]
+__all__ = ["add_unit", "forget_unit", "read_stages"]
 
 _FILE = "units.jsonl"
 
 
 def add_unit(out: Path, name: str, seed: int, seconds: float, *, alone: bool) -> None:
     """Append a unit that was worked on for so long."""
-    line = json.dumps({"name": name, "seed": seed, "seconds": round(seconds, 3), "alone": alone})
-    path = out / _FILE
+    _append(out / _FILE, {"name": name, "seed": seed, "seconds": round(seconds, 3), "alone": alone})
+
+
+def forget_unit(out: Path, name: str, seed: int) -> None:
+    """A unit begins from scratch: lines that were written for it, if any, are of work that is replaced."""
+    if any((line["name"], line["seed"]) == (name, seed) for line in _lines(out / _FILE)):
+        _append(out / _FILE, {"name": name, "seed": seed, "anew": True})
+
+
+def _append(path: Path, record: dict[str, Any]) -> None:
+    line = json.dumps(record)
     with disk_trouble(path):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -39,6 +53,10 @@ def read_stages(out: Path, study: Study) -> list[dict[str, Any]]:
     shared: set[tuple[str, int]] = set()
     for record in _lines(out / _FILE):
         unit = (record["name"], record["seed"])
+        if record.get("anew"):
+            seconds.pop(unit, None)
+            shared.discard(unit)
+            continue
         seconds[unit] = seconds.get(unit, 0.0) + record["seconds"]
         if not record["alone"]:
             shared.add(unit)
@@ -65,8 +83,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_unit(record: dict[str, Any]) -> bool:
+    named = isinstance(record.get("name"), str) and type(record.get("seed")) is int
+    if record.get("anew") is True:
+        return named
     took = record.get("seconds")
     if not isinstance(took, (int, float)) or isinstance(took, bool) or not 0 <= took < math.inf:
         return False
-    named = isinstance(record.get("name"), str) and type(record.get("seed")) is int
     return named and isinstance(record.get("alone"), bool)

@@ -5,27 +5,21 @@ OUT/logits/NAME/            dev.safetensors, holdout.safetensors
 OUT/records/NAME/           about.json, dev.safetensors, holdout.safetensors
 """
 
-import re
 from pathlib import Path
 
 from bertvision.artifacts import read_json, remove, write_json
 from bertvision.study.about import About
 from bertvision.study.judge import Judges
 from bertvision.study.material import Material
+from bertvision.study.names import folder_name
 from bertvision.study.records import LabelRecord
 from bertvision.tasks.span.logits import SpanLogits
 from bertvision.tasks.text.answers import answer
 from bertvision.tasks.text.logits import TextLogits
 
-__all__ = ["PARTS", "Systems", "folder_name"]
+__all__ = ["PARTS", "Systems"]
 
 PARTS = ("dev", "holdout")
-
-
-def folder_name(key: str, seed: int) -> str:
-    """Of a system: its key in letters that every file system takes."""
-    plain = key.replace("/", "--").replace("<", "-from-").replace("#", "..").replace(":", "-")
-    return f"{re.sub(r'[^-A-Za-z0-9._@+=~]', '_', plain)}.seed{seed}"
 
 
 class Systems:
@@ -33,6 +27,8 @@ class Systems:
 
     def __init__(self, out: Path, material: Material, judges: Judges) -> None:
         self.out, self.material, self.judges = out, material, judges
+        self._sent: dict[tuple[str, int], About] = {}
+        """What is decoded now, or has been: its record may not be there yet."""
 
     def record(self, key: str, seed: int) -> Path:
         return self.out / "records" / folder_name(key, seed)
@@ -42,6 +38,8 @@ class Systems:
 
     def has(self, key: str, seed: int, made: str) -> bool:
         """Whether a system has answered, made as `made` says (`About.made`)."""
+        if (key, seed) in self._sent:
+            return self._sent[key, seed].made == made
         folder = self.record(key, seed)
         names = ("about.json", *(f"{part}.safetensors" for part in PARTS))
         if not all((folder / name).exists() for name in names):
@@ -51,9 +49,12 @@ class Systems:
     def seeds(self, key: str) -> list[int]:
         """Those a system was answered with."""
         found = self.out.glob(f"records/{folder_name(key, 0).removesuffix('.seed0')}.seed*/about.json")
-        return sorted(int(path.parent.name.rpartition(".seed")[2]) for path in found)
+        there = {int(path.parent.name.rpartition(".seed")[2]) for path in found}
+        return sorted(there | {seed for sent, seed in self._sent if sent == key})
 
     def about(self, key: str, seed: int) -> About:
+        if (key, seed) in self._sent:
+            return self._sent[key, seed]
         file = self.record(key, seed) / "about.json"
         return About.read(read_json(file), str(file))
 
@@ -64,28 +65,34 @@ class Systems:
 
     def keep(self, about: About, logits: dict[str, SpanLogits | TextLogits]) -> None:
         """Keep what a system gave for every part of the data; its record comes when it is decoded."""
-        remove(self.record(about.key, about.seed))  # of other settings: half of it would pass for this one's
+        self._forget(about)  # of other settings: half of it would pass for this one's
+        place, record = self.logits(about.key, about.seed), self.record(about.key, about.seed)
         for part, values in logits.items():
             split = self.material.part(part, about.task)
-            file = self.logits(about.key, about.seed) / f"{part}.safetensors"
-            record = self.record(about.key, about.seed) / f"{part}.safetensors"
-            values.save(file, split.fingerprint)
-            if isinstance(values, SpanLogits):
-                self.judges.send(part, file, about.variant, record)
-            else:
+            values.save(place / f"{part}.safetensors", split.fingerprint)
+            if isinstance(values, TextLogits):
                 found = answer(split.windows, values, split.texts, split.text_task)
                 assert found.probabilities is not None
                 spans = split.texts.spans
                 assert spans is not None
-                LabelRecord(found.probabilities[:, 1].astype("float32")).save(record, spans.fingerprint)
-        write_json(self.record(about.key, about.seed) / "about.json", about.as_dict())
+                answered = LabelRecord(found.probabilities[:, 1].astype("float32"))
+                answered.save(record / f"{part}.safetensors", spans.fingerprint)
+        if about.task == "span":
+            self._send(about, place)
+        else:
+            write_json(record / "about.json", about.as_dict())  # last: it says that all is there
 
     def again(self, about: About, of: str) -> None:
         """Another decoding of a system whose logits are there."""
+        self._forget(about)
+        self._send(about, self.logits(of, about.seed))
+
+    def _forget(self, about: About) -> None:
+        remove(
+            self.record(about.key, about.seed) / "about.json"
+        )  # first: what is left of it counts for nothing
         remove(self.record(about.key, about.seed))
-        for part in PARTS:
-            file = self.logits(of, about.seed) / f"{part}.safetensors"
-            self.judges.send(
-                part, file, about.variant, self.record(about.key, about.seed) / f"{part}.safetensors"
-            )
-        write_json(self.record(about.key, about.seed) / "about.json", about.as_dict())
+
+    def _send(self, about: About, logits: Path) -> None:
+        self._sent[about.key, about.seed] = about
+        self.judges.send(logits, about.variant, self.record(about.key, about.seed), about.as_dict())

@@ -152,6 +152,14 @@ class Work:
             source.task,
         )
 
+    def is_begun(self, part: TunePart | FitPart | ReadPart, seed: int) -> bool:
+        """Whether something of it lies here, done or not."""
+        if isinstance(part, ReadPart):
+            return len(self._moved(part, seed)) < len(self._heads(self._source(part), seed))
+        if isinstance(part, TunePart):
+            return self._holds(self._folder(part, seed), self._tune_key(part, seed)) is not None
+        return self._holds(self._fits(part, seed), self._fit_key(part, seed)) is not None
+
     # ---- what they are called
 
     def _snapshots(self, part: TunePart, seed: int) -> dict[float, About]:
@@ -205,13 +213,17 @@ class Work:
 
     def _made(self, folder: Path, wanted: dict[str, Any]) -> str | None:
         """Digest of the key of finished work; None where it is not finished or has other settings."""
+        found = self._holds(folder, wanted)
+        return digest(found["key"]) if found is not None and found["done"] else None
+
+    def _holds(self, folder: Path, wanted: dict[str, Any]) -> dict[str, Any] | None:
+        """The mark of work with these settings, done or not."""
         mark = folder / "stage.json"
         if not mark.exists():
             return None
         found = read_json(mark)
         plain = json.loads(json.dumps(wanted))  # as files have it
-        same = all(found["key"].get(name) == value for name, value in plain.items())
-        return digest(found["key"]) if found["done"] and same else None
+        return found if all(found["key"].get(name) == value for name, value in plain.items()) else None
 
     def _tune_key(self, part: TunePart, seed: int) -> dict[str, Any]:
         """What decides a tuning, as far as a recipe can change it."""

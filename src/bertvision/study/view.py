@@ -7,6 +7,7 @@
 Systems are chosen by `Group.holdout_f1` (picks.py), never by dev.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ from bertvision.study.resample import paired_all
 from bertvision.tasks.span.compare import Difference, mcnemar
 
 __all__ = ["At", "Group", "LabelGroup", "LabelSystem", "Scores", "Study", "System", "Versus"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,14 @@ class Study:
 
     @classmethod
     def load(cls, folder: Path, dev: SpanData, holdout: SpanData | None) -> "Study":
-        """Read every record of a study's folder."""
-        places = sorted(path.parent for path in (folder / "records").glob("*/about.json"))
+        """Read every record of a study's folder that is whole."""
+        found = sorted(path for path in (folder / "records").glob("*") if path.is_dir())
+        places = [place for place in found if _is_whole(place)]
+        if halves := [place.name for place in found if place not in places]:
+            logger.warning(
+                "%d records are not whole and left out (%s ...): the command that made them completes them",
+                len(halves), halves[0],
+            )  # fmt: skip
         if not places:
             raise ArtifactError(f"{folder} holds no records: give the folder that `bertvision study` wrote")
         held = None if holdout is None else answerable_of(holdout)
@@ -142,6 +151,11 @@ def _is_below(about: About, snapshot: str) -> bool:
         and not about.fitted_on
         and not about.variant
     )
+
+
+def _is_whole(place: Path) -> bool:
+    """A kill, or a copy that was broken off, may have left less."""
+    return all((place / name).exists() for name in ("about.json", "dev.safetensors"))
 
 
 def _read(
