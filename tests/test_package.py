@@ -13,6 +13,7 @@ from serve_cases import ALIKE, MOOD, SAME, save_span, save_system
 from toy import save_encoder
 
 import bertvision as bv
+from bertvision.data.load import load_span_data
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
 from bertvision.feed import Reading
@@ -21,6 +22,7 @@ from bertvision.serve.export import write_package
 from bertvision.serve.load import load_bundle, read_systems
 from bertvision.serve.package import read_layers, read_package
 from bertvision.serve.sources import find_readers, find_sources
+from bertvision.tasks.span.calibration import no_answer_of
 
 QUESTION, MILL = "Who built the mill?", "The mill in Arden was built by Ada Holt in 1871."
 CUT = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
@@ -140,6 +142,16 @@ def test_an_ensemble_brings_its_members(fit: Path, toy_squad: Path, tmp_path: Pa
     outcome = bertvision("ensemble", *both, "--data", toy_squad, "--out", tmp_path / "joined")
     assert outcome.code == 0, outcome.err
     before = bv.load(tmp_path / "joined").predict(QUESTION, MILL)
+    metrics = json.loads((tmp_path / "joined" / "metrics.json").read_text())
+    # By the formula: calibrated on the data that its threshold was tuned on.
+    data = load_span_data(str(toy_squad))
+    expected = no_answer_of(bv.load(tmp_path / "joined").answer(data))
+    assert expected is not None
+    told = metrics["no_answer"]
+    assert (told["shift"], told["temperature"]) == pytest.approx(
+        (expected.shift, expected.temperature), rel=1e-4
+    )
+    assert told["tuned_on"] == metrics["threshold"]["tuned_on"]
     pkg = package(package(tmp_path / "pkg", tmp_path / "joined").parent / "again", tmp_path / "pkg")
     assert read_package(pkg).tasks["joined"].label == "max of 2"
     shutil.rmtree(fit)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_runner import bertvision
+from cli_runner import bertvision, tree
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import EvalResult
 from serve_cases import ALIKE, COLOUR, MOOD, save_span, save_system
@@ -184,8 +184,30 @@ def test_names_lose_their_folders() -> None:
         assert file_name(name) == plain
     command = "bertvision fit /home/me/enc --train '/my data/a.csv' --out=/tmp/x --heads adapter:size=4"
     assert plain_command(command) == "bertvision fit enc --train a.csv --out=x --heads adapter:size=4"
-    relative = "bertvision fit org/name --train glue:RTE:data/dev.tsv --out runs/x"
-    assert plain_command(relative) == relative
+    relative = (
+        "bertvision fit clients/acme/enc --train sst=glue:RTE:data/dev.tsv hub:org/name:test --out=runs/x/"
+    )
+    plain = "bertvision fit enc --train sst=glue:RTE:dev.tsv hub:org/name:test --out=x"
+    assert plain_command(relative) == plain
+    assert plain_command(plain) == plain
+    hub = "bertvision export pkg --datasets org/data --push org/name"
+    assert plain_command(f"{hub} --out clients/acme/pkg") == f"{hub} --out pkg"
     above = "bertvision fit ../me/enc --train ~/a.csv answerable:/b/c.json"
     assert plain_command(above) == "bertvision fit enc --train a.csv answerable:c.json"
     assert plain_command("bertvision 'unclosed") == ""
+
+
+def test_no_file_tells_folders_of_commands(
+    mood: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told from the working folder, by the run that made a head and by the export."""
+    head = mood("clients/acme")
+    run = {"systems": [], "command": "bertvision run clients/acme/enc --out clients/acme/mood"}
+    (head.parent / "results.json").write_text(json.dumps(run))
+    monkeypatch.chdir(tmp_path)
+    place = head.resolve().relative_to(tmp_path.resolve())
+    outcome = bertvision("export", place, "--out", "clients/pkg")
+    assert outcome.code == 0, outcome.err
+    assert "bertvision run enc --out mood" in (tmp_path / "clients" / "pkg" / "README.md").read_text()
+    for name, content in tree(tmp_path / "clients" / "pkg").items():
+        assert content is None or b"clients" not in content, name

@@ -1,7 +1,7 @@
 """`bertvision ensemble HEAD HEAD ... --data FILE`: several heads joined into one system."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -136,6 +136,7 @@ def _join_spans(args: EnsembleArgs, names: list[str], systems: "list[Trained]") 
     from bertvision.data.load import load_span_data
     from bertvision.errors import ConfigError
     from bertvision.tasks.span import combine, decode, write_answers
+    from bertvision.tasks.span.calibration import no_answer_of
     from bertvision.train.scoring import score_answers
 
     how = "max" if args.how == "auto" else args.how
@@ -156,10 +157,11 @@ def _join_spans(args: EnsembleArgs, names: list[str], systems: "list[Trained]") 
     if args.out is not None:
         with atomic_folder(args.out) as temporary:
             _write_config(temporary, args, systems, how)
-            tuned = {"value": threshold, "tuned_on": data.name}
-            write_json(
-                temporary / "metrics.json",
-                {"threshold": tuned, "decode": to_mapping(settings), data.name: rows[-1]},
-            )
+            metrics: dict[str, Any] = {"threshold": {"value": threshold, "tuned_on": data.name}}
+            calibration = no_answer_of(answers)
+            if calibration is not None:
+                metrics["no_answer"] = asdict(calibration) | {"tuned_on": data.name}
+            metrics |= {"decode": to_mapping(settings), data.name: rows[-1]}
+            write_json(temporary / "metrics.json", metrics)
             write_answers(temporary, answers, threshold=threshold)
     show(rows, as_json=args.json)

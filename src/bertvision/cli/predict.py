@@ -1,8 +1,9 @@
 """`bertvision predict FOLDER`: answers, labels and scores from the command line, a file or a stream."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
@@ -10,6 +11,7 @@ from bertvision.cli.flags import OptionalFloat, OptionalInt, OptionalPath, Optio
 from bertvision.data.text_tables import Columns
 from bertvision.encoder.encoder import Precision
 from bertvision.errors import ConfigError
+from bertvision.serve.http.limits import Backend
 
 if TYPE_CHECKING:
     from bertvision.data.examples import SpanData
@@ -60,14 +62,14 @@ class PredictArgs:
     encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""
     n_best: int = 0
-    """Of answers found in paragraphs, tell so many of the best candidates too (with --json or --data -)."""
+    """Of answers found in paragraphs, tell so many of the best candidates too."""
     max_examples: OptionalInt = None
     """Take only the first so many examples of --data."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
     precision: Precision = "auto"
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
-    backend: Literal["torch", "onnx"] = "torch"
+    backend: Backend = "torch"
     """What computes: torch, or the ONNX graph of a package (export --onnx), which runs on the CPU."""
     columns: DataColumns = field(default_factory=DataColumns)
     json: bool = False
@@ -147,6 +149,11 @@ def _check(args: PredictArgs) -> None:
     for flag, given in (("out", args.out), ("glue", args.glue), ("max-examples", args.max_examples)):
         if args.data == "-" and given is not None:
             raise ConfigError(f"--{flag} is for a file: --data - writes its answers as they come")
+    for flag, given in (("question", args.question), ("context", args.context)):
+        if given is not None and not given.strip():
+            raise ConfigError(f"--{flag} is empty: write it")
+    if args.threshold is not None and not math.isfinite(args.threshold):
+        raise ConfigError(f"--threshold must be a finite number, not {args.threshold}")
     if args.n_best < 0:
         raise ConfigError(f"--n-best must not be negative, not {args.n_best}: 0 tells the answer alone")
     if args.glue is not None and args.out is None:
@@ -274,6 +281,8 @@ def _tell(args: PredictArgs, rows: list[_Row], systems: "dict[str, Trained]") ->
         console.emit(first if second is None or span else f"{first} | {second}")
         for name, prediction in found.items():
             console.emit(f"  {_words(prediction)}" if alone else f"  {name}: {_words(prediction)}")
+            for rank, one in enumerate(getattr(prediction, "nbest", ()), start=1):
+                console.emit(f"    {rank}. {one.text}  [{one.start}:{one.end}] p={one.probability:.3f}")
 
 
 def _words(prediction: Any) -> str:

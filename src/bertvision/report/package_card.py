@@ -6,6 +6,7 @@ whose licences count. As in card.py nothing fails for a missing key: what is not
 No place on a disk is told: names of files lose their folders.
 """
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,10 @@ from bertvision.report.intervals import Intervals
 
 __all__ = ["CardEncoder", "CardHead", "file_name", "package_card", "plain_command"]
 
+_HUB_FLAGS = ("--push", "--datasets")
+"""What follows them are names on the Hub."""
+_NO_PLACES = ("hub:", "demo:")
+_BEFORE = re.compile(r"(?:[\w.-]+=)?(?:[\w.-]+:)*")
 _EMBEDDED = "sentence-transformers/all-MiniLM-L6-v2"
 _SPAN_METRICS = {
     "tuned_exact": ("exact_match", "EM"),
@@ -272,17 +277,26 @@ def file_name(name: str) -> str:
 
 
 def plain_command(command: str) -> str:
-    """A command line without where its files lay; what is named relative to the working folder stays."""
+    """A command line without where its files lay, be it told from the root or from the working folder.
+
+    org/name may be a folder as well as a name on the Hub, so it stays only where it cannot be one.
+    """
     try:
         parts = shlex.split(command)
     except ValueError:
         return ""
-    return shlex.join(_plain_word(part) for part in parts)
+    plain, flag = [], ""
+    for part in parts:
+        flag = part.partition("=")[0] if part.startswith("--") else flag
+        plain.append(part if flag in _HUB_FLAGS else _plain_word(part))
+    return shlex.join(plain)
 
 
 def _plain_word(word: str) -> str:
-    flag, equals, value = word.partition("=")
-    if flag.startswith("--") and equals:
-        return f"{flag}={_plain_word(value)}"
-    place = PurePath(word.rpartition(":")[2])
-    return file_name(word) if place.is_absolute() or word.startswith("~") or ".." in place.parts else word
+    """A word without folders; what stands before a path stays: --flag=, a name of a task, a scheme."""
+    match = _BEFORE.match(word)
+    assert match is not None  # it matches nothing as well
+    before, path = word[: match.end()], word[match.end() :]
+    if before.endswith(_NO_PLACES) or ("/" not in path and not path.startswith("~")):
+        return word
+    return before + (PurePath(path).name or ".")

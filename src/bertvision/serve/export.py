@@ -18,7 +18,7 @@ from bertvision.data.load import Columns
 from bertvision.encoder.delta import delta_folder, read_about
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import EMBEDDED, bases_of, lasting_name
-from bertvision.errors import ConfigError, OutputError
+from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.heads.cost import HeadCost, cost
 from bertvision.report.intervals import head_intervals
 from bertvision.report.package_card import CardEncoder, CardHead, file_name, package_card, plain_command
@@ -233,7 +233,8 @@ def _metrics(system: Trained) -> dict[str, Any]:
 def _card_head(task: str, system: Trained, card: CardConfig) -> CardHead:
     _, members = read_members(system)
     metrics = _metrics(system)
-    kept = metrics.pop("card", {})
+    metrics.pop("card", None)
+    kept = _kept(system)
     data, places = _data(system)
     found = head_intervals(
         system.folder, system.task, metrics, [*card.scored_on, *places], columns=card.columns
@@ -282,10 +283,22 @@ def _data(system: Trained) -> tuple[dict[str, str], list[str]]:
 
 def _made_by(system: Trained) -> list[str]:
     """The commands that are known to have made a head."""
-    path = system.folder / "metrics.json"
-    kept = read_json(path).get("card", {}).get("commands", []) if path.exists() else []
+    kept = _kept(system).get("commands", [])
     command = _run_of(system).get("command")
     return [*kept, *([command] if isinstance(command, str) else [])]
+
+
+def _kept(system: Trained) -> dict[str, Any]:
+    """What an earlier export kept for the card."""
+    path = system.folder / "metrics.json"
+    kept = (read_json(path) if path.exists() else {}).get("card", {})
+    good = isinstance(kept, dict) and all(
+        isinstance(kept.get(key, {}), dict) for key in ("data", "intervals")
+    )
+    commands = kept.get("commands", []) if good else None
+    if not isinstance(commands, list) or not all(isinstance(command, str) for command in commands):
+        raise ArtifactError(f'{path} is damaged at "card": delete that key')
+    return kept
 
 
 def _commands(sources: Sources, card: CardConfig) -> list[str]:

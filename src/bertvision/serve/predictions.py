@@ -2,7 +2,8 @@
 
 Of spans all probabilities of an example sum to 1: no answer, and the candidates of the n-best list. Where the head's
 folder holds a calibration (tasks/span/calibration.py), no answer has the calibrated probability, and the candidates
-share what is left in the ratio of their softmax; without one, no answer is one more candidate of that softmax.
+share what is left in the ratio of their softmax; without one, no answer is one more candidate of that softmax. A span
+that two windows propose is one candidate with the shares of both, at the place of the better one.
 """
 
 from dataclasses import asdict, dataclass
@@ -115,12 +116,22 @@ def _probabilities(
     answers: SpanAnswers, no_answer: NoAnswer | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(Q, n) of the candidates and (Q,) of no answer."""
+    best = _summed(answers)
     if no_answer is None:
-        return answers.candidate_probabilities, answers.no_answer_probability
+        return best, answers.no_answer_probability
     absent = no_answer.probability(answers.score_diff)
-    best = answers.candidate_probabilities
     # Without a candidate the softmax is no answer's alone, and so is the calibrated probability.
     return best * ((1 - absent) / np.maximum(best.sum(axis=1), 1e-300))[:, None], absent
+
+
+def _summed(answers: SpanAnswers) -> NDArray[np.float64]:
+    """(Q, n) probabilities of the candidates; of equal spans the first has the shares of all, and the others none."""
+    shares, spans = answers.candidate_probabilities, answers.nbest_span
+    same = (spans[:, :, None] == spans[:, None]).all(axis=-1)  # (Q, n, n)
+    again = np.tril(same, k=-1).any(axis=2)
+    if not again.any():
+        return shares
+    return np.where(again, 0.0, np.einsum("qij,qj->qi", same, shares))
 
 
 def candidates(
