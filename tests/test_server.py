@@ -174,6 +174,14 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("predict", {"text": "a", "n_best": 21}, 422, "n_best cannot be read"),
     ("predict", {"text": "a", "n_best": "3"}, 422, "n_best cannot be read"),
     ("predict", {"text": "a", "task": "span"}, 422, "there is no field task here: leave it out"),
+    (
+        "predict",
+        {"text": "a", "n" * 9000: 1},
+        422,
+        "there is no field nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn... here",
+    ),
+    ("predict", {"text": "a", "two\nlines": 1}, 422, "there is no field two\\nlines here: leave it out"),
+    ("predict/", {"text": "a"}, 404, "there is nothing at this address: /openapi.json lists all"),
     ("predict", {}, 422, "text is missing: give it"),
     ("predict", [], 422, "the body is no input that a task here reads: give text or question and context"),
     ("predict/batch", {"inputs": []}, 422, "inputs is an empty list: give at least one entry"),
@@ -260,6 +268,13 @@ def test_nothing_tells_where_the_model_lies(server: Server, package: Path, tiny_
     for answer in answers:
         told = answer.text + str(answer.headers)
         assert not [secret for secret in secrets if secret in told], answer.text
+
+
+def test_long_questions_do_not_fill_the_log(server: Server) -> None:
+    for n in range(3):
+        body = {"question": "Who " * (50 + n), "context": MILL}
+        assert server.post("/v1/predict", body).status_code == 200
+    assert server.log.count("questions are longer than") == 1
 
 
 # ---- the page and the pattern

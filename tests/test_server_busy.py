@@ -136,6 +136,19 @@ def test_a_defect_is_an_id_and_harms_no_neighbour(start: Any, gate: Path) -> Non
     assert ask(server, "again").status_code == 200
 
 
+def test_what_is_explained_waits_for_no_other(start: Any, gate: Path) -> None:
+    server = start()
+    before = number(server, "batch_inputs_count")
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(ask, server, "wait here")
+        until(server, running_inputs=1)
+        others = [pool.submit(server.post, "/v1/explain", {"text": "the same"}) for _ in range(2)]
+        until(server, queue_inputs=2)
+        gate.touch()
+        assert {one.result().status_code for one in (first, *others)} == {200}
+    assert number(server, "batch_inputs_count") - before == 3, "each is a batch of its own"
+
+
 def test_sigterm_finishes_what_runs_and_refuses_what_comes(start: Any, gate: Path) -> None:
     server = start()
     with ThreadPoolExecutor(4) as pool:

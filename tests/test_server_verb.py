@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 from cli_runner import bertvision
-from serve_cases import MOOD, save_system
+from serve_cases import COLOUR, MOOD, save_system
 from serving import save_package, serving
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ConfigError
+from bertvision.errors import ArtifactError, ConfigError
+from bertvision.serve.bundle import Bundle
+from bertvision.serve.http.app import create_app
 from bertvision.serve.http.limits import ServeConfig, bytes_of, read_key
+from bertvision.train.trained import read_trained
 
 KEY = "correct-horse-battery"
 
@@ -33,6 +36,10 @@ def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path: Path) -> None
         (("--host", "a..b"), "--host a..b is no address of this machine"),
         (("--host", "192.0.2.1"), "--host 192.0.2.1 --port 0 cannot be listened at"),
         (("--max-body", "much"), "--max-body cannot be 'much': give a size such as 1MB or 500kB"),
+        (
+            ("--max-body", "9" * 400),
+            "--max-body cannot be '99999999999999999999999999999999999...': give a size",
+        ),
         (("--max-body", "0"), "--max-body must be at least one byte, not 0"),
         (("--max-text", "0"), "--max-text must be at least 1, not 0"),
         (("--max-batch", "0"), "--max-batch must be at least 1, not 0"),
@@ -62,6 +69,30 @@ def test_folders_that_hold_nothing_to_serve(tmp_path: Path, tiny_bert: Path) -> 
         assert outcome.err.startswith("error: "), name
         assert outcome.err.count("\n") == 1, outcome.err
     assert bertvision("serve").err.startswith("error: FOLDER is missing")
+
+
+def test_ctrl_c_while_it_loads_says_that_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bertvision.serve.load.load_bundle", interrupted)
+    outcome = bertvision("serve", tmp_path, "--port", "0")
+    assert (outcome.code, outcome.err) == (130, "stopped before it could answer\n")
+
+
+def test_readers_of_layers_that_are_broken_are_told_at_the_start(tmp_path: Path, tiny_bert: Path) -> None:
+    encoder = Encoder.load(str(tiny_bert))
+    system = read_trained(save_system(tmp_path / "mood", encoder, "cls_linear", MOOD))
+    reader = save_system(tmp_path / "reader", encoder, "layer_reader:layer=1", MOOD, temperature=0.0)
+    other = save_system(tmp_path / "other", encoder, "layer_reader:layer=1", COLOUR)
+    for folder, words in (
+        (reader, "has the value 0.0, which is no positive number: evaluate the head again"),
+        (other, "reads a layer for another task than mood: export the package again"),
+    ):
+        bundle = Bundle([system], encoder, names=["mood"], layers={"mood": [read_trained(folder)]})
+        bundle.predict("It can be asked.")
+        with pytest.raises(ArtifactError, match=words):
+            create_app(bundle)
 
 
 def test_without_the_extra_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,18 @@ ARGS = ServeArgs
 
 
 def main(args: ServeArgs) -> None:
+    from bertvision import console
+
+    try:
+        _serve(args)
+    except (
+        KeyboardInterrupt
+    ):  # while it loads; once it answers it ends in its own way (serve/http/lifecycle.py)
+        console.note("stopped before it could answer")
+        raise SystemExit(130) from None
+
+
+def _serve(args: ServeArgs) -> None:
     import ipaddress
     import logging
 

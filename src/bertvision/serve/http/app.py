@@ -58,7 +58,7 @@ def create_app(bundle: Bundle, config: ServeConfig | None = None, *, key: str | 
         service.stop()
 
     # No pages of documentation: FastAPI's load their scripts from elsewhere.
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=living)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=living)
     app.state.service = service
     _add_questions(app, service, requests)
     _add_news(app, service)

@@ -1,12 +1,14 @@
 """The settings of a server: where it listens, who may ask, and how much at once. Needs nothing of the extra."""
 
 import importlib.util
+import math
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bertvision.data.building import shorten
 from bertvision.errors import ConfigError
 
 __all__ = ["KEY_VARIABLE", "Backend", "ServeConfig", "bytes_of", "check_extra", "read_key"]
@@ -27,9 +29,12 @@ def check_extra() -> None:
 def bytes_of(text: str) -> int:
     """`1MB`, `512 kB`, `2MiB` or a plain number of bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
-    if match is None or match[2].upper() not in _UNITS:
-        raise ConfigError(f"--max-body cannot be {text!r}: give a size such as 1MB or 500kB")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    size = math.inf
+    if match is not None and match[2].upper() in _UNITS:
+        size = float(match[1]) * _UNITS[match[2].upper()]
+    if not math.isfinite(size):
+        raise ConfigError(f"--max-body cannot be {shorten(text)}: give a size such as 1MB or 500kB")
+    return int(size)
 
 
 @dataclass(frozen=True)

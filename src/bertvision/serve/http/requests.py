@@ -191,5 +191,6 @@ def _place(path: tuple[str | int, ...]) -> str:
         if isinstance(part, int):
             told += f"[{part}]"
         elif part not in _FIELDS or i + 1 == len(path):
-            told += f".{part}" if told else part
+            name = shorten(part)[1:-1]  # it may be what somebody sent
+            told += f".{name}" if told else name
     return told

@@ -1,6 +1,8 @@
 """The model behind the routes: inputs in, answers out, computed in micro-batches by the one thread that owns it."""
 
 import asyncio
+import contextlib
+import itertools
 import logging
 import secrets
 from collections.abc import Sequence
@@ -9,18 +11,20 @@ from typing import Any
 
 from starlette.requests import Request
 
-from bertvision.errors import DataError
+from bertvision.errors import ArtifactError, DataError
 from bertvision.serve.bundle import Bundle
 from bertvision.serve.http.answers import told
 from bertvision.serve.http.batching import Batcher, Full, Job
 from bertvision.serve.http.catalogue import catalogue_of
 from bertvision.serve.http.limits import ServeConfig
 from bertvision.serve.http.metrics import Metrics
+from bertvision.serve.http.quiet import cuts_told_once
 from bertvision.serve.http.requests import Asked
 
 __all__ = ["Refusal", "Service", "failure"]
 
 _log = logging.getLogger("bertvision")
+_numbers = itertools.count()
 
 
 class Refusal(Exception):
@@ -45,7 +49,8 @@ class _Key:
     pairs: bool
     tasks: tuple[str, ...]
     n_best: int
-    explain: bool
+    alone: int | None
+    """The number of an input that is to be explained: no other has the same. None = predicted, with others."""
 
 
 class Service:
@@ -58,6 +63,7 @@ class Service:
         self.batcher: Batcher[_Key] = Batcher(self._compute, config, self.metrics)
         self.ready = self.stopping = False
         self._worker: asyncio.Task[None] | None = None
+        self._quiet = contextlib.ExitStack()
 
         def count(_module: Any, _words: Any, inputs: dict[str, Any]) -> None:
             self.metrics.windows.inc(len(inputs["input_ids"]))
@@ -66,13 +72,22 @@ class Service:
 
     def warm(self) -> None:
         """Answer nobody once: a model's first answer takes longer, and one that cannot answer is told of here."""
+        for name, readers in self.bundle.layers.items():
+            task = self.bundle.systems[name].task
+            for reader in readers:
+                if (reader.task.kind, reader.task.outputs) != (task.kind, task.outputs):
+                    raise ArtifactError(
+                        f"{reader.folder} reads a layer for another task than {name}: export the package again"
+                    )
         for texts in (1, 2):
             if tasks := self.catalogue.reading(texts):
                 asked = Asked("Who came?", "Ada came." if texts == 2 else None, tasks, 0)
-                self._compute(_entry(asked, explain=False)[0], [asked])
+                for explain in (False, True):
+                    self._compute(_entry(asked, explain=explain)[0], [asked])
 
     def start(self) -> None:
         """Begin to work, in the running event loop."""
+        self._quiet.enter_context(cuts_told_once())
         self._worker = asyncio.create_task(self.batcher.run())
         self.ready = True
 
@@ -81,6 +96,7 @@ class Service:
         self.ready = False
         if self._worker is not None:
             self._worker.cancel()
+        self._quiet.close()
 
     async def ask(self, inputs: Sequence[Asked], request: Request, *, explain: bool = False) -> list[Any]:
         """The answers to all inputs of a request; given up when its time is over or its client goes away."""
@@ -120,7 +136,7 @@ class Service:
         options: dict[str, Any] = {"tasks": key.tasks}
         if key.n_best:
             options["n_best"] = key.n_best
-        if key.explain:
+        if key.alone is not None:
             return [self.bundle.explain(one.first, one.second, **options) for one in inputs]
         firsts = [one.first for one in inputs]
         seconds = [one.second or "" for one in inputs] if key.pairs else None
@@ -129,7 +145,9 @@ class Service:
 
 
 def _entry(one: Asked, *, explain: bool) -> tuple[_Key, Asked, int]:
-    return _Key(one.second is not None, one.tasks, one.n_best, explain), one, one.characters
+    # Explained one by one: in a batch the first would wait for the last.
+    alone = next(_numbers) if explain else None
+    return _Key(one.second is not None, one.tasks, one.n_best, alone), one, one.characters
 
 
 async def _gone(request: Request) -> None:
