@@ -77,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         if debug:
             raise
-        _fail("interrupted: run the same command again to go on", 130)
+        again = "" if words[0] == "serve" else ": run the same command again to go on"
+        _fail(f"interrupted{again}", 130)
     except BrokenPipeError:
         # The reader of our output went away (`| head`); nothing is left to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
