@@ -25,6 +25,7 @@ from bertvision.study.picks import (
 )
 from bertvision.study.records import answerable_of, half_unanswerable_threshold
 from bertvision.study.sections.cost import cost
+from bertvision.study.sections.cost_points import other_costs
 from bertvision.study.sections.hulburd import efficiency
 from bertvision.study.view import System
 
@@ -280,3 +281,17 @@ def test_efficiency_is_as_hulburd_prints_it() -> None:
     assert efficiency(76.3, 108_311_810) == pytest.approx(3.27, abs=0.005)
     assert efficiency(60.0, None) is None
     assert efficiency(60.0, 1) is None
+
+
+def test_a_head_takes_the_memory_of_its_tuning_too() -> None:
+    study = study_of(
+        system(snapshot("constant@1", peak_bytes=8 * 2**30), 150),
+        system(head("constant@1", "adapter-64", peak_bytes=2 * 2**30), 152),
+        system(head("constant@1", "adapter-386", peak_bytes=12 * 2**30), 154),
+        system(head("untuned", "adapter-64", peak_bytes=2 * 2**30), 148),
+        system(head("constant@2", "adapter-64", peak_bytes=2 * 2**30), 150),  # of its tuning nothing is known
+    )
+    (figure,) = (block for block in other_costs(study) if block["title"] == "F1 against memory")
+    assert {point["name"]: point["x"] for point in figure["points"]} == {
+        "constant@1": 8.0, "constant@1/adapter-64": 8.0, "constant@1/adapter-386": 12.0, "untuned/adapter-64": 2.0,
+    }  # fmt: skip

@@ -282,3 +282,22 @@ def test_the_ensemble_of_the_goal_is_the_one_that_gains_most_on_the_held_out_par
         system(replace(about, label="gaining", members=("constant@1",)), 114, held=70),
     )
     assert [join.about.label for join, _, _ in ensemble_gains(study)] == ["gaining", "strong"]
+
+
+def test_the_ceiling_shows_every_system_once() -> None:
+    study = study_of(
+        *seeds(snapshot("decayed-2@2"), 150),
+        *seeds(head("decayed-2@2", "adapter-386"), 152),
+        *seeds(head("decayed-2@2", "ladder-64"), 153, range(2), held=70),
+        *seeds(head("decayed-2@2", "ladder-32"), 153, range(1), held=80),
+    )
+    section = beyond(study)
+    assert section is not None
+    (figure,) = (block for block in section["blocks"] if block["type"] == "intervals")
+    assert [row["label"] for row in figure["rows"]] == [
+        "best head beyond: decayed-2@2/ladder-32",
+        "its snapshot and best full fine-tuning: decayed-2@2",
+    ]
+    heads = section["blocks"][0]
+    assert "F1 held-out on seed 0, which all have" in heads["caption"]
+    assert [row["cells"][0] for row in heads["rows"]] == ["adapter-386", "ladder-32", "ladder-64"]

@@ -7,6 +7,7 @@ import copy
 import html
 import itertools
 import json
+import math
 import random
 import re
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from bertvision.report.study_page import render_study
 from bertvision.report.study_scatter import pareto_front, scatter
 from bertvision.report.study_schema import validate_study
 from bertvision.report.study_tables import worth
+from bertvision.report.words import change, interval, signed
 
 
 @pytest.fixture(scope="module")
@@ -271,6 +273,49 @@ def test_placed_words_are_apart() -> None:
             assert not any(box.contains(*axes.transData.transform(point)) for point in points)
             assert not box.y0 < level < box.y1
             assert axes.get_window_extent().padded(3).containsx(box.x0)
+
+
+def test_words_stand_nearer_to_their_own_point_than_to_another() -> None:
+    from matplotlib.text import Annotation
+
+    draw = random.Random(7)
+    with drawing.styled():
+        figure = drawing.new_figure(4.0, 6.0)
+        axes = figure.subplots()
+        points = [(draw.gauss(0, 1), draw.gauss(0, 1)) for _ in range(60)]
+        axes.plot(*zip(*points, strict=True), "o")
+        placer = Placer(axes, points)
+        for i, point in enumerate(points):
+            placer.place(point, str(i))  # next to it: no line leads back
+        figure.draw_without_rendering()
+        pixels = [tuple(axes.transData.transform(point)) for point in points]
+        words = [one for one in axes.texts if isinstance(one, Annotation) and one.get_text()]
+        assert len(words) > 15
+        for one in words:
+            box = one.get_window_extent()
+            away = [
+                math.dist((x, y), (min(max(x, box.x0), box.x1), min(max(y, box.y0), box.y1)))
+                for x, y in pixels
+            ]
+            assert away.index(min(away)) == int(one.get_text())
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([1e8, 2e8], ["100 M", "200 M"]),
+        ([1.102e8, 1.104e8, 1.106e8], ["110.2 M", "110.4 M", "110.6 M"]),
+        ([0.5, 20.0, 2000.0], ["0.5", "20", "2,000"]),
+    ],
+)
+def test_numbers_at_an_axis_are_told_apart(values: list[float], told: list[str]) -> None:
+    assert study_figures.ticks(values) == told
+
+
+@pytest.mark.parametrize("digits", [1, 2, 3])
+def test_what_is_printed_as_zero_has_no_sign(digits: int) -> None:
+    assert signed(-0.0004, digits=digits) == signed(0.0, digits=digits) == f"{0:.{digits}f}"
+    assert (change(-0.0004), change(-0.004), interval(-0.0002, 0.4)) == ("0.0", "−0.004", "0.0 … +0.4")
 
 
 def test_bars_are_drawn_to_scale_and_gaps_stay_empty() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from study_cases import made_study
+from study_counts import head, snapshot, study_of
+from study_counts import system as counted
 
 from bertvision.report.study_schema import validate_study
 from bertvision.report.words import change, interval, score
@@ -253,6 +255,26 @@ def test_curve_bands_are_one_deviation(study: Study) -> None:
 
 
 # ---- fractions
+
+
+def test_fractions_are_compared_over_the_seeds_that_all_points_have() -> None:
+    def of(*seeds_of_part: int) -> dict[str, Any]:
+        both = [counted(replace(snapshot("constant@1"), seed=seed), 100 + 20 * seed) for seed in (0, 1, 2)]
+        both += [counted(replace(head("constant@1", "adapter-64"), seed=s), 110 + 20 * s) for s in (0, 2)]
+        part = replace(head("constant@1", "adapter-64"), data_fraction=0.1)
+        found = fractions(
+            study_of(*both, *(counted(replace(part, seed=s), 105 + 20 * s) for s in seeds_of_part))
+        )
+        assert found is not None
+        return found
+
+    figure, table = of(2)["blocks"][:2]
+    heads, base = figure["series"][:2]
+    assert heads["points"] == [[0.1, pytest.approx(72.5)], [1.0, pytest.approx(75.0)]]
+    assert base["points"][0][1] == pytest.approx(70.0)
+    assert "with seed 2, which all points have" in table["caption"]
+    apart = of(1)["blocks"][1]["caption"]
+    assert "no seed in common (10 % with seed 1, 100 % with seeds 0, 2)" in apart
 
 
 def test_fractions_table(study: Study) -> None:

@@ -4,11 +4,13 @@ import math
 from pathlib import Path
 
 import pytest
+from study_cases import made_study
 
 import bertvision.study.sections as sections
 from bertvision.heads.catalogue import CATALOGUE, expand
 from bertvision.heads.spec import parse_head
 from bertvision.study.published import (
+    ABOUT_RIGHT,
     CONTEXT_LENGTHS,
     EFFICIENCY,
     ENSEMBLES,
@@ -26,6 +28,7 @@ from bertvision.study.published import (
     Printed,
     printed_under,
 )
+from bertvision.study.sections.question_types import question_types
 from bertvision.study.slips import SLIPS
 
 UNANSWERABLE, ANSWERABLE = 5945, 5928
@@ -54,6 +57,23 @@ def test_exact_match_is_what_the_counts_of_right_answers_give(name: str, printed
     none, some = NO_ANSWER_RIGHT[name]
     assert some is not None
     assert percent(none + some) == printed.exact
+
+
+def test_counts_from_rounded_shares_are_told_as_about() -> None:
+    assert set(NO_ANSWER_RIGHT) - ABOUT_RIGHT == {
+        "head of 3/10 epochs", "head of 3/10 epochs, read on one epoch",
+    }  # fmt: skip
+    section = question_types(made_study())
+    assert section is not None
+    cells = {
+        row["cells"][0]["text"]: row["cells"]
+        for row in section["blocks"][1]["rows"]
+        if isinstance(row["cells"][0], dict)
+    }
+    assert (cells["constant@1"][4]["sub"], cells["constant@1"][8]["sub"]) == (
+        "4,406 of 5,945",
+        "about 4,234 of 5,928",
+    )
 
 
 def test_second_best_answers_are_counted_among_the_wrong_ones() -> None:

@@ -1,7 +1,8 @@
 """Where words go in a crowded figure: beside their point, covering neither a point nor other words.
 
 Places are tried one after the other, and the first free one is taken: the eight next to the point, then, where that
-is wanted, rings around it, from which a thin line leads back. Boxes are measured in the wide font of the figures;
+is wanted, rings around it, from which a thin line leads back. Words that stand as near to another point as to their own
+would be read as that one's: such places are not free. Boxes are measured in the wide font of the figures;
 the fonts of a page are narrower, so what is apart here stays apart there.
 """
 
@@ -34,6 +35,10 @@ NEAR: tuple[Place, ...] = (
     (-6, -8, "right", "top"),
 )
 _ANGLES = 20
+_APART = 4.0
+"""Pixels by which words must be nearer to their own mark than to any other."""
+_FAR = 16.0
+"""Pixels from which on another mark is no neighbour."""
 _ACROSS = {"left": 0.0, "center": -0.5, "right": -1.0}
 _ALONG = {"bottom": 0.0, "center": -0.5, "top": -1.0}
 
@@ -96,7 +101,10 @@ class Placer:
         x, y = (float(one) for one in self.axes.transData.transform(mark))
         taken = [*self.dots, *self.words, *([] if crossing else [*self.lines, *self.leaders])]
         pixels, boxes = self._boxes((x, y), words, places, look)
-        free = np.flatnonzero(self._inside(boxes) & ~_overlap(boxes, taken).any(axis=1)).tolist()
+        good = self._inside(boxes) & ~_overlap(boxes, taken).any(axis=1)
+        if not crossing:
+            good &= self._is_own((x, y), boxes)
+        free = np.flatnonzero(good).tolist()
         ways: list[list[Box]] = [self.words, []] if crossing else [[*self.dots, *self.words]]
         for blocked, i in itertools.product(ways, free):
             dx, dy, across, along = places[i]
@@ -130,10 +138,34 @@ class Placer:
             boxes.append((left, low, left + size.width, low + size.height))
         return pixels, np.array(boxes)
 
+    def _is_own(self, at: tuple[float, float], boxes: np.ndarray) -> np.ndarray:
+        """(P,) where no other mark is about as near to the words as their own.
+
+        Words with a line that leads back may be far from their mark, but not next to another.
+        """
+        if not self.dots:
+            return np.ones(len(boxes), bool)
+        dots = np.array(self.dots)
+        marks = (dots[:, :2] + dots[:, 2:]) / 2  # (N, 2)
+        others = marks[np.hypot(*(marks - at).T) > 2]  # what lies on the mark itself cannot be told from it
+        if not len(others):
+            return np.ones(len(boxes), bool)
+        own = _distance(boxes, np.array([at]))[:, 0]  # (P,)
+        nearest = _distance(boxes, others).min(axis=1)  # (P,)
+        return nearest > np.minimum(own + _APART, _FAR)
+
     def _inside(self, boxes: np.ndarray) -> np.ndarray:
         frame = self.axes.get_window_extent()
         left, low, right, high = boxes.T
         return (frame.x0 <= left) & (right <= frame.x1 + 2) & (frame.y0 <= low) & (high <= frame.y1)
+
+
+def _distance(boxes: np.ndarray, marks: np.ndarray) -> np.ndarray:
+    """(P, N): pixels from each box to each mark, 0 inside."""
+    left, low, right, high = (side[:, None] for side in boxes.T)
+    x, y = marks[None, :, 0], marks[None, :, 1]
+    across = np.maximum(np.maximum(left - x, x - right), 0)
+    return np.hypot(across, np.maximum(np.maximum(low - y, y - high), 0))
 
 
 def _overlap(boxes: np.ndarray, others: Sequence[Box]) -> np.ndarray:

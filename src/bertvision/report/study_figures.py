@@ -28,6 +28,8 @@ __all__ = [
     "intervals",
     "legend",
     "lines",
+    "tick",
+    "ticks",
 ]
 
 WIDE = 8.4
@@ -75,9 +77,32 @@ def tick(value: float, _: Any = None) -> str:
     return re.sub(r"\.0+(?=\D|$)", "", words.compact(value))
 
 
+def ticks(values: Sequence[float]) -> list[str]:
+    """The numbers of an axis: finer than three digits where two of them would read alike (110.2 M, 110.4 M)."""
+    told = [tick(value) for value in values]
+    for digits in range(1, 7):
+        if len(set(told)) == len(set(values)):
+            break
+        told = [_fine(value, digits) for value in values]
+    return told
+
+
+def _fine(value: float, digits: int) -> str:
+    for size, letter in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= max(size, 9999.5):
+            return f"{value / size:,.{digits}f}{letter}".replace("-", "−")
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
 def dress(axes: "Axes", block: Mapping[str, Any]) -> None:
     """Labels and scales of both axes; an axis that a block does not name is left as it is."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    class Ticks(FuncFormatter):
+        """All numbers of an axis are told together."""
+
+        def format_ticks(self, values: Any) -> list[str]:
+            return ticks([float(value) for value in values])
 
     for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
         about = block.get(name)
@@ -90,7 +115,7 @@ def dress(axes: "Axes", block: Mapping[str, Any]) -> None:
             few = high / low < 200  # decades alone would leave an axis with one number
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
             axis.set_minor_formatter(NullFormatter())
-        axis.set_major_formatter(tick)
+        axis.set_major_formatter(Ticks(tick))
 
 
 def legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:

@@ -89,18 +89,18 @@ def duration(value: Any) -> str:
 
 
 def signed(value: Any, *, digits: int = 1) -> str:
-    """A difference with its sign: 2.13 -> "+2.1"; an exact zero has none."""
+    """A difference with its sign: 2.13 -> "+2.1"; what is printed as zero has none."""
     known = finite(value)
     if known is None:
         return UNKNOWN
-    if known == 0:
+    if round(known, digits) == 0:
         return f"{0:.{digits}f}"
     return ("+" if known > 0 else _MINUS) + f"{abs(known):.{digits}f}"
 
 
 def _digits(*values: float) -> int:
     # An end of an interval at +0.03 must not be printed as "+0.0": whether zero is inside is the whole point.
-    least = min((abs(v) for v in values if v), default=1.0)
+    least = min((abs(v) for v in values if abs(v) >= 0.0005), default=1.0)
     return 1 if least >= 0.05 else 2 if least >= 0.005 else 3
 
 

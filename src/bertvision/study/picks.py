@@ -42,6 +42,7 @@ __all__ = [
     "plain_systems",
     "priced",
     "seconds",
+    "seed_list",
     "shared_seeds",
     "strongest",
     "with_seeds",
@@ -113,6 +114,11 @@ def shared_seeds(groups: Iterable[Group]) -> list[int]:
     counts = Counter(seed for group in given for seed in group.seeds)
     same = sorted(seed for seed, count in counts.items() if count == len(given))
     return same or sorted(counts, key=lambda seed: (-counts[seed], seed))[:1]
+
+
+def seed_list(seeds: Sequence[int]) -> str:
+    """ "seed 0" or "seeds 0, 1, 2"."""
+    return f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
 
 
 def holdout_f1(group: Group, seeds: Sequence[int] | None = None) -> float | None:

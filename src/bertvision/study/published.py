@@ -15,6 +15,7 @@ from bertvision.heads.catalogue import CATALOGUE
 from bertvision.heads.spec import parse_head
 
 __all__ = [
+    "ABOUT_RIGHT",
     "BRIEF",
     "CONTEXT_LENGTHS",
     "EFFICIENCY",
@@ -214,6 +215,10 @@ NO_ANSWER_RIGHT: dict[str, tuple[int, int | None]] = {
 }
 """Right among 5,945 unanswerable and among 5,928 answerable questions (None = not known), from counts; the bars of the
 figure are swapped and divided by the wrong totals."""
+ABOUT_RIGHT = frozenset(
+    {"head of one epoch", "BERT of 3/10 epochs", "BERT of one epoch", "BERT of two epochs"}
+)
+"""Of these the count among answerable questions is known about, from a rounded share."""
 
 LAYER_WEIGHTS: tuple[float, ...] = (*(0.0195,) * 18, 0.03, 0.04, 0.07, 0.085, 0.09, 0.11, 0.243)
 """Learned pooling over the embeddings and 24 layers, read off the figure; the first 18 lie between .017 and .022."""

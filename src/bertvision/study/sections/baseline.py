@@ -21,7 +21,7 @@ from bertvision.study.blocks import (
     value_cell,
 )
 from bertvision.study.contests import against_strongest
-from bertvision.study.picks import chosen, is_full, name, strongest
+from bertvision.study.picks import chosen, holdout_f1, is_full, name, seed_list, shared_seeds, strongest
 from bertvision.study.view import At, Group, Study
 
 __all__ = ["baseline"]
@@ -40,18 +40,22 @@ def baseline(study: Study) -> dict[str, Any] | None:
     if best is None:
         return None
     full = [g for g in study.groups.values() if is_full(g) and g.about.snapshot.startswith("decayed-")]
-    full.sort(key=lambda g: g.holdout_f1 or 0.0, reverse=True)
-    rows = []
+    common = shared_seeds(full)
+    full.sort(key=lambda g: holdout_f1(g, common) or 0.0, reverse=True)
+    listed: list[tuple[Group, str]] = []
     for snapshot in full:
-        rows.append(_row(study, snapshot, best, snapshot.key))
+        listed.append((snapshot, snapshot.key))
         heads = study.below(snapshot.key)
         head = chosen((g for g in heads if g.about.kind == "head"), seeds=5)
         shown = [*([head] if head else []), *(g for g in heads if g.about.kind == "control")]
-        rows += [_row(study, g, best, g.about.label) for g in shown]
+        listed += [(g, g.about.label) for g in shown]
+    same = shared_seeds(group for group, _ in listed)
+    rows = [_row(study, group, best, label, same) for group, label in listed]
     blocks = [
         table(
             "Snapshots with decayed rate, the strongest on the held-out part first; below each its best head, chosen "
-            "on the held-out part, and the controls. Differences are over the seeds both have, scores over all.",
+            "on the held-out part, and the controls. Differences are over the seeds both have, F1 held-out is over "
+            f"{seed_list(same)}, which all have, and other scores over all seeds.",
             _columns("F1 to own snapshot", "F1 to the strongest"),
             rows,
         ),
@@ -59,10 +63,14 @@ def baseline(study: Study) -> dict[str, Any] | None:
     ]
     own = [g for g in study.below(best.key) if g.about.kind == "head"]
     if len(own) > 1:
-        own.sort(key=lambda g: g.holdout_f1 or 0.0, reverse=True)
         every = [*own, *(g for g in study.below(best.key) if g.about.kind == "control")]
-        rows = [_row(study, g, best, g.about.label, alone=True) for g in (best, *every)]
-        caption = f"All heads on {best.key}, the best on the held-out part first; differences over the seeds both have."
+        same = shared_seeds((best, *every))
+        every.sort(key=lambda g: (g.about.kind == "control", -(holdout_f1(g, same) or 0.0)))
+        rows = [_row(study, g, best, g.about.label, same, alone=True) for g in (best, *every)]
+        caption = (
+            f"All heads on {best.key}, the best on the held-out part first ({seed_list(same)}, which all have); "
+            "differences over the seeds both have."
+        )
         blocks.append(table(caption, _columns("F1 to the snapshot"), rows))
     return section(
         "baseline",
@@ -73,11 +81,13 @@ def baseline(study: Study) -> dict[str, Any] | None:
     )
 
 
-def _row(study: Study, group: Group, best: Group, label: str, *, alone: bool = False) -> dict[str, Any]:
+def _row(
+    study: Study, group: Group, best: Group, label: str, same: list[int], *, alone: bool = False
+) -> dict[str, Any]:
     """A system's scores and what it differs by; `alone`: from the strongest only, which is its own snapshot."""
     own = study.get(group.about.snapshot) if group.about.kind != "snapshot" else None
     thresholds: tuple[At, At] = ("zero", "tuned")
-    cells: list[Cell] = [label, value_cell(len(group.seeds), digits=0), value_cell(group.holdout_f1)]
+    cells: list[Cell] = [label, value_cell(len(group.seeds), digits=0), value_cell(holdout_f1(group, same))]
     for at in thresholds:
         scores = group.scores(at)
         cells += [

@@ -14,7 +14,16 @@ from bertvision.study.blocks import (
     value_cell,
 )
 from bertvision.study.contests import Contest, beyond_contests, ensemble_gains
-from bertvision.study.picks import best_full, chosen, is_beyond, is_seed_head, plain_systems
+from bertvision.study.picks import (
+    best_full,
+    chosen,
+    holdout_f1,
+    is_beyond,
+    is_seed_head,
+    plain_systems,
+    seed_list,
+    shared_seeds,
+)
 from bertvision.study.verdicts import BEYOND
 from bertvision.study.view import Study
 
@@ -44,7 +53,8 @@ def _heads(study: Study, contest: Contest) -> dict[str, Any]:
     """Every head beyond and the best seed head, by their scores on the held-out part."""
     theirs = contest.theirs
     heads = [g for g in study.below(theirs.about.snapshot) if is_beyond(g)]
-    heads.sort(key=lambda g: g.holdout_f1 or 0.0, reverse=True)
+    same = shared_seeds((theirs, *heads))
+    heads.sort(key=lambda g: holdout_f1(g, same) or 0.0, reverse=True)
     rows = []
     for group in (theirs, *heads):
         tuned = study.versus(group, theirs, "tuned") if group is not theirs else None
@@ -55,7 +65,7 @@ def _heads(study: Study, contest: Contest) -> dict[str, Any]:
                     group.about.label,
                     value_cell(len(tuned.seeds if tuned else group.seeds), digits=0),
                     value_cell(group.about.parameters, digits=0),
-                    value_cell(group.holdout_f1),
+                    value_cell(holdout_f1(group, same)),
                     score_cell(group.scores("zero")),
                     difference_cell(zero.f1 if zero else None),
                     score_cell(group.scores("tuned")),
@@ -66,7 +76,8 @@ def _heads(study: Study, contest: Contest) -> dict[str, Any]:
             )
         )
     return table(
-        f"Heads on {theirs.about.snapshot}; differences to {theirs.about.label} on the seeds both have.",
+        f"Heads on {theirs.about.snapshot}; differences to {theirs.about.label} on the seeds both have, F1 held-out on "
+        f"{seed_list(same)}, which all have.",
         [
             column("head", "text"),
             column("seeds"),
@@ -97,10 +108,14 @@ def _lifts(study: Study, contest: Contest) -> dict[str, Any]:
         ),
         ("best ensemble", next((row[0] for row in ensemble_gains(study)), None)),
     ]
+    # What stands for several of these is drawn once.
+    called: dict[str, list[str]] = {}
+    for what, group in picked:
+        if group is not None and group is not theirs:
+            called.setdefault(group.key, []).append(what)
     rows = [
-        interval_row(f"{what}: {group.key}", study.versus(group, theirs, "tuned").f1)
-        for what, group in picked
-        if group is not None and group is not theirs
+        interval_row(f"{' and '.join(what)}: {key}", study.versus(study.groups[key], theirs, "tuned").f1)
+        for key, what in called.items()
     ]
     return intervals(
         "Is the frozen state the ceiling?",

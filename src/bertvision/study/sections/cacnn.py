@@ -16,7 +16,7 @@ from bertvision.study.blocks import (
     text,
     value_cell,
 )
-from bertvision.study.picks import family
+from bertvision.study.picks import chosen, family, gap
 from bertvision.study.view import Group, Study
 
 __all__ = ["cacnn"]
@@ -114,17 +114,12 @@ def _figure(found: dict[tuple[str, str, int], Group]) -> list[dict[str, Any]]:
 def _told(found: dict[tuple[str, str, int], Group]) -> list[str]:
     """The two variants side by side, where both were run with the same layers."""
     said = []
-    best = {
-        variant: max((g for key, g in found.items() if key[0] == variant), key=lambda g: g.holdout_f1 or 0.0)
-        for variant in _VARIANTS
-        if any(key[0] == variant for key in found)
-    }
-    if len(best) == 2:
-        simple, ctx = best["simple"], best["ctx"]
-        gap = ctx.scores("tuned").f1 - simple.scores("tuned").f1
+    best = {variant: chosen(g for key, g in found.items() if key[0] == variant) for variant in _VARIANTS}
+    simple, ctx = best["simple"], best["ctx"]
+    if simple and ctx:
         said.append(
-            f"Best of each on the held-out part: {ctx.key} is {words.change(gap)} F1 from {simple.key} at the tuned "
-            "threshold."
+            f"Best of each on the held-out part: {ctx.key} is {words.change(gap(ctx, simple, 'tuned'))} F1 from "
+            f"{simple.key} at the tuned threshold."
         )
         slow = (ctx.mean("tune_seconds"), simple.mean("tune_seconds"))
         if slow[0] and slow[1]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bertvision.study.blocks import axis, scatter
-from bertvision.study.picks import is_full, plain_systems
+from bertvision.study.picks import epochs, holdout_f1, is_full, plain_systems, shared_seeds
 from bertvision.study.view import At, Group, Study
 
 __all__ = ["AT", "FAR", "kind_of", "other_costs", "points_of"]
@@ -56,8 +56,13 @@ def other_costs(study: Study) -> list[dict[str, Any]]:
         return None if own is None or encoder is None else own + encoder
 
     def memory(group: Group) -> float | None:
-        held = group.mean("peak_bytes")
-        return None if held is None else held / 2**30
+        """A head needs its snapshot, so the larger of its tuning's and its fit's; None where one is not known."""
+        held = [group.mean("peak_bytes")]
+        if group.about.kind in ("head", "control") and epochs(group) is not None:
+            snapshot = study.get(group.about.snapshot)
+            held.append(snapshot.mean("peak_bytes") if snapshot else None)
+        known = [size for size in held if size is not None]
+        return max(known) / 2**30 if len(known) == len(held) else None
 
     drawn = [
         (
@@ -83,7 +88,7 @@ def other_costs(study: Study) -> list[dict[str, Any]]:
         ),
         (
             "F1 against memory",
-            "Most device memory held in training; of a head that of its own fit, not of the tuning below it.",
+            "Most device memory held in training; of a head the larger of its own fit and of the tuning below it.",
             axis("peak memory", log=True, unit="GiB"),
             memory,
             None,
@@ -110,9 +115,11 @@ def other_costs(study: Study) -> list[dict[str, Any]]:
 
 def _largest(study: Study) -> list[Group] | None:
     """The heads of the snapshot that has the most; of equals the one that is best on the held-out part."""
+    keys = dict.fromkeys(g.about.snapshot for g in study.groups.values() if g.about.kind == "head")
+    same = shared_seeds(snapshot for key in keys if (snapshot := study.get(key)))
     found = []
-    for key in dict.fromkeys(g.about.snapshot for g in study.groups.values() if g.about.kind == "head"):
+    for key in keys:
         heads, snapshot = study.below(key), study.get(key)
         if len(heads) > 2:
-            found.append((len(heads), (snapshot.holdout_f1 or 0.0) if snapshot else -1.0, heads))
+            found.append((len(heads), (holdout_f1(snapshot, same) or 0.0) if snapshot else -1.0, heads))
     return max(found, key=lambda entry: entry[:2])[2] if found else None

@@ -3,6 +3,7 @@
 from typing import Any
 
 from bertvision.study.blocks import Block, axis, column, lines, row, section, series, table, text
+from bertvision.study.picks import seed_list, with_seeds
 from bertvision.study.published import BRIEF, FRACTIONS, MEASURE, ROWS, SPAN_CURVE
 from bertvision.study.sections.beside import (
     MEASURED,
@@ -12,7 +13,6 @@ from bertvision.study.sections.beside import (
     measured_cells,
     pair_cell,
     pair_words,
-    seeds_words,
     versus_cells,
 )
 from bertvision.study.view import Group, Study
@@ -35,10 +35,11 @@ def fractions(study: Study) -> dict[str, Any] | None:
         base = study.get(snapshot)
         if len(parts) > 1 and base is not None:
             paper = (snapshot, label) == _PAPER
-            ordered = dict(sorted(parts.items()))
+            ordered, same = _alike(dict(sorted(parts.items())))
+            level = with_seeds(base, same) if set(same) & set(base.seeds) else base
             blocks += [
-                _figure(label, base, ordered, paper=paper),
-                _table(study, label, base, ordered, paper=paper),
+                _figure(label, base.key, level, ordered, same, paper=paper),
+                _table(study, label, base, level, ordered, same, paper=paper),
                 text(_words(study, label, base, ordered, paper=paper)),
             ]
     if not blocks:
@@ -52,12 +53,27 @@ def fractions(study: Study) -> dict[str, Any] | None:
     )
 
 
-def _figure(label: str, base: Group, parts: dict[float, Group], *, paper: bool) -> Block:
+def _alike(parts: dict[float, Group]) -> tuple[dict[float, Group], list[int]]:
+    """Every point with the seeds that all have, and these; as they are, and none, where they have none in common."""
+    same = sorted(set.intersection(*(set(group.seeds) for group in parts.values())))
+    return ({part: with_seeds(group, same) for part, group in parts.items()} if same else parts), same
+
+
+def _told(parts: dict[float, Group], same: list[int]) -> str:
+    if same:
+        return f"{seed_list(same)}, which all points have"
+    each = ", ".join(f"{100 * part:g} % with {seed_list(group.seeds)}" for part, group in parts.items())
+    return f"no seed in common ({each}), so that points differ by their seeds as well"
+
+
+def _figure(
+    label: str, key: str, base: Group, parts: dict[float, Group], same: list[int], *, paper: bool
+) -> Block:
     ends = (min(*parts, *(FRACTIONS if paper else ())), 1.0)
     level = base.scores("zero").f1
     drawn = [
         curve_of(f"{label}, threshold 0", "head", list(parts.items()), "zero"),
-        series(f"{base.key}, threshold 0", "snapshot", [(x, level) for x in ends], dashed=True),
+        series(f"{key}, threshold 0", "snapshot", [(x, level) for x in ends], dashed=True),
     ]
     if all(group.tuned for group in parts.values()):
         drawn.append(curve_of(f"{label}, tuned threshold", "other", list(parts.items()), "tuned"))
@@ -69,15 +85,26 @@ def _figure(label: str, base: Group, parts: dict[float, Group], *, paper: bool) 
             series("published BERT, another measure", "published", [(x, bert) for x in ends], dashed=True)
         )
     return lines(
-        f"F1 of {label} on {base.key} over the part of the data it was fitted on",
-        "Bands: one standard deviation over the seeds on either side." + (f" {BRIEF}" if paper else ""),
+        f"F1 of {label} on {key} over the part of the data it was fitted on",
+        f"With {_told(parts, same)}."
+        + (" Bands: one standard deviation over the seeds on either side." if len(same) > 1 else "")
+        + (f" {BRIEF}" if paper else ""),
         axis("part of the training data"),
         axis("F1", unit="%"),
         drawn,
     )
 
 
-def _table(study: Study, label: str, base: Group, parts: dict[float, Group], *, paper: bool) -> Block:
+def _table(
+    study: Study,
+    label: str,
+    base: Group,
+    level: Group,
+    parts: dict[float, Group],
+    same: list[int],
+    *,
+    paper: bool,
+) -> Block:
     printed = FRACTIONS if paper else {}
     beside = PUBLISHED if paper else []
     rows = [
@@ -85,7 +112,7 @@ def _table(study: Study, label: str, base: Group, parts: dict[float, Group], *, 
             [
                 base.key,
                 *([pair_cell(SPAN_CURVE[1.0])] if paper else []),
-                *measured_cells(base),
+                *measured_cells(level),
                 *versus_cells(study, None, None),
             ],
             strong=True,
@@ -107,7 +134,7 @@ def _table(study: Study, label: str, base: Group, parts: dict[float, Group], *, 
         )
     told = f" {BRIEF}" if paper else ""
     return table(
-        f"{label} on {base.key}; measured with {seeds_words(list(parts.values()))}.{told}",
+        f"{label} on {base.key}; measured with {_told(parts, same)}.{told}",
         [column("Data", "text"), *beside, *MEASURED, *VERSUS],
         rows,
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bertvision.report.words import change, count
 from bertvision.study import blocks
-from bertvision.study.published import NO_ANSWER_RIGHT
+from bertvision.study.published import ABOUT_RIGHT, NO_ANSWER_RIGHT
 from bertvision.study.resample import paired
 from bertvision.study.sections.pairs import Pairing, pairings
 from bertvision.study.view import Group, Study
@@ -87,7 +87,9 @@ def _answers(shown: list[Group]) -> dict[str, Any]:
             zero, tuned = (group.questions(at)[0][part] for at in ("zero", "tuned"))
             cells.append(f"{count(float(zero.sum()))} of {count(int(part.sum()))}")
             cells += [blocks.value_cell(_percent(zero)), blocks.value_cell(_percent(tuned))]
-            paper = blocks.published_cell(100 * given / total, f"{given:,} of {total:,}") if given else None
+            about = "about " if total == _HAS and name in ABOUT_RIGHT else ""
+            sub = f"{about}{given:,} of {total:,}" if given else ""
+            paper = blocks.published_cell(100 * given / total, sub) if given else None
             cells.append(paper or blocks.value_cell(None))
         said = blocks.value_cell(_said_nothing(group))
         if group.key == _NULLS[0]:
@@ -96,7 +98,7 @@ def _answers(shown: list[Group]) -> dict[str, Any]:
     return blocks.table(
         "Exact match in percent of the unanswerable and of the answerable questions of dev, means over seeds; counts "
         "at threshold 0. The paper's counts are recomputed from its notebooks (its figure swaps bars and denominators) "
-        "and are those of BERT-large on all of train.",
+        "and are those of BERT-large on all of train; those told as about come from rounded shares.",
         columns,
         made,
     )

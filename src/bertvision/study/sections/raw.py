@@ -16,6 +16,7 @@ from bertvision.study.blocks import (
     text,
     value_cell,
 )
+from bertvision.study.picks import holdout_f1, shared_seeds
 from bertvision.study.published import MEASURE, SPAN_CURVE
 from bertvision.study.resample import paired
 from bertvision.study.sections.beside import (
@@ -76,7 +77,8 @@ def _table(study: Study, heads: list[Group]) -> Block:
     beside = [key for key in _TUNED if study.get(key)]
     constant: list[Cell] = ["always no answer", value_cell(None), *[score(nothing)] * len(MEASURED)]
     rows = [row([*constant, value_cell(None), *[value_cell(None)] * len(beside)], strong=True, kind="other")]
-    ordered = sorted(heads, key=lambda group: -(group.holdout_f1 or group.scores("zero").f1))
+    same = shared_seeds(heads)
+    ordered = sorted(heads, key=lambda group: -(holdout_f1(group, same) or group.scores("zero").f1))
     for group in ordered:
         same = [study.get(f"{key}/{group.about.label}") for key in beside]
         rows.append(
