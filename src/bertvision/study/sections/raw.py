@@ -77,8 +77,8 @@ def _table(study: Study, heads: list[Group]) -> Block:
     beside = [key for key in _TUNED if study.get(key)]
     constant: list[Cell] = ["always no answer", value_cell(None), *[score(nothing)] * len(MEASURED)]
     rows = [row([*constant, value_cell(None), *[value_cell(None)] * len(beside)], strong=True, kind="other")]
-    same = shared_seeds(heads)
-    ordered = sorted(heads, key=lambda group: -(holdout_f1(group, same) or group.scores("zero").f1))
+    seeds = shared_seeds(heads)
+    ordered = sorted(heads, key=lambda group: -(holdout_f1(group, seeds) or group.scores("zero").f1))
     for group in ordered:
         same = [study.get(f"{key}/{group.about.label}") for key in beside]
         rows.append(
