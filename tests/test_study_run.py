@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,10 @@ from bertvision.data.answerable import answerable
 from bertvision.data.examples import SpanData
 from bertvision.data.load import load_span_data
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ConfigError
+from bertvision.errors import ArtifactError, ConfigError
 from bertvision.study.about import About, Key
 from bertvision.study.config import StudyConfig
+from bertvision.study.judge import judge
 from bertvision.study.material import Material, by_article
 from bertvision.study.records import LabelRecord, SpanRecord, answerable_of
 from bertvision.tasks.span.decode import DecodeConfig, decode
@@ -221,6 +223,22 @@ def test_the_same_command_again_does_nothing(out: Path, place: Path, tiny_bert: 
     wanted.remove(("all seeds", 0))  # it is joined with the last of its seeds
     assert sorted((line["name"], line["seed"]) for line in lines) == sorted(wanted)
     assert all(line["alone"] is True and line["seconds"] > 0 for line in lines)
+
+
+def test_nothing_is_told_of_a_system_before_all_its_answers_are_there(
+    tmp_path: Path, out: Path, material: Material
+) -> None:
+    parts = {part: material.part(part, "span") for part in ("dev", "holdout")}
+    shutil.copytree(out / "logits" / "constant@1.seed0", tmp_path / "logits")
+    judge(parts, tmp_path / "logits", "", tmp_path / "whole", {"made": "here"})
+    assert {path.name for path in (tmp_path / "whole").iterdir()} == {
+        "about.json", "dev.safetensors", "holdout.safetensors",
+    }  # fmt: skip
+    (tmp_path / "logits" / "holdout.safetensors").unlink()
+    with pytest.raises(ArtifactError, match="missing"):
+        judge(parts, tmp_path / "logits", "", tmp_path / "half", {"made": "here"})
+    assert (tmp_path / "half" / "dev.safetensors").exists()
+    assert not (tmp_path / "half" / "about.json").exists()
 
 
 # ---- a smaller study, for what changes it

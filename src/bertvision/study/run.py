@@ -139,6 +139,8 @@ class _Study:
 
     def __init__(self, config: StudyConfig, work: Work, systems: Systems, facts: dict[str, Any]) -> None:
         self.config, self.work, self.systems, self.facts = config, work, systems, facts
+        self.units: list[tuple[Part, int]] = []
+        """All that was asked for, done or not."""
         self.waits: dict[str, None] = {}
         """What joins and decodes wait for, in order; each is told once."""
 
@@ -146,7 +148,7 @@ class _Study:
         """Whether all of it is done now; what waited for others is tried again when everything else is done."""
         ends = time.monotonic() + limit
         every = sorted({seed for part in self.config.parts for seed in part.seeds})
-        todo = [
+        self.units = todo = [
             (part, seed)
             for seed in every
             if not seeds or seed in seeds
@@ -205,18 +207,53 @@ class _Study:
         yield from (part for part in (*config.join, *config.decode) if seed in part.seeds)
 
     def _is_done(self, part: Part, seed: int) -> bool:
+        """Its records are there, and nothing that is not done needs what it would leave beside them."""
+        if isinstance(part, JoinPart) and part.over_seeds and seed != max(part.seeds):
+            return True  # with the last of its seeds
+        if isinstance(part, (JoinPart, DecodePart)):
+            own = (f"join/{part.name}", self.config.own_seed(f"join/{part.name}", seed))
+            short = isinstance(part, JoinPart) and not self.systems.has_logits(*own)
+            return self._is_recorded(part, seed) and not (short and own in self._wanted())
+        if not self.work.is_recorded(part, seed):
+            return False
+        if self.work.can_answer(part, seed):
+            systems = {(about.key, seed) for about in self.work.abouts(part, seed).values()}
+            lacks = {system for system in systems if not self.systems.has_logits(*system)}
+            if lacks and lacks & self._wanted():
+                return False
+        return self.work.is_kept(part, seed) or all(
+            self._is_done(other, seed) for other in self._readers(part, seed)
+        )
+
+    def _readers(self, part: Part, seed: int) -> list[FitPart | ReadPart]:
+        """What of this run stands on the snapshots or heads of a part."""
+        found = [other for other, own in self.units if own == seed and isinstance(other, (FitPart, ReadPart))]
         if isinstance(part, TunePart):
-            return self.work.is_tuned(part, seed)
-        if isinstance(part, FitPart):
-            return self.work.is_fitted(part, seed)
-        if isinstance(part, ReadPart):
-            return self.work.is_read(part, seed)
-        if isinstance(part, JoinPart):
-            if part.over_seeds and seed != max(part.seeds):
-                return True  # with the last of its seeds
-            about = self._joined(part, seed)
-            return about is not None and self.systems.has(about.key, about.seed, about.made)
-        return all(self._is_decoded(part, key, seed) for key in part.of)
+            return [other for other in found if other.snapshot in part.snapshots]
+        return [other for other in found if isinstance(other, ReadPart) and other.heads_of == part.name]
+
+    def _wanted(self) -> set[tuple[str, int]]:
+        """Key and seed of systems whose logits are needed by what is not joined or decoded yet."""
+        joins = {f"join/{part.name}": part for part in self.config.join}
+        waiting: list[tuple[str, int]] = []
+        for part, seed in self.units:
+            if isinstance(part, (JoinPart, DecodePart)) and not self._is_recorded(part, seed):
+                waiting += self._members(part, seed)
+        found: set[tuple[str, int]] = set()
+        while waiting:
+            key, seed = waiting.pop()
+            if (key, seed) not in found and key in joins and not self.systems.has_logits(key, seed):
+                waiting += self._members(joins[key], seed)
+            found.add((key, seed))
+        return found
+
+    def _is_recorded(self, part: JoinPart | DecodePart, seed: int) -> bool:
+        if isinstance(part, DecodePart):
+            return all(self._is_decoded(part, key, seed) for key in part.of)
+        if part.over_seeds and seed != max(part.seeds):
+            return True  # with the last of its seeds
+        about = self._joined(part, seed)
+        return about is not None and self.systems.has(about.key, about.seed, about.made)
 
     def _do(self, part: Part, seed: int) -> bool:
         """Whether it could be done: what joins and decodes waits for its members."""
@@ -240,10 +277,11 @@ class _Study:
             return any(self._is_decoded(part, key, seed) for key in part.of)
         return self.work.is_begun(part, seed)
 
-    def _members(self, part: JoinPart, seed: int) -> list[tuple[str, int]]:
-        """Key and seed of everything that is joined; an ensemble over seeds has seed 0."""
-        seeds = part.seeds if part.over_seeds else (seed,)
-        found = [(key, self.config.own_seed(key, own)) for own in seeds for key in part.members]
+    def _members(self, part: JoinPart | DecodePart, seed: int) -> list[tuple[str, int]]:
+        """Key and seed of everything that is joined or decoded; an ensemble over seeds has seed 0."""
+        keys = part.members if isinstance(part, JoinPart) else part.of
+        seeds = part.seeds if isinstance(part, JoinPart) and part.over_seeds else (seed,)
+        found = [(key, self.config.own_seed(key, own)) for own in seeds for key in keys]
         return list(dict.fromkeys(found))  # an ensemble over seeds is there once
 
     def _joined(self, part: JoinPart, seed: int) -> About | None:
@@ -264,6 +302,9 @@ class _Study:
         if about is None:
             return False
         members, joined = self._members(part, seed), {}
+        if short := [key for key, own in members if not self.systems.has_logits(key, own)]:
+            self._waits_for_logits(part, seed, short[0])
+            return False
         for name in PARTS:
             windows = self.systems.material.part(name, "span").windows
             joined[name] = combine(
@@ -291,9 +332,17 @@ class _Study:
             about = self._decoded(part, key, seed)
             if about is None:
                 whole = False
-            elif not self.systems.has(about.key, about.seed, about.made):
+            elif self.systems.has(about.key, about.seed, about.made):
+                continue
+            elif not self.systems.has_logits(key, about.seed):
+                self._waits_for_logits(part, seed, key)
+                whole = False
+            else:
                 self.systems.again(about, key)
         return whole
+
+    def _waits_for_logits(self, part: Part, seed: int, key: str) -> None:
+        self.waits[f"{part.name} of seed {seed} waits for {key}: its logits are not here"] = None
 
 
 def _rest() -> None:

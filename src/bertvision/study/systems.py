@@ -36,15 +36,25 @@ class Systems:
     def logits(self, key: str, seed: int) -> Path:
         return self.out / "logits" / folder_name(key, seed)
 
-    def has(self, key: str, seed: int, made: str) -> bool:
-        """Whether a system has answered, made as `made` says (`About.made`)."""
+    def has(self, key: str, seed: int, made: str, older: str | None = None) -> bool:
+        """Whether a system has answered, made as `made` says (`About.made`).
+
+        `older` is what a record of an earlier version must say, whose `made` has no dot: "" anything.
+        """
         if (key, seed) in self._sent:
             return self._sent[key, seed].made == made
         folder = self.record(key, seed)
         names = ("about.json", *(f"{part}.safetensors" for part in PARTS))
         if not all((folder / name).exists() for name in names):
             return False
-        return read_json(folder / "about.json").get("made", "") in ("", made)  # older records do not say
+        found = read_json(folder / "about.json").get("made", "")
+        if found in ("", made):  # the oldest do not say
+            return True
+        return older is not None and "." not in found and older in ("", found)
+
+    def has_logits(self, key: str, seed: int) -> bool:
+        """Whether it can be joined and decoded; records that were carried here come without."""
+        return all((self.logits(key, seed) / f"{part}.safetensors").exists() for part in PARTS)
 
     def seeds(self, key: str) -> list[int]:
         """Those a system was answered with."""
