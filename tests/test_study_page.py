@@ -312,6 +312,18 @@ def test_numbers_at_an_axis_are_told_apart(values: list[float], told: list[str])
     assert study_figures.ticks(values) == told
 
 
+def test_numbers_below_a_narrow_range_do_not_touch() -> None:
+    figure = cost(9)
+    for i, point in enumerate(figure["points"]):
+        point["x"] = 1.095e8 + 5e5 * i
+    figure["x"]["log"] = True
+    (sketch,) = scatter(figure, "salt")
+    texts = [element.text or "" for element in ElementTree.fromstring(sketch.svg).iter("text")]
+    numbers = [text for text in texts if re.fullmatch(r"[\d.]+ M", text)]
+    assert 2 <= len(numbers) == len(set(numbers))
+    assert sum(len(text) + 2 for text in numbers) * study_figures._LETTER <= drawing.WIDTH * 72
+
+
 @pytest.mark.parametrize("digits", [1, 2, 3])
 def test_what_is_printed_as_zero_has_no_sign(digits: int) -> None:
     assert signed(-0.0004, digits=digits) == signed(0.0, digits=digits) == f"{0:.{digits}f}"

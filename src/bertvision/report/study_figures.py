@@ -77,6 +77,10 @@ def tick(value: float, _: Any = None) -> str:
     return re.sub(r"\.0+(?=\D|$)", "", words.compact(value))
 
 
+_LETTER = 5.6
+"""Points that a letter of the numbers at an axis takes across, at the most."""
+
+
 def ticks(values: Sequence[float]) -> list[str]:
     """The numbers of an axis: finer than three digits where two of them would read alike (110.2 M, 110.4 M)."""
     told = [tick(value) for value in values]
@@ -94,6 +98,14 @@ def _fine(value: float, digits: int) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
+def _thinned(told: list[str], room: float) -> list[str]:
+    """Every second number, or every fourth, where all would run into each other; `room` in letters."""
+    step = 1
+    while step < len(told) and sum(len(one) + 2 for one in told[::step]) > room:
+        step *= 2
+    return [one if i % step == 0 else "" for i, one in enumerate(told)]
+
+
 def dress(axes: "Axes", block: Mapping[str, Any]) -> None:
     """Labels and scales of both axes; an axis that a block does not name is left as it is."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -101,8 +113,14 @@ def dress(axes: "Axes", block: Mapping[str, Any]) -> None:
     class Ticks(FuncFormatter):
         """All numbers of an axis are told together."""
 
+        across = False
+
         def format_ticks(self, values: Any) -> list[str]:
-            return ticks([float(value) for value in values])
+            told = ticks([float(value) for value in values])
+            figure = axes.get_figure(root=True)
+            if not self.across or figure is None:
+                return told
+            return _thinned(told, axes.get_position().width * figure.get_figwidth() * 72 / _LETTER)
 
     for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
         about = block.get(name)
@@ -115,7 +133,9 @@ def dress(axes: "Axes", block: Mapping[str, Any]) -> None:
             few = high / low < 200  # decades alone would leave an axis with one number
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
             axis.set_minor_formatter(NullFormatter())
-        axis.set_major_formatter(Ticks(tick))
+        shown = Ticks(tick)
+        shown.across = name == "x"
+        axis.set_major_formatter(shown)
 
 
 def legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:
