@@ -122,7 +122,7 @@ class StudyConfig:
     train: str = ""
     """SQuAD .json or any other set of questions with answers."""
     dev: str = ""
-    """The same for dev, on which nothing is tuned or chosen."""
+    """The same for dev, on which nothing is tuned."""
     out: Path = Path("runs/study")
     """Folder for everything; the same command again goes on where it stopped."""
     holdout: float = 0.05

@@ -4,7 +4,7 @@
     study.get("constant@1/adapter-386")     all seeds of a system: a Group (groups.py)
     group.scores("tuned"), study.versus(ours, theirs, "tuned")
 
-Systems are chosen by `Group.holdout_f1` (picks.py), never by dev.
+Which systems stand for a claim is chosen in picks.py, on the held-out part; what is chosen on dev is said there.
 """
 
 import logging
