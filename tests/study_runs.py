@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cli_runner import Outcome, bertvision
 from toy import squad_json
 
-__all__ = ["RECIPE", "answers", "command", "study", "titled", "untimed", "write_recipe"]
+__all__ = ["RECIPE", "answers", "command", "one_sitting", "study", "titled", "untimed", "write_recipe"]
 
 _FIT = {"epochs": 1, "batch_size": 4, "lr": 1e-2, "null_weight": 2}
 _TUNE = {"epochs": 1, "snapshots": [0.5], "schedule": "constant", "warmup": 0, "lr": 2e-3, "batch_size": 4}
@@ -89,3 +90,13 @@ def answers(out: Path) -> dict[str, Any]:
         else path.read_bytes()
         for path in sorted(out.glob("records/*/*"))
     }
+
+
+def one_sitting(factory: pytest.TempPathFactory, recipe: Path, encoder: Path, data: Path) -> Path:
+    """The folder of a study that was run from its beginning to its end: to read, not to change."""
+    out = factory.mktemp("whole") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BERTVISION_CACHE", str(factory.getbasetemp() / "cache"))
+        outcome = study(recipe, encoder, data, out)
+    assert outcome.code == 0, outcome.err
+    return out

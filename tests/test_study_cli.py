@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cli_runner import bertvision, tree
 from study_cases import made_study
-from study_runs import RECIPE, answers, study, titled, write_recipe
+from study_runs import RECIPE, answers, one_sitting, study, titled, write_recipe
 
 from bertvision.study.stages import add_unit, forget_unit, read_stages
 
@@ -40,12 +40,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_bert: Path, data: Path) -> Path:
     """The small study in one sitting: a folder to read, not to change."""
-    out = tmp_path_factory.mktemp("whole") / "out"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BERTVISION_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        outcome = study(recipe, tiny_bert, data, out)
-    assert outcome.code == 0, outcome.err
-    return out
+    return one_sitting(tmp_path_factory, recipe, tiny_bert, data)
 
 
 def records(out: Path) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from killing import finish, start
-from study_runs import RECIPE, answers, command, study, titled, write_recipe
+from study_runs import RECIPE, answers, command, one_sitting, study, titled, write_recipe
 
 SMALL: dict[str, Any] = {
     "tune": [{**part, "inference": False} for part in RECIPE["tune"][:2]],
@@ -33,12 +33,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_bert: Path, data: Path) -> Path:
     """The small study in one sitting: a folder to read, not to change."""
-    out = tmp_path_factory.mktemp("whole") / "out"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BERTVISION_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        outcome = study(recipe, tiny_bert, data, out)
-    assert outcome.code == 0, outcome.err
-    return out
+    return one_sitting(tmp_path_factory, recipe, tiny_bert, data)
 
 
 @pytest.fixture(scope="module")

@@ -74,10 +74,8 @@ def load_bundle(
         from bertvision.serve.onnx import onnx_of
 
         graph = onnx_of(folder)
-        device, precision = (
-            "cpu",
-            "fp32",
-        )  # the graph computes; what is loaded cuts windows and is compared with it
+        # The graph computes; what is loaded cuts windows and is compared with it.
+        device, precision = "cpu", "fp32"
     source = open_encoder(systems, encoder, device=device, precision=precision)
     bundle = Bundle(list(systems.values()), source, names=list(systems), layers=read_layers(folder))
     if graph is not None:

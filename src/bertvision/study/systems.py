@@ -82,10 +82,9 @@ class Systems:
             values.save(place / f"{part}.safetensors", split.fingerprint)
             if isinstance(values, TextLogits):
                 found = answer(split.windows, values, split.texts, split.text_task)
-                assert found.probabilities is not None
                 spans = split.texts.spans
                 assert spans is not None
-                answered = LabelRecord(found.probabilities[:, 1].astype("float32"))
+                answered = LabelRecord.of(found)
                 answered.save(record / f"{part}.safetensors", spans.fingerprint)
         if about.task == "span":
             self._send(about, place)
