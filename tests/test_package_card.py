@@ -16,7 +16,7 @@ from bertvision.data.load import Columns, load_data
 from bertvision.data.texts import TextData
 from bertvision.encoder.encoder import Encoder
 from bertvision.report.intervals import head_intervals, text_interval
-from bertvision.report.package_card import file_name, plain_command
+from bertvision.report.making import file_name, plain_command
 from bertvision.serve.export import CardConfig, write_package
 from bertvision.serve.sources import find_sources
 from bertvision.tasks.span.compare import paired_bootstrap

@@ -104,6 +104,7 @@ def _join_texts(args: EnsembleArgs, names: list[str], systems: "list[Trained]") 
     from bertvision.artifacts import atomic_folder
     from bertvision.cli.eval_texts import load_labelled, row_of, show_texts, text_task
     from bertvision.errors import ConfigError
+    from bertvision.report.making import keep_making
     from bertvision.report.text_heads import write_text_results
     from bertvision.tasks.text.answers import joined_logits
 
@@ -126,6 +127,7 @@ def _join_texts(args: EnsembleArgs, names: list[str], systems: "list[Trained]") 
             _write_config(temporary, args, systems, "mean")
             # As dev, because a temperature that is stored with the ensemble is fitted on it.
             write_text_results(temporary, {"dev": (split, joined)})
+            keep_making(temporary, {"dev": data.name})
     show_texts(rows, as_json=args.json)
 
 
@@ -135,6 +137,7 @@ def _join_spans(args: EnsembleArgs, names: list[str], systems: "list[Trained]") 
     from bertvision.config import to_mapping
     from bertvision.data.load import load_span_data
     from bertvision.errors import ConfigError
+    from bertvision.report.making import keep_making
     from bertvision.tasks.span import combine, decode, write_answers
     from bertvision.tasks.span.calibration import no_answer_of
     from bertvision.train.scoring import score_answers
@@ -164,4 +167,5 @@ def _join_spans(args: EnsembleArgs, names: list[str], systems: "list[Trained]") 
             metrics |= {"decode": to_mapping(settings), data.name: rows[-1]}
             write_json(temporary / "metrics.json", metrics)
             write_answers(temporary, answers, threshold=threshold)
+            keep_making(temporary, {"dev": data.name})
     show(rows, as_json=args.json)

@@ -137,17 +137,23 @@ def _finetune(args: FinetuneArgs, parallel: "Parallel") -> None:
             lambda: inference_seconds(snapshots[-1], dev, device=args.device, precision=args.precision)
         )
         stage.finish(stage.results | {"inference_seconds": seconds, "inference_of": dev.fingerprint})
-    parallel.on_main(lambda: _tell(args, encoder, dev, stage, snapshots))
+    parallel.on_main(lambda: _tell(args, encoder, train, dev, stage, snapshots))
 
 
 def _tell(
-    args: FinetuneArgs, encoder: "Encoder", dev: "Split | None", stage: "Stage", snapshots: list[Path]
+    args: FinetuneArgs,
+    encoder: "Encoder",
+    train: "Split",
+    dev: "Split | None",
+    stage: "Stage",
+    snapshots: list[Path],
 ) -> None:
     """What the run gave, and the cards of its snapshots."""
     from bertvision import console
     from bertvision.artifacts import write_text
     from bertvision.encoder.policy import counts_text
     from bertvision.report.card import card
+    from bertvision.report.making import keep_making
     from bertvision.report.results import card_inputs, write_head_results
     from bertvision.report.text_heads import write_text_results
     from bertvision.tasks.kinds import SpanTask
@@ -166,6 +172,7 @@ def _tell(
                 write_head_results(head, {"dev": (scores, 0)}, dev=dev.data.name, decode=DecodeConfig())
             else:
                 write_text_results(head, {"dev": (dev, logits)})
+        keep_making(head, {"train": train.name, "dev": "" if dev is None else dev.name})
         write_text(head / "README.md", card(*card_inputs(head)))
     if not args.inference:
         results.pop("inference_seconds", None)

@@ -134,6 +134,7 @@ def _score(args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None
     from bertvision.heads.cost import cost
     from bertvision.heads.files import load_head
     from bertvision.report.card import card
+    from bertvision.report.making import keep_making
     from bertvision.report.results import card_inputs, write_head_results
     from bertvision.report.text_heads import write_text_results
     from bertvision.tasks.kinds import SpanTask
@@ -164,6 +165,7 @@ def _score(args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None
     rows = []
     tokens = max(1, round(float(train.windows.lengths.mean())))
     for path, info in zip(heads, stage.results["heads"].values(), strict=True):
+        keep_making(path, {"train": train.name, "dev": "" if dev is None else dev.name})
         write_text(path / "README.md", card(*card_inputs(path)))
         kept = info["best_epoch"] if args.fit.keep == "best" else len(info["history"])
         price = cost(heads[path], heads[path].geometry, tokens=tokens)

@@ -113,6 +113,7 @@ def _keep(jobs: Any, snapshots: list[Path], device: str, precision: Any) -> None
     """Answers, metrics and cards beside the heads."""
     from bertvision.artifacts import write_text
     from bertvision.report.card import card
+    from bertvision.report.making import keep_making
     from bertvision.report.results import card_inputs, write_head_results
     from bertvision.report.text_heads import write_text_results
     from bertvision.tasks.kinds import SpanTask, TripletTask
@@ -131,6 +132,7 @@ def _keep(jobs: Any, snapshots: list[Path], device: str, precision: Any) -> None
                     write_head_results(head, {"dev": (scores, 0)}, dev=job.dev.name, decode=DecodeConfig())
                 else:
                     write_text_results(head, {"dev": (job.dev, logits)})
+            keep_making(head, {"train": job.train.name, "dev": "" if job.dev is None else job.dev.name})
             write_text(head / "README.md", card(*card_inputs(head)))
 
 

@@ -84,7 +84,10 @@ def slide(z: Float[Tensor, "B H T"], filters: Float[Tensor, "B n H rows"]) -> Fl
     """Every window convolved with its own filters: one convolution with a group for each window."""
     B, H, T = z.shape
     n, rows = filters.shape[1], filters.shape[3]
-    wide = F.pad(z, ((rows - 1) // 2, rows // 2)).reshape(1, B * H, -1)
+    wide = F.pad(z, ((rows - 1) // 2, rows // 2))
+    if torch.compiler.is_exporting():  # in ONNX groups are a fixed number: a product for every row instead
+        return torch.stack([filters[..., r] @ wide[..., r : r + T] for r in range(rows)]).sum(0)
+    wide = wide.reshape(1, B * H, -1)
     return F.conv1d(wide, filters.reshape(B * n, H, rows).to(z.dtype), groups=B).view(B, n, T)
 
 
@@ -107,6 +110,13 @@ def pool_rows(
     return torch.stack(found, dim=-1)
 
 
+def _largest(x: Float[Tensor, "B F T"], width: int) -> Float[Tensor, "B F S"]:
+    """The largest of every `width` neighbours along T."""
+    if torch.compiler.is_exporting():  # of the pools that with two axes alone is written for any T
+        return F.max_pool2d(x[:, :, None], (1, width), stride=1)[:, :, 0]
+    return F.max_pool1d(x, width, stride=1)
+
+
 class SimpleFilters(nn.Module):
     """conv(H, H * n) -> ReLU + bias -> max over 8 tokens -> dropout -> pooled along T to `rows`."""
 
@@ -121,7 +131,7 @@ class SimpleFilters(nn.Module):
     def forward(self, z: Float[Tensor, "B H T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B n H rows"]:
         x = self.generate(z).relu()
         x = (x + self.after_bias[:, None].to(x.dtype)).masked_fill(~mask[:, None], float("-inf"))
-        x = F.max_pool1d(F.pad(x, (3, 4), value=float("-inf")), 8, stride=1)
+        x = _largest(F.pad(x, (3, 4), value=float("-inf")), 8)
         x = self.dropout(x.masked_fill(~mask[:, None], 0))  # zero times infinity is no number
         return pool_rows(x, mask, self.rows, self.config.pool).view(z.shape[0], self.n, z.shape[1], self.rows)
 

@@ -27,6 +27,7 @@ from bertvision.heads.spec import HeadSpec, parse_head
 
 __all__ = [
     "CATALOGUE",
+    "EACH_LAYER",
     "LABEL_SETS",
     "SETS",
     "CatalogueRow",
@@ -140,7 +141,7 @@ _SPAN = _PAPERS + _FURTHER + _CONTROLS + _BEYOND
 CATALOGUE: tuple[CatalogueRow, ...] = _SPAN + _LABEL
 """Every head that ships, in the sizes of its paper: span heads first."""
 
-_EACH_LAYER = "each_layer"
+EACH_LAYER = "each_layer"
 """A reader for every hidden state (heads/layer_reader.py)."""
 
 SETS: dict[str, tuple[str, ...]] = {
@@ -153,7 +154,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "controls": tuple(row.head for row in _CONTROLS),
     "beyond": tuple(row.head for row in _BEYOND),
     "default": ("last_state", "learned_pooling", "adapter:size=64", "adapter", "adapter:skip"),
-    _EACH_LAYER: tuple(reader_texts(1)),
+    EACH_LAYER: tuple(reader_texts(1)),
 }
 """Span heads that go by one name, for `fit --heads`."""
 
@@ -165,7 +166,7 @@ LABEL_SETS: dict[str, tuple[str, ...]] = {
     "papers": tuple(row.head for row in _LABEL if row.seed and row.head != _APART),
     "controls": ("cls_linear", "cls_mlp", "mean_pooler:last"),
     "default": ("cls_linear", "tenney_small", "adapter_pooler", "attention_pooler", "mean_pooler", "ap_glue"),
-    _EACH_LAYER: tuple(reader_texts(1)),
+    EACH_LAYER: tuple(reader_texts(1)),
 }
 """Heads for labels and scores that go by one name."""
 
@@ -196,8 +197,8 @@ def expand(texts: Sequence[str], task: Task = "span", *, states: int = 0) -> Ite
     hidden states are read, for each_layer; 0 = not known yet, where one reader is enough to check the rest with.
     """
     sets = sets_of(task)
-    if states and _EACH_LAYER in sets:
-        sets = sets | {_EACH_LAYER: tuple(reader_texts(states))}
+    if states and EACH_LAYER in sets:
+        sets = sets | {EACH_LAYER: tuple(reader_texts(states))}
     for text in texts:
         if text.strip() in sets:
             yield from ((head, True) for head in sets[text.strip()])

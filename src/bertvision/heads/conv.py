@@ -73,6 +73,8 @@ class ConvHead(Head):
 
     def in_parts(self, run: Callable[..., Tensor], *inputs: Tensor, tokens: int = 1) -> Tensor:
         """run(*inputs), a part of the rows at a time in evaluation; a row holds `tokens` tokens."""
+        if torch.compiler.is_exporting():  # one graph for any number of rows
+            return run(*inputs)
         rows = max(1, _PART // tokens)
         if self.training or torch.is_grad_enabled() or len(inputs[0]) <= rows:
             return run(*inputs)
@@ -117,7 +119,7 @@ class Conv(nn.Module):
         both, right, beside = 0, 0, span // 2 if len(self.stride) == 2 else 0
         if not self.valid:
             both, right = same_padding(x.shape[-1], self.kernel, self.stride[-1], self.dilation)
-        if not self.valid and min(x.shape[2:]) < span:
+        if not self.valid and (torch.compiler.is_exporting() or min(x.shape[2:]) < span):
             # Zeros that are there: a tap that reads none but implied ones may get an arbitrary gradient (oneDNN, bf16).
             x = F.pad(x, (both, both + right, beside, beside)[: 2 * len(self.stride)])
             both = beside = 0

@@ -79,6 +79,8 @@ def check_rate(head: str, value: float, name: str = "dropout") -> None:
 def pack(x: Float[Tensor, "*lead B T F"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "*lead N F"]:
     """The real tokens side by side, so that pads cost nothing and enter no statistic."""
     flat = x.flatten(-3, -2)  # (..., B * T, F)
+    if torch.compiler.is_exporting():  # no shape of a graph may depend on values: there pads come along
+        return flat
     if x.is_meta:  # shapes alone: there every token counts as real
         return flat.clone()
     return flat.index_select(-2, mask.flatten().nonzero().squeeze(1))
@@ -86,6 +88,8 @@ def pack(x: Float[Tensor, "*lead B T F"], mask: Bool[Tensor, "B T"]) -> Float[Te
 
 def unpack(x: Float[Tensor, "N F"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T F"]:
     """The tokens at their places again, zeros at the pads."""
+    if torch.compiler.is_exporting():
+        return x.view(*mask.shape, x.shape[-1]).masked_fill(~mask[..., None], 0)
     if x.is_meta:
         return x.view(*mask.shape, -1).clone()
     full = x.new_zeros(mask.numel(), x.shape[-1])

@@ -42,17 +42,24 @@ def head_intervals(
         sources: Where its data may be, as --dev takes it; those that are not (any more) there are passed over.
     """
     found: Intervals = {}
-    splits = [name for name in metrics if (folder / name / "predictions.json").is_file()]
+    kept = {name: _answers_of(folder, name, told) for name, told in metrics.items()}
+    splits = {name: path for name, path in kept.items() if path.is_file()}
     if not splits:
         return found
     for data in _readable(sources, task, columns):
         ids = {example.id for example in data.examples}
-        for split in splits:
-            answers = read_json(folder / split / "predictions.json")
+        for split, path in splits.items():
+            answers = read_json(path)
             if split not in found and set(answers) == ids:
                 ends = _ends(data, answers, task, metrics[split])
                 found |= {split: ends} if ends else {}
     return found
+
+
+def _answers_of(folder: Path, split: str, told: Any) -> Path:
+    """Where the answers lie that a part of metrics.json tells the scores of: an ensemble of spans has but one set."""
+    joined = isinstance(told, Mapping) and "stored" in told
+    return (folder if joined else folder / split) / "predictions.json"
 
 
 def _readable(sources: Sequence[str], task: Task, columns: Columns) -> list[SpanData | TextData]:
@@ -76,6 +83,8 @@ def _ends(
 ) -> dict[str, tuple[float, float]]:
     """Of the metrics whose value is the one that was `told`."""
     ends: dict[str, tuple[float, float]] = {}
+    if isinstance(told.get("stored"), Mapping):  # an ensemble's, at its own threshold
+        told = {f"tuned_{name}": value for name, value in told["stored"].items()}
     if isinstance(task, SpanTask) and isinstance(data, SpanData):
         for name, values in zip(("tuned_exact", "tuned_f1"), per_question(data, answers), strict=True):
             drawn = paired_bootstrap(values, np.zeros_like(values), resamples=_RESAMPLES)

@@ -1,13 +1,14 @@
 """Write a package: copy heads, their layers' readers and, where asked, the encoder into one folder (serve/package.py).
 
 The folder appears whole or not at all. What is copied loses its ties to this machine: heads name the encoder by a path
-inside the package or by a name others know, and data by the names of files. metrics.json gets one more key, "card":
-the data, commands and intervals that the card tells, so that a package can be exported again without them at hand.
+inside the package or by a name others know, and data by the names of files. The key "card" of metrics.json, where
+training tells how a head was made (report/making.py), gets all data, commands and intervals that the card tells, so
+that a package can be exported again without them at hand.
 """
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,11 +22,20 @@ from bertvision.encoder.load import EMBEDDED, bases_of, lasting_name
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.heads.cost import HeadCost, cost
 from bertvision.report.intervals import head_intervals
-from bertvision.report.package_card import CardEncoder, CardHead, file_name, package_card, plain_command
+from bertvision.report.making import MAKING, file_name, plain_command
+from bertvision.report.package_card import CardEncoder, CardHead, package_card
 from bertvision.serve.bundle import Bundle
 from bertvision.serve.bundled import bundle_encoder, known_anywhere, plain_encoder_name
 from bertvision.serve.load import open_encoder
-from bertvision.serve.package import FORMAT, PACKAGE, Package, is_package, layer_number, read_package
+from bertvision.serve.package import (
+    FORMAT,
+    PACKAGE,
+    Package,
+    is_package,
+    layer_number,
+    parse_package,
+    read_package,
+)
 from bertvision.serve.sources import Sources, read_members
 from bertvision.train.trained import Trained
 
@@ -145,7 +155,7 @@ def write_package(
         )
         write_text(folder / "README.md", text)
         write_json(folder / PACKAGE, about)
-        read_package(folder)
+        parse_package(folder)
     return Exported(read_package(out), report)
 
 
@@ -210,7 +220,7 @@ def _copy(
     if told is not None and card is not None:
         commands = [plain_command(command) for command in _made_by(system)]
         kept = {"data": told.data, "intervals": told.intervals, "commands": commands}
-        metrics["card"] = {key: value for key, value in kept.items() if value}
+        metrics[MAKING] = {key: value for key, value in kept.items() if value}
     if metrics:
         write_json(folder / "metrics.json", metrics)
 
@@ -233,8 +243,9 @@ def _metrics(system: Trained) -> dict[str, Any]:
 def _card_head(task: str, system: Trained, card: CardConfig) -> CardHead:
     _, members = read_members(system)
     metrics = _metrics(system)
-    metrics.pop("card", None)
-    kept = _kept(system)
+    metrics.pop(MAKING, None)
+    kept = _kept(system.folder)
+    known = {split: name for folder in (*members, system.folder) for split, name in _told_data(folder)}
     data, places = _data(system)
     found = head_intervals(
         system.folder, system.task, metrics, [*card.scored_on, *places], columns=card.columns
@@ -253,7 +264,7 @@ def _card_head(task: str, system: Trained, card: CardConfig) -> CardHead:
             None if None in flops else sum(number for number in flops if number is not None),
         ),
         intervals=kept.get("intervals", {}) | found,
-        data=kept.get("data", {}) | {split: file_name(name) for split, name in data.items()},
+        data=known | {split: file_name(name) for split, name in data.items()},
         members=len(members),
     )
 
@@ -282,22 +293,30 @@ def _data(system: Trained) -> tuple[dict[str, str], list[str]]:
 
 
 def _made_by(system: Trained) -> list[str]:
-    """The commands that are known to have made a head."""
-    kept = _kept(system).get("commands", [])
+    """The commands that are known to have made a head: its encoder, its members, itself."""
+    _, members = read_members(system)
+    snapshot = Path(system.encoder).parent / "head"  # where the encoder is one that finetune wrote
+    folders = dict.fromkeys([snapshot, *members, system.folder.resolve()])
+    kept = [command for folder in folders for command in _kept(folder).get("commands", [])]
     command = _run_of(system).get("command")
     return [*kept, *([command] if isinstance(command, str) else [])]
 
 
-def _kept(system: Trained) -> dict[str, Any]:
-    """What an earlier export kept for the card."""
-    path = system.folder / "metrics.json"
-    kept = (read_json(path) if path.exists() else {}).get("card", {})
-    good = isinstance(kept, dict) and all(
+def _told_data(folder: Path) -> Iterable[tuple[str, str]]:
+    return _kept(folder).get("data", {}).items()
+
+
+def _kept(folder: Path) -> dict[str, Any]:
+    """What training or an earlier export kept for the card (report/making.py)."""
+    path = folder / "metrics.json"
+    found = read_json(path) if path.exists() else {}
+    kept: Any = found.get(MAKING, {}) if isinstance(found, dict) else []
+    data = isinstance(kept, dict) and all(
         isinstance(kept.get(key, {}), dict) for key in ("data", "intervals")
     )
-    commands = kept.get("commands", []) if good else None
+    commands = kept.get("commands", []) if data else None
     if not isinstance(commands, list) or not all(isinstance(command, str) for command in commands):
-        raise ArtifactError(f'{path} is damaged at "card": delete that key')
+        raise ArtifactError(f'{path} is damaged at "{MAKING}": delete that key')
     return kept
 
 

@@ -1,7 +1,9 @@
 """What is exported: encoder and heads as one torch module of padded tokens, without windows and Python around it."""
 
 import copy
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from bertvision.serve.bundle import Bundle
 from bertvision.serve.walk import Reader
 from bertvision.shapes import Int
 
-__all__ = ["Graph", "sample_windows"]
+__all__ = ["Graph", "quiet", "sample_windows"]
 
 _REAL = 12
 """Questions of the demo set that a graph is checked on."""
@@ -139,7 +141,8 @@ def sample_windows(graph: Graph) -> Iterator[dict[str, Tensor]]:
     encoder = graph.source
     longest = min(384, graph.most_tokens)
     config = WindowConfig(max_seq_length=longest, max_query_length=longest * 2 // 3, doc_stride=longest // 8)
-    windows = make_windows(load_span_data("demo:dev", max_examples=_REAL), encoder.tokenizer, config)
+    with quiet("bertvision.data.windows"):  # whether a sample's questions are cut is nobody's business
+        windows = make_windows(load_span_data("demo:dev", max_examples=_REAL), encoder.tokenizer, config)
     for rows in (np.arange(min(8, len(windows))), np.array([windows.lengths.argmax()])):
         tokens = collate(windows, rows, pad_id=encoder.pad_id, device=torch.device("cpu"))
         place = torch.arange(tokens.ids.shape[1])
@@ -151,3 +154,16 @@ def sample_windows(graph: Graph) -> Iterator[dict[str, Tensor]]:
             "context": ((place >= bounds[:, :1]) & (place < bounds[:, 1:])).long(),
         }
         yield {name: given[name] for name in graph.inputs}
+
+
+@contextmanager
+def quiet(*loggers: str) -> Iterator[None]:
+    """Without what these loggers say below an error."""
+    loud = {name: logging.getLogger(name).level for name in loggers}
+    for name in loud:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for name, level in loud.items():
+            logging.getLogger(name).setLevel(level)

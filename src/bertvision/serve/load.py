@@ -19,7 +19,14 @@ from bertvision.errors import ArtifactError
 from bertvision.serve.bundle import Bundle, TextPredictor, short_names
 from bertvision.serve.http.limits import Backend
 from bertvision.serve.hub import local_folder
-from bertvision.serve.package import is_package, is_reader, read_layers, read_package, read_tasks
+from bertvision.serve.package import (
+    check_finished,
+    is_package,
+    is_reader,
+    read_layers,
+    read_package,
+    read_tasks,
+)
 from bertvision.serve.predictor import Predictor
 from bertvision.tasks.text.task import TextTask
 from bertvision.train.trained import Trained, heads_below, load_encoder, read_trained
@@ -88,6 +95,7 @@ def load_bundle(
 def read_systems(folder: str | Path) -> dict[str, Trained]:
     """The systems in a folder by their names, without their encoder: one of a head, an ensemble or a run."""
     folder = local_folder(folder)
+    check_finished(folder)
     restore(folder)
     if is_package(folder):
         return read_tasks(read_package(folder))

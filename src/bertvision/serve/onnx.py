@@ -39,7 +39,7 @@ from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.feed.plan import cut_by_tokens
 from bertvision.heads.base import Head
 from bertvision.serve.bundle import Bundle
-from bertvision.serve.graph import Graph, sample_windows
+from bertvision.serve.graph import Graph, quiet, sample_windows
 from bertvision.serve.package import is_package, read_package
 from bertvision.serve.sinks import SpanSink, TextSink
 from bertvision.serve.walk import Reader
@@ -139,16 +139,9 @@ def _trace(graph: Graph, file: Path, opset: int) -> None:
 @contextmanager
 def _silence() -> Iterator[None]:
     """Without the exporter's notes on libraries that are not installed and on names of axes."""
-    loud = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")}
-    for name in loud:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for name, level in loud.items():
-            logging.getLogger(name).setLevel(level)
+    with quiet("torch.onnx", "onnxscript", "onnx_ir"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _check(graph: Graph, file: Path) -> dict[str, float]:

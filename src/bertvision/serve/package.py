@@ -36,9 +36,11 @@ __all__ = [
     "Kind",
     "Package",
     "PackageTask",
+    "check_finished",
     "is_package",
     "is_reader",
     "layer_number",
+    "parse_package",
     "plain_name",
     "read_layers",
     "read_package",
@@ -52,6 +54,8 @@ LAYER_READER = "layer_reader"
 
 Kind = Literal["span", "label", "score"]
 _NAME = re.compile(r"\w[\w.@+~-]{0,99}")
+_UNFINISHED = re.compile(r"\..+\.tmp-\d+")
+"""What artifacts.atomic_folder calls a folder until it is whole."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +105,22 @@ def is_reader(folder: Path) -> bool:
     return isinstance(head, Mapping) and str(head.get("name")).rpartition(".v")[0] == LAYER_READER
 
 
+def check_finished(folder: Path) -> None:
+    """Refuse what a killed command left behind, be it nearly whole."""
+    if _UNFINISHED.fullmatch(folder.name):
+        raise ArtifactError(f"{folder} was left by a command that was killed: run that command again")
+
+
 def read_package(folder: str | Path) -> Package:
     """Read and check package.json; heads are not opened."""
     folder = Path(folder)
+    check_finished(folder)
     restore(folder)
+    return parse_package(folder)
+
+
+def parse_package(folder: Path) -> Package:
+    """The same of a folder that is still being written."""
     if not folder.is_dir():
         raise ArtifactError(f"there is no folder {folder}: give a package that `bertvision export` wrote")
     path = folder / PACKAGE

@@ -22,6 +22,7 @@ from bertvision.heads.spec import parse_head
 from bertvision.serve.bundle import short_names
 from bertvision.serve.hub import local_folder
 from bertvision.serve.package import (
+    check_finished,
     is_package,
     is_reader,
     layer_number,
@@ -111,6 +112,7 @@ class _Found:
 def _look(folder: Path, *, wanted: bool) -> _Found:
     """What a folder holds; of a run all its heads where some are `wanted` by name."""
     folder = local_folder(folder)
+    check_finished(folder)
     restore(folder)
     if not folder.is_dir():
         raise ArtifactError(

@@ -6,13 +6,16 @@
 A thread reads; whatever has come while the last answers were computed is answered next, together and at most
 `MOST_LINES` at once: one line alone does not wait, many lines share encoder calls of similar length. Answers are
 flushed with every such batch. A line that cannot be answered is told with its number and its reason, and the stream
-goes on; at its end they make the exit code 2. Empty lines are skipped. At most a few batches of lines wait in memory:
+goes on; at its end they make the exit code 2. What the log says of a batch (texts that are cut) it says once for the
+whole stream. Empty lines are skipped. At most a few batches of lines wait in memory:
 whoever writes faster than answers are computed is kept waiting.
 """
 
 import json
+import logging
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, Queue
 from typing import IO, Any
@@ -49,15 +52,37 @@ def answer_stream(
     """Answer every line of `source` (by default the standard input) until it ends; then raise if any was broken."""
     wrong = total = 0
     # Not sys.stdin: a thread that still waits in it when the process ends would hold a lock that Python wants then.
-    for batch in _batches(open(0, "rb", closefd=False) if source is None else source):  # noqa: SIM115
-        found = _answered(bundle, [_read(number, text) for number, text in batch], tasks, n_best)
-        for line, told in found:
-            total += 1
-            wrong += "error" in told
-            named = {} if line.key is None else {"id": line.key}
-            emit(json.dumps(named | {"line": line.number} | told, ensure_ascii=False))
+    lines = open(0, "rb", closefd=False) if source is None else source  # noqa: SIM115
+    with _said_once():
+        for batch in _batches(lines):
+            found = _answered(bundle, [_read(number, text) for number, text in batch], tasks, n_best)
+            for line, told in found:
+                total += 1
+                wrong += "error" in told
+                named = {} if line.key is None else {"id": line.key}
+                emit(json.dumps(named | {"line": line.number} | told, ensure_ascii=False))
     if wrong:
         raise DataError(f"{wrong} of {total} lines of the stream could not be answered: each says why")
+
+
+@contextmanager
+def _said_once() -> Iterator[None]:
+    """Of every kind of line in the log the first alone: batches are many, and what is true of one is true of others."""
+    said: set[object] = set()
+
+    def new(record: logging.LogRecord) -> bool:
+        known = record.msg in said  # before its numbers are put in
+        said.add(record.msg)
+        return not known
+
+    handlers = list(logging.getLogger("bertvision").handlers)
+    for handler in handlers:
+        handler.addFilter(new)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(new)
 
 
 def _batches(source: IO[bytes]) -> Iterator[list[tuple[int, bytes]]]:

@@ -20,7 +20,7 @@ from typing import Any, get_type_hints
 
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Task, check_task, head_class, nearest
-from bertvision.heads.catalogue import expand
+from bertvision.heads.catalogue import EACH_LAYER, expand
 from bertvision.heads.spec import TrainOverrides, parse_head
 
 __all__ = ["BATCH", "Candidate", "Choices", "Dimension", "Range", "Space", "read_space"]
@@ -172,6 +172,11 @@ def read_space(
     if not raw:
         raise ConfigError(
             "nothing is varied: name it with --vary lr=1e-4..1e-2:log size=64,386, or under space: in a recipe"
+        )
+    if EACH_LAYER in [head.strip() for head in heads]:
+        raise ConfigError(
+            f"--heads {EACH_LAYER} stands for readers of all hidden states, which are no rivals in a search: fit them "
+            "with `bertvision fit`, or name one of them, such as layer_reader:layer=0"
         )
     texts = tuple(dict.fromkeys(text.strip() for text, _ in expand(heads, task)))
     dimensions = {name.replace("-", "_"): _dimension(name, value) for name, value in raw.items()}
