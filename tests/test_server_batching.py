@@ -9,6 +9,7 @@ import pytest
 from bertvision.serve.http.batching import Batcher, Full
 from bertvision.serve.http.limits import ServeConfig
 from bertvision.serve.http.metrics import Metrics
+from bertvision.serve.http.pace import Pace
 
 
 class Model:
@@ -26,17 +27,28 @@ class Model:
         return [2 * one for one in inputs]
 
 
+def known(batcher: Batcher[str], seconds: float) -> None:
+    """Have a character take so long, whatever it takes."""
+    pace = batcher.pace
+    pace._seconds, pace._work = seconds, 1.0
+    pace.learn = lambda *_: None  # pyright: ignore[reportAttributeAccessIssue]
+    pace._clock = lambda: 0.0
+
+
 def run(config: ServeConfig, test: Any) -> Model:
     """Call `test(batcher, model)` with the batcher at work."""
     model = Model()
 
     async def everything() -> None:
         batcher: Batcher[str] = Batcher(model, config, Metrics())
+        known(batcher, 1e-9)
         worker = asyncio.create_task(batcher.run())
         await asyncio.sleep(0)  # it waits for work
         await test(batcher, model)
         model.open.set()
         worker.cancel()
+        await batcher.close()
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("model")]
 
     asyncio.run(everything())
     return model
@@ -115,32 +127,78 @@ def test_what_is_withdrawn_is_not_computed_and_leaves_a_place() -> None:
     assert run(ServeConfig(max_batch=3, queue=3, batch_wait_ms=0), test).calls[1:] == [("a", [3, 4])]
 
 
-def test_who_would_not_be_answered_in_time_is_refused_at_once() -> None:
+def test_who_would_wait_for_long_is_refused_and_told_when_not() -> None:
     async def test(batcher: Batcher[str], model: Model) -> None:
-        batcher._pace = 0.01  # seconds a character: an input of 900 takes 10 s
+        known(batcher, 0.01)  # an input of 900 takes 10 s
         first = await block(batcher)
-        submit(batcher, ("a", 1), size=900)  # 1 s ahead of it
-        submit(batcher, ("a", 2), size=300)  # 11 s
+        submit(batcher, ("a", 1), size=900)  # 1.01 s ahead of it
+        submit(batcher, ("a", 2), size=300)  # 11.01 s
         with pytest.raises(Full) as full:
             submit(batcher, ("a", 3))
-        assert full.value.seconds == 8, "half of 15.01 s"
+        assert full.value.seconds == 4, "15.01 s are ahead, and 12 would do"
         model.open.set()
         await first
 
-    run(ServeConfig(timeout=30, batch_wait_ms=0), test)
+    run(ServeConfig(max_wait=12, batch_wait_ms=0), test)
+    run(ServeConfig(timeout=24, max_wait=100, batch_wait_ms=0), test)
+
+
+def test_a_queue_without_a_place_tells_when_there_is_one() -> None:
+    async def test(batcher: Batcher[str], model: Model) -> None:
+        known(batcher, 0.01)
+        first = await block(batcher)
+        submit(batcher, ("a", 1), size=100)
+        submit(batcher, ("a", 2), size=500)
+        for count, seconds in ((1, 4), (2, 10)):  # 1.01 s that run, then 2, then 6
+            with pytest.raises(Full) as full:
+                submit(batcher, *[("a", 3)] * count)
+            assert full.value.seconds == seconds, count
+        model.open.set()
+        await first
+
+    run(ServeConfig(queue=2, max_batch=2, max_wait=1000, timeout=3000, batch_wait_ms=0), test)
 
 
 def test_what_an_input_takes_itself_is_no_reason_to_refuse_it() -> None:
     async def test(batcher: Batcher[str], model: Model) -> None:
-        batcher._pace = 0.01
+        known(batcher, 0.01)
         first = await block(batcher)
-        (done,) = submit(
-            batcher, ("a", 1), size=2000
-        )  # 1 s ahead of it, 21 s of its own, and half of 30 is 15
+        (done,) = submit(batcher, ("a", 1), size=2000)  # 1.01 s ahead of it, 21 s of its own
         model.open.set()
         assert await asyncio.gather(first, done) == [0, 2]
 
-    run(ServeConfig(timeout=30, batch_wait_ms=0), test)
+    run(ServeConfig(max_wait=5, batch_wait_ms=0), test)
+
+
+def test_a_slow_model_gets_small_batches() -> None:
+    async def test(batcher: Batcher[str], model: Model) -> None:
+        known(batcher, 0.001)  # half a second: 500 characters
+        first = await block(batcher)
+        futures = submit(batcher, *[("a", i) for i in range(5)], size=100)  # 200 each
+        model.open.set()
+        await asyncio.gather(first, *futures)
+
+    assert run(ServeConfig(batch_wait_ms=0), test).calls[1:] == [("a", [0, 1]), ("a", [2, 3]), ("a", [4])]
+
+
+def test_the_pace_follows_what_was_measured() -> None:
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+    assert (pace.wait(1e9), pace.work_in(1)) == (0, float("inf")), "nothing is known"
+    pace.learn(10, 1000)
+    assert pace.wait(500) == pytest.approx(5)
+    assert pace.work_in(2) == pytest.approx(200)
+    with pace.measured(100):  # 1 s as it was
+        assert pace.wait(500) == pytest.approx(6)
+        now[0] += 0.5
+        assert pace.wait(500) == pytest.approx(5.5), "half of it is done"
+        now[0] += 9.5
+        slow = (0.8 * 10 + 10) / (0.8 * 1000 + 100)
+        assert pace.wait(500) == pytest.approx(500 * slow), "it is slow, which is seen before it ends"
+    assert pace.wait(500) == pytest.approx(500 * slow)
+    for _ in range(60):
+        pace.learn(0.001, 1)
+    assert pace.wait(1000) == pytest.approx(1, rel=1e-2), "what was is forgotten"
 
 
 def test_a_failed_batch_that_nobody_waits_for_leaves_nothing_behind() -> None:
@@ -156,14 +214,14 @@ def test_a_failed_batch_that_nobody_waits_for_leaves_nothing_behind() -> None:
                 break
             await asyncio.sleep(0.001)
         assert batcher.idle
-        assert batcher._ahead == 0
+        assert batcher.pace.wait(0) == 0
 
     assert run(ServeConfig(batch_wait_ms=0), test).calls[1:] == [("a", [13, 2])]
 
 
 def test_an_idle_model_takes_what_it_may_not_finish() -> None:
     async def test(batcher: Batcher[str], model: Model) -> None:
-        batcher._pace = 1e3
+        known(batcher, 1e3)
         model.open.set()
         (done,) = submit(batcher, ("a", 1), size=900)
         assert await done == 2

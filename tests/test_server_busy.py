@@ -32,7 +32,8 @@ def start(package: Path, gate: Path) -> Iterator[Callable[..., Server]]:
     running: list[Server] = []
 
     def begin(*flags: str) -> Server:
-        words = ("--queue", str(QUEUE), "--max-batch", "2", *flags)
+        # Refusals here are of places, not of seconds: the model waits as long as a test wants.
+        words = ("--queue", str(QUEUE), "--max-batch", "2", "--max-wait", "900", "--timeout", "1800", *flags)
         running.append(start_server(package, *words, gate=gate))
         return running[-1]
 

@@ -39,18 +39,14 @@ ARGS = ServeArgs
 
 
 def main(args: ServeArgs) -> None:
-    from bertvision import console
+    from bertvision.serve.http.starting import stopped_while_starting
 
-    try:
+    with stopped_while_starting():
         _serve(args)
-    except (
-        KeyboardInterrupt
-    ):  # while it loads; once it answers it ends in its own way (serve/http/lifecycle.py)
-        console.note("stopped before it could answer")
-        raise SystemExit(130) from None
 
 
 def _serve(args: ServeArgs) -> None:
+    import contextlib
     import ipaddress
     import logging
 
@@ -64,8 +60,7 @@ def _serve(args: ServeArgs) -> None:
     from bertvision.serve.load import load_bundle
 
     key, config = read_key(args.api_key_file), args.config
-    listener = listen(config)
-    try:
+    with contextlib.closing(listen(config)) as listener:
         bundle = load_bundle(
             args.folder,
             encoder=args.encoder,
@@ -80,8 +75,6 @@ def _serve(args: ServeArgs) -> None:
                 "anyone who reaches %s may ask: give a key with --api-key-file", url
             )
         serve(app, listener, config, lambda: console.emit(f"{', '.join(bundle.systems)} at {url}"))
-    finally:
-        listener.close()
 
 
 def _steady_memory() -> None:
@@ -95,8 +88,10 @@ def _steady_memory() -> None:
     import os
     import sys
 
-    # oneDNN keeps what it compiles for a shape, and batches have ever other shapes. Read at the first of them.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
+    # oneDNN keeps what it compiles for a shape, and torch keeps a thousand of these besides; batches have ever other
+    # shapes. Both are read at the first of them. Compiling one anew takes less than can be measured.
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "32")
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is not None and hasattr(libc, "gnu_get_libc_version"):
         # M_MMAP_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX of glibc's mallopt.

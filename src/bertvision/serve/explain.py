@@ -23,8 +23,9 @@ token that means no answer.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ from bertvision.data.windows import Windows
 from bertvision.serve.calibrate import read_no_answer, read_temperature
 from bertvision.serve.predictions import LabelPrediction, span_predictions, text_predictions
 from bertvision.tasks.span.answers import SpanAnswers
+from bertvision.tasks.span.calibration import NoAnswer
 from bertvision.tasks.span.logits import SpanLogits
 from bertvision.tasks.text.answers import TextAnswers, softmax
 
@@ -41,6 +43,28 @@ if TYPE_CHECKING:
     from bertvision.train.trained import Trained
 
 __all__ = ["explain"]
+
+
+@dataclass(frozen=True)
+class _Calibration:
+    """What the folder of a reader of a layer says about its probabilities."""
+
+    temperature: float
+    no_answer: NoAnswer | None
+
+
+_read: "WeakKeyDictionary[Bundle, dict[str, list[_Calibration]]]" = WeakKeyDictionary()
+
+
+def _calibrations(bundle: "Bundle") -> dict[str, list[_Calibration]]:
+    """Of all readers by their task. Read when a bundle explains for the first time: a server does so when it starts,
+    and asks no disk afterwards."""
+    if bundle not in _read:
+        _read[bundle] = {
+            name: [_Calibration(read_temperature(one.folder), read_no_answer(one.folder)) for one in readers]
+            for name, readers in bundle.layers.items()
+        }
+    return _read[bundle]
 
 
 def explain(
@@ -60,8 +84,8 @@ def explain(
             told |= _heat(walked.windows, walked.logits[name], chars)
         tasks[name] = told | _layer_weights(bundle.systems[name], bundle.encoder.num_states)
         if walked.layers.get(name):
-            readers = zip(walked.layers[name].items(), bundle.layers[name], strict=True)
-            rows = [_layer(bundle, walked, name, layer, own, one, chars) for (layer, own), one in readers]
+            readers = zip(walked.layers[name].items(), _calibrations(bundle)[name], strict=True)
+            rows = [_layer(bundle, walked, name, layer, seen, own, chars) for (layer, seen), own in readers]
             layers[name] = sorted(rows, key=lambda row: row["layer"])
     return {
         "text": text,
@@ -115,16 +139,15 @@ def _layer(
     name: str,
     layer: int,
     logits: Any,
-    reader: "Trained",
+    own: _Calibration,
     chars: NDArray[np.int32],
 ) -> dict[str, Any]:
     """What the reader of one hidden state makes of the example."""
-    temperature = read_temperature(reader.folder)
-    answers = bundle.merged(walked, name, logits, temperature=temperature)
+    answers = bundle.merged(walked, name, logits, temperature=own.temperature)
     if isinstance(answers, TextAnswers):
         told = _text(answers)
         return {"layer": layer} | {key: told[key] for key in ("probabilities", "score") if key in told}
-    (prediction,) = span_predictions(answers, read_no_answer(reader.folder), n_best=1)
+    (prediction,) = span_predictions(answers, own.no_answer, n_best=1)
     best = prediction.nbest[0] if prediction.nbest else None
     return {
         "layer": layer,

@@ -238,6 +238,14 @@ def read_layers(folder: str | Path) -> dict[str, list[Trained]]:
             raise ArtifactError(
                 f"{package.folder / PACKAGE} names two readers of one layer for {name}: export the package again"
             )
+        head = _read(package, package.tasks[name].folder)
+        for reader in readers:
+            same = (reader.task.kind, reader.task.outputs) == (head.task.kind, head.task.outputs)
+            if not same or reader.reads != head.reads:  # they share one walk, and its windows
+                what = "windows" if same else "answers"
+                raise ArtifactError(
+                    f"{reader.folder} reads a layer for other {what} than those of {name}: export the package again"
+                )
     return found
 
 

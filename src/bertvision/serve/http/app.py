@@ -55,7 +55,7 @@ def create_app(bundle: Bundle, config: ServeConfig | None = None, *, key: str | 
     async def living(_: FastAPI) -> AsyncIterator[None]:
         service.start()
         yield
-        service.stop()
+        await service.stop()
 
     # No pages of documentation: FastAPI's load their scripts from elsewhere.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=living)

@@ -2,33 +2,40 @@
 
 All of this lives in the event loop, so nothing here needs a lock; only the computation itself goes to the one thread
 that owns the model. An input waits in the queue until the thread is free; the oldest one then takes with it those that
-may be computed together with it (the same key), up to `max_batch` inputs or a number of characters, so that long
-documents do not make others wait. Where the thread was idle the oldest one waits `batch_wait_ms` for company.
+may be computed together with it (the same key), up to `max_batch` inputs, a number of characters, or what takes half
+a second, so that others do not wait for long. Where the thread was idle the oldest one waits `batch_wait_ms` for
+company.
 
-An input is refused where the queue is full, and where what is ahead of it would take longer than half of `timeout`, as
-fast as the model was lately. What it takes itself is not counted: asking again later would not make that less.
+An input is refused where the queue is full, and where what is ahead of it would take longer than `longest_wait`, as
+fast as the model was lately (pace.py). What it takes itself is not counted: asking again later would not make that
+less. Whoever is refused is told when there would be room if nobody else came.
 
 A place in the queue is given back when its input is computed, when its request times out, and when its client goes
 away: `withdraw` takes it out at once. What is being computed already is computed to its end, and nobody hears it.
 """
 
 import asyncio
+import itertools
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from bertvision.serve.http.limits import ServeConfig
 from bertvision.serve.http.metrics import Metrics
+from bertvision.serve.http.pace import Pace, work_of
 
 __all__ = ["Batcher", "Full", "Job"]
 
 K = TypeVar("K", bound=Hashable)
 _CHARACTERS = 200_000
 """Of a micro-batch: about half a thousand windows."""
+_SECONDS = 0.5
+"""Of a micro-batch, as far as can be told: none of its inputs is answered before all are, and who comes meanwhile
+waits for it. A processor gains nothing from larger ones."""
 
 
 class Full(RuntimeError):
@@ -49,28 +56,34 @@ class Job(Generic[K]):
     size: int
     """Its characters."""
     done: asyncio.Future[Any]
-    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def work(self) -> int:
+        return work_of(self.size)
 
 
 class Batcher(Generic[K]):
     """Hands inputs to `compute` in micro-batches."""
 
     def __init__(
-        self, compute: Callable[[K, list[Any]], list[Any]], config: ServeConfig, metrics: Metrics
+        self,
+        compute: Callable[[K, list[Any]], list[Any]],
+        config: ServeConfig,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             compute: Makes an answer of every input; called in the one thread that owns the model.
+            clock: Seconds since some moment.
         """
         self._compute, self._config, self._metrics = compute, config, metrics
         self._queue: deque[Job[K]] = deque()
         self._running = 0
         self._came = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
-        self._pace = 0.0
-        """Seconds a character took lately."""
-        self._ahead = 0
-        """Characters that are being computed."""
+        self.pace = Pace(clock)
 
     @property
     def idle(self) -> bool:
@@ -78,11 +91,14 @@ class Batcher(Generic[K]):
 
     def submit(self, inputs: Sequence[tuple[K, Any, int]]) -> list[Job[K]]:
         """Give all of these a place in the queue, or none: `Full`."""
-        ahead = self._ahead + sum(_work(job.size) for job in self._queue)
-        wait = self._pace * ahead
-        if len(self._queue) + len(inputs) > self._config.queue or wait > self._config.timeout / 2:
-            # Until half of what waits is done.
-            raise Full(min(60, max(1, math.ceil(wait / 2))))
+        longest = self._config.longest_wait
+        wait = self.pace.wait(sum(job.work for job in self._queue))
+        many = len(self._queue) + len(inputs) - self._config.queue
+        if many > 0 or wait > longest:
+            # Until what is ahead takes no longer, and until so many of the oldest have left the queue.
+            first = list(itertools.islice(self._queue, max(0, many)))
+            places = self.pace.wait(sum(job.work for job in first)) if first else 0.0
+            raise Full(max(1, math.ceil(max(wait - longest, places))))
         loop = asyncio.get_running_loop()
         jobs = [Job(key, one, size, loop.create_future()) for key, one, size in inputs]
         self._queue.extend(jobs)
@@ -111,8 +127,12 @@ class Batcher(Generic[K]):
             try:
                 await self._work(self._take())
             finally:
-                self._running = self._ahead = 0
+                self._running = 0
                 self._told()
+
+    async def close(self) -> None:
+        """End the thread, once it is through with what it computes; `run` must have been cancelled."""
+        await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
 
     async def _company(self) -> None:
         """The model is idle: give others a moment to come."""
@@ -132,28 +152,26 @@ class Batcher(Generic[K]):
         first = self._queue[0]
         batch: list[Job[K]] = []
         rest: deque[Job[K]] = deque()
-        characters = 0
+        work, most = 0, min(_CHARACTERS, self.pace.work_in(_SECONDS))
         for job in self._queue:
-            fits = not batch or (len(batch) < self._config.max_batch and characters + job.size <= _CHARACTERS)
+            fits = not batch or (len(batch) < self._config.max_batch and work + job.work <= most)
             if job.key == first.key and fits:
                 batch.append(job)
-                characters += job.size
+                work += job.work
             else:
                 rest.append(job)
         self._queue = rest
         return batch
 
     async def _work(self, batch: list[Job[K]]) -> None:
-        self._running, self._ahead = len(batch), sum(_work(job.size) for job in batch)
+        self._running = len(batch)
         self._told()
         self._metrics.batches.observe(len(batch))
-        began = time.monotonic()
         loop = asyncio.get_running_loop()
         inputs = [job.input for job in batch]
-        work = loop.run_in_executor(self._thread, self._compute, batch[0].key, inputs)
-        await asyncio.wait({work})
-        seconds = (time.monotonic() - began) / self._ahead
-        self._pace = seconds if not self._pace else 0.8 * self._pace + 0.2 * seconds
+        with self.pace.measured(sum(job.work for job in batch)):
+            work = loop.run_in_executor(self._thread, self._compute, batch[0].key, inputs)
+            await asyncio.wait({work})
         error = work.exception()
         if error is not None and len(batch) > 1:
             # One of them is at fault: the others get their answers.
@@ -172,8 +190,3 @@ class Batcher(Generic[K]):
     def _told(self) -> None:
         self._metrics.waiting.set(len(self._queue))
         self._metrics.running.set(self._running)
-
-
-def _work(characters: int) -> int:
-    """What an input costs, in characters: the shortest one costs something too."""
-    return characters + 100

@@ -2,7 +2,7 @@
 
 The address is taken before the model is loaded, so that a port in use is told at once. SIGTERM (and Ctrl-C) begins the
 end: what is being computed or waits is answered, what comes is refused with 503, then the process ends with code 0. A
-second signal ends it without waiting.
+second signal ends it without waiting. Before all of this starting.py has the signals.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from bertvision.errors import ConfigError
+from bertvision.serve.http.connection import connection_of
 from bertvision.serve.http.limits import ServeConfig
 from bertvision.serve.http.service import Service
 
@@ -77,11 +78,14 @@ def serve(app: FastAPI, listener: socket.socket, config: ServeConfig, on_ready: 
 async def _serve(
     app: FastAPI, listener: socket.socket, config: ServeConfig, on_ready: Callable[[], None]
 ) -> None:
-    settings: dict[str, Any] = {"log_config": None, "log_level": "warning", "access_log": False}
+    # Only errors: what uvicorn warns of is what clients do, and they would decide how long the log gets.
+    settings: dict[str, Any] = {"log_config": None, "log_level": "error", "access_log": False}
     server = _Server(
         uvicorn.Config(
             app,
             lifespan="on",
+            http=connection_of(config.timeout),
+            ws="none",
             server_header=False,
             timeout_graceful_shutdown=int(config.timeout) + 5,
             **settings,

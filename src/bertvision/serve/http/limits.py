@@ -51,6 +51,9 @@ class ServeConfig:
     """The most inputs of a request, and of a micro-batch."""
     queue: int = 256
     """The most inputs that wait; what comes then is refused with 429."""
+    max_wait: float = 5.0
+    """Seconds: who would wait longer, as fast as the model was lately, is refused with 429 (half of --timeout at
+    most)."""
     batch_wait_ms: float = 5.0
     """How long an input waits for others to be computed with, where the model is idle."""
     timeout: float = 30.0
@@ -71,8 +74,17 @@ class ServeConfig:
             )
         if not 0 <= self.batch_wait_ms <= 10_000:
             raise ConfigError(f"--batch-wait-ms must be from 0 to 10000, not {self.batch_wait_ms}")
+        if not 0 < self.max_wait <= 86_400:
+            raise ConfigError(
+                f"--max-wait must be more than 0 seconds and at most a day, not {self.max_wait}"
+            )
         if not 0 < self.timeout <= 86_400:
             raise ConfigError(f"--timeout must be more than 0 seconds and at most a day, not {self.timeout}")
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds that an input may have to wait: whoever is let in is to be answered before its time is over."""
+        return min(self.max_wait, self.timeout / 2)
 
     @property
     def body_bytes(self) -> int:

@@ -6,7 +6,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -18,6 +18,7 @@ from bertvision.serve.http.batching import Batcher, Full, Job
 from bertvision.serve.http.catalogue import catalogue_of
 from bertvision.serve.http.limits import ServeConfig
 from bertvision.serve.http.metrics import Metrics
+from bertvision.serve.http.pace import work_of
 from bertvision.serve.http.quiet import cuts_told_once
 from bertvision.serve.http.requests import Asked
 
@@ -25,6 +26,8 @@ __all__ = ["Refusal", "Service", "failure"]
 
 _log = logging.getLogger("bertvision")
 _numbers = itertools.count()
+_USUAL = "Ada came by the long road, and the mill stood where it had stood before. " * 8
+"""As long as a paragraph."""
 
 
 class Refusal(Exception):
@@ -65,13 +68,22 @@ class Service:
         self._worker: asyncio.Task[None] | None = None
         self._quiet = contextlib.ExitStack()
 
-        def count(_module: Any, _words: Any, inputs: dict[str, Any]) -> None:
-            self.metrics.windows.inc(len(inputs["input_ids"]))
+        self._count_windows()
 
-        bundle.encoder.model.register_forward_pre_hook(count, with_kwargs=True)
+    def _count_windows(self) -> None:
+        """Have every window counted, whatever computes."""
+        walked, count = self.bundle._walked, self.metrics.windows.inc
+
+        def counted(*args: Any, **options: Any) -> Any:
+            found = walked(*args, **options)
+            count(len(found.windows))
+            return found
+
+        setattr(self.bundle, "_walked", counted)  # noqa: B010 (a method of its class)
 
     def warm(self) -> None:
-        """Answer nobody once: a model's first answer takes longer, and one that cannot answer is told of here."""
+        """Answer nobody: a model's first answer takes longer, one that cannot answer is told of here, and how fast it
+        is must be known when the first ones come."""
         for name, readers in self.bundle.layers.items():
             task = self.bundle.systems[name].task
             for reader in readers:
@@ -84,6 +96,9 @@ class Service:
                 asked = Asked("Who came?", "Ada came." if texts == 2 else None, tasks, 0)
                 for explain in (False, True):
                     self._compute(_entry(asked, explain=explain)[0], [asked])
+                usual = replace(asked, first=_USUAL) if texts == 1 else replace(asked, second=_USUAL)
+                with self.batcher.pace.measured(work_of(usual.characters)):
+                    self._compute(_entry(usual, explain=False)[0], [usual])
 
     def start(self) -> None:
         """Begin to work, in the running event loop."""
@@ -91,11 +106,12 @@ class Service:
         self._worker = asyncio.create_task(self.batcher.run())
         self.ready = True
 
-    def stop(self) -> None:
-        """End the work."""
+    async def stop(self) -> None:
+        """End the work; no thread is left."""
         self.ready = False
         if self._worker is not None:
             self._worker.cancel()
+        await self.batcher.close()
         self._quiet.close()
 
     async def ask(self, inputs: Sequence[Asked], request: Request, *, explain: bool = False) -> list[Any]:

@@ -1,0 +1,55 @@
+"""How fast the model was lately, and how long what is ahead will take.
+
+Work is counted in characters, which are there before anything is cut into tokens. The pace is seconds over work of the
+last micro-batches, each counting four fifths of the one after it, so that a large one says more than a small one. A
+micro-batch that takes longer than it should says so while it is computed: whoever comes meanwhile is not let in at the
+pace of a moment before.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+__all__ = ["Pace", "work_of"]
+
+_KEPT = 0.8
+
+
+def work_of(characters: int) -> int:
+    """What an input costs, in characters: the shortest one costs something too."""
+    return characters + 100
+
+
+class Pace:
+    """Watches one thread at work."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seconds = self._work = 0.0
+        self._running, self._began = 0, 0.0
+
+    def learn(self, seconds: float, work: float) -> None:
+        """So much work took so long."""
+        self._seconds, self._work = _KEPT * self._seconds + seconds, _KEPT * self._work + work
+
+    @contextlib.contextmanager
+    def measured(self, work: int) -> Iterator[None]:
+        """Around the computation of so much work; one at a time."""
+        self._running, self._began = work, self._clock()
+        try:
+            yield
+        finally:
+            self.learn(self._clock() - self._began, work)
+            self._running = 0
+
+    def wait(self, work: float) -> float:
+        """Seconds until what is computed now, and then so much work, will be done; 0 while nothing is known."""
+        pace = self._seconds / self._work if self._work else 0.0
+        if not self._running:
+            return pace * work
+        gone = self._clock() - self._began
+        now = (_KEPT * self._seconds + gone) / (_KEPT * self._work + self._running)
+        return max(0.0, pace * self._running - gone) + max(pace, now) * work
+
+    def work_in(self, seconds: float) -> float:
+        """How much work is done in so many seconds; without end while nothing is known."""
+        return seconds * self._work / self._seconds if self._seconds else float("inf")
