@@ -29,6 +29,13 @@ def tokens(encoder: Encoder) -> TokenBatch:
     return collate(windows, np.arange(len(windows)), pad_id=encoder.pad_id, device=torch.device("cpu"))
 
 
+@pytest.fixture
+def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no encoder had a forward pass of its own (tests/test_fast_forward.py)."""
+    monkeypatch.setattr(module, "known_parts", lambda _: None)
+
+
+@pytest.mark.usefixtures("unknown")
 def test_states_are_the_same(encoder: Encoder, tokens: TokenBatch) -> None:
     before = {name: value.clone() for name, value in encoder.model.state_dict().items()}
     fast = packed(encoder)
@@ -46,6 +53,7 @@ def test_states_are_the_same(encoder: Encoder, tokens: TokenBatch) -> None:
     assert not any(isinstance(part, PackedLinear) for part in encoder.model.modules())
 
 
+@pytest.mark.usefixtures("unknown")
 def test_what_cannot_be_packed_stays_as_it_is(
     encoder: Encoder, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

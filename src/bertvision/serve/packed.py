@@ -1,12 +1,16 @@
 """The encoder as it answers on a CPU: the same weights, laid out for the processor once instead of in every call.
 
-A linear layer of torch sorts its weights into the blocks a processor multiplies fast, for every call anew. With one
-text at a time that is a good part of the work. Here every `nn.Linear` of a copy keeps its weights in that order
-(oneDNN), the GELU behind the first layer of a feed-forward block is computed while its numbers are still at hand, and
-dropout is left out. Results differ from torch's own in the last digits alone; where a first try says otherwise, or the
-processor has no such order, the encoder stays as it is.
+An encoder that is known in every detail (serve/fast_known.py: BERT and its kin as transformers writes them) is
+computed by a forward pass of our own, without pads and without anything beside the states (serve/fast_forward.py).
 
-Only a frozen encoder in float32 on a CPU is packed. The copy takes as much memory as the linear layers have.
+Any other keeps its code, in a copy whose linear layers are packed. A linear layer of torch sorts its weights into the
+blocks a processor multiplies fast, for every call anew. With one text at a time that is a good part of the work. Here
+every `nn.Linear` of the copy keeps its weights in that order (oneDNN), the GELU behind the first layer of a
+feed-forward block is computed while its numbers are still at hand, and dropout is left out.
+
+Results differ from torch's own in the last digits alone; where a first try says otherwise, or the processor has no such
+order, the encoder stays as it is. Only a frozen encoder in float32 on a CPU is packed. What is packed takes as much
+memory as the linear layers have.
 """
 
 import copy
@@ -19,9 +23,11 @@ from torch.nn import functional as F
 
 from bertvision.encoder.batch import TokenBatch
 from bertvision.encoder.encoder import Encoder, read_tokens
+from bertvision.serve.fast_forward import FastForward, pack_linear
+from bertvision.serve.fast_known import known_parts
 from bertvision.shapes import Float
 
-__all__ = ["PackedLinear", "last_alone", "packed"]
+__all__ = ["PackedLinear", "is_fast", "last_alone", "packed"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +42,7 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         # Not a parameter: it is no plain tensor, and nobody may train or save it.
-        self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach())
+        self._packed = pack_linear(layer.weight)
         self._bias = None if layer.bias is None else layer.bias.detach()
         self._after = ("gelu", "none") if gelu else ("none", "")
 
@@ -58,46 +64,113 @@ class _LastState(_PackedEncoder):
         return (None,) * (self.num_states - 1) + last
 
 
+class _FastEncoder(Encoder):
+    """An encoder with a forward pass of its own; its model shares the weights and still has the pooler."""
+
+    _fast: FastForward
+    _last = False
+    """Whether the last state alone is read."""
+
+    def _forward(self, model: Any, batch: TokenBatch) -> Any:
+        types = batch.types if self.passes_types else None
+        states = self._fast(batch.ids, batch.mask, types, last_only=self._last)
+        return super()._forward(model, batch) if states is None else states
+
+
+def is_fast(encoder: Encoder) -> bool:
+    """Whether pads cost its calls nothing."""
+    return isinstance(encoder, _FastEncoder)
+
+
 def last_alone(encoder: Encoder) -> Encoder:
     """The encoder to ask where nothing but the last state is read."""
-    if type(encoder) is not _PackedEncoder:
-        return encoder
     twin = copy.copy(encoder)
-    twin.__class__ = _LastState
+    if isinstance(twin, _FastEncoder):
+        twin._last = True
+    elif type(twin) is _PackedEncoder:
+        twin.__class__ = _LastState
+    else:
+        return encoder
     return twin
 
 
 def packed(encoder: Encoder) -> Encoder:
-    """`encoder` with packed linear layers, or itself where that is not possible; its own model is not touched."""
+    """`encoder` as it computes fastest, or itself where there is no such way; its own model is not touched."""
     if encoder.device.type != "cpu" or encoder.precision != "fp32" or type(encoder) is not Encoder:
         return encoder
     if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")):
         return encoder
     try:
-        model = _pack(encoder.model)
+        return _fast(encoder) or _with_packed_layers(encoder) or encoder
     except RuntimeError as error:  # no such kernel on this processor
         logger.info("the encoder is not packed: %s", str(error).splitlines()[0])
         return encoder
-    if model is None:
-        return encoder
+
+
+def _twin(encoder: Encoder, model: Any, kind: type[Encoder]) -> Any:
+    """The encoder with another model of the same weights, which is in evaluation mode once and for all."""
     twin = copy.copy(encoder)
-    twin.__class__ = _PackedEncoder
+    twin.__class__ = kind
     twin.model, twin._fingerprint = model, encoder.fingerprint  # packed weights would give another one
-    # It is in evaluation mode once and for all: no walk over its modules in every call.
-    model.eval = lambda: model
+    model.eval = lambda: model  # no walk over its modules in every call
     return twin
+
+
+def _shared(model: Any) -> Any:
+    """A copy in evaluation mode that shares all tensors."""
+    return copy.deepcopy(model, {id(part): part for part in (*model.parameters(), *model.buffers())}).eval()
+
+
+# ---- a forward pass of our own
+
+
+def _fast(encoder: Encoder) -> Encoder | None:
+    """The encoder with the short forward pass; None where it is not known, or gives something else."""
+    model = _shared(encoder.model)
+    parts = known_parts(model)
+    if parts is None:
+        return None
+    twin = _twin(encoder, model, _FastEncoder)
+    twin._fast = FastForward(parts)
+    return twin if _same_states(twin, encoder) else None
+
+
+@torch.no_grad()
+def _same_states(twin: Encoder, encoder: Encoder) -> bool:
+    """Whether both give the same states for two short windows, one of them padded."""
+    lengths = torch.tensor([[7], [4]])
+    places = torch.arange(7).expand(2, 7)
+    mask = places < lengths
+    ids = torch.where(mask, (places * 7 + lengths) % encoder.model.config.vocab_size, encoder.pad_id)
+    batch = TokenBatch(ids, mask, (mask & (places > 2)).long(), lengths[:, 0].numpy())
+    own = Encoder._forward(encoder, _shared(encoder.model), batch)
+    both = zip(twin.layer_states(batch), own, strict=True)
+    return all(torch.allclose(a[mask], b[mask], rtol=_CLOSE, atol=_CLOSE) for a, b in both)
+
+
+# ---- packed layers in the model's own code
+
+
+def _with_packed_layers(encoder: Encoder) -> Encoder | None:
+    """The encoder with a packed copy; None where that gives something else."""
+    model = _pack(encoder.model)
+    twin = None if model is None else _twin(encoder, model, _PackedEncoder)
+    return twin if twin is not None and _same_states(twin, encoder) else None
 
 
 def _pack(model: Any) -> Any:
     """A copy that shares all tensors but the packed ones; None where a packed layer gives something else."""
-    shared = {id(part): part for part in (*model.parameters(), *model.buffers())}
-    twin = copy.deepcopy(model, shared).eval()
+    twin = _shared(model)
     for parent in list(twin.modules()):
+        if not type(parent).__module__.startswith("transformers."):
+            continue  # LoRA, for one, reads the weights of the layers inside
         for name, layer in list(parent.named_children()):
+            if layer._forward_hooks or layer._forward_pre_hooks:
+                continue  # it may be an adapter's, which wants the layer (or the dropout) it was put on
             if type(layer) is nn.Dropout:
                 setattr(parent, name, nn.Identity())
-            if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
-                continue  # a hook may be an adapter's, which wants the layer it was put on
+            if type(layer) is not nn.Linear:
+                continue
             act = getattr(parent, "intermediate_act_fn", None)
             gelu = name == "dense" and type(act).__name__ == "GELUActivation"
             one = PackedLinear(layer, gelu=gelu)
