@@ -139,7 +139,7 @@ def _trace(graph: Graph, file: Path, opset: int) -> None:
 @contextmanager
 def _silence() -> Iterator[None]:
     """Without the exporter's notes on libraries that are not installed and on names of axes."""
-    with quiet("torch.onnx", "onnxscript", "onnx_ir"), warnings.catch_warnings():
+    with quiet("torch.onnx", "torch.__trace", "onnxscript", "onnx_ir"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
