@@ -143,8 +143,7 @@ def _same_states(twin: Encoder, encoder: Encoder) -> bool:
     mask = places < lengths
     ids = torch.where(mask, (places * 7 + lengths) % encoder.model.config.vocab_size, encoder.pad_id)
     batch = TokenBatch(ids, mask, (mask & (places > 2)).long(), lengths[:, 0].numpy())
-    own = Encoder._forward(encoder, _shared(encoder.model), batch)
-    both = zip(twin.layer_states(batch), own, strict=True)
+    both = zip(twin._forward(twin.model, batch), encoder._forward(_shared(encoder.model), batch), strict=True)
     return all(torch.allclose(a[mask], b[mask], rtol=_CLOSE, atol=_CLOSE) for a, b in both)
 
 

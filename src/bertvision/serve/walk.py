@@ -142,6 +142,8 @@ def walk(
 
 def _plan(feed: LiveFeed, group: int) -> tuple[list[NDArray[np.int64]], int]:
     """The windows of each encoder call, those of an example together, and how many calls to do at once."""
+    if len(feed.windows) == group:
+        return [np.arange(group)], 1
     if not is_fast(feed.encoder):
         lengths = feed.widths.reshape(-1, group).max(axis=1) * group
         return [group_rows(units, group) for units in cut_by_tokens(lengths, feed.tokens_per_call)], 1
