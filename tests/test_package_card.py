@@ -211,3 +211,46 @@ def test_no_file_tells_folders_of_commands(
     assert "bertvision run enc --out mood" in (tmp_path / "clients" / "pkg" / "README.md").read_text()
     for name, content in tree(tmp_path / "clients" / "pkg").items():
         assert content is None or b"clients" not in content, name
+
+
+def test_stages_tell_how_a_head_was_made(
+    tiny_bert: Path, toy_squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tuned, fitted and joined, each by its own command: the card has them all in this order, their data, and an
+    interval of the ensemble that is counted here once more."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "questions").mkdir()
+    data = tmp_path / "questions" / "toy.json"
+    data.write_bytes(toy_squad.read_bytes())
+    given = ("--train", "questions/toy.json", "--dev", data, "--max-seq-length", "96")
+    small = ("--max-train-examples", "8", "--epochs", "0.5")
+    for words in (
+        ("finetune", "--encoder", tiny_bert, *given, "--out", "work/tuned", *small),
+        ("fit", "work/tuned/snapshot-0.5", *given, "--out", "work/heads", "--heads", "last_state", "adapter:size=2"),
+        ("ensemble", "work/heads", "--data", data, "--out", "work/both"),
+        ("export", "work/both", "--out", "pkg"),
+    ):  # fmt: skip
+        outcome = bertvision(*words)
+        assert outcome.code == 0, outcome.err
+    card = card_of(tmp_path / "pkg")
+    made = card.text.partition("## How it was made")[2]
+    assert "data: train toy.json, dev toy.json" in made
+    told = [line.split()[1] for line in made.splitlines() if line.startswith("bertvision ")]
+    assert told == ["finetune", "fit", "ensemble", "export"]
+    assert "bertvision fit snapshot-0.5 --train toy.json --dev toy.json" in made
+    for name, content in tree(tmp_path / "pkg").items():
+        for place in (b"questions/", b"work/", bytes(tmp_path)):
+            assert content is None or place not in content, name
+    questions = load_data(str(data))
+    assert not isinstance(questions, TextData)
+    answers = json.loads((tmp_path / "work" / "both" / "predictions.json").read_text())
+    for result, values in zip(results_of(card), per_question(questions, answers), strict=True):
+        drawn = paired_bootstrap(values, np.zeros_like(values), resamples=1000)
+        assert result.metric_value == pytest.approx(drawn.difference, abs=1e-4)
+        assert result.metric_args == {"interval_95": [round(drawn.low, 4), round(drawn.high, 4)]}
+    # A head of the fit alone tells what made it and not the ensemble.
+    write_package(tmp_path / "one", find_sources([tmp_path / "work" / "heads" / "last-state.seed0"]))
+    text = (tmp_path / "one" / "README.md").read_text()
+    assert "bertvision finetune" in text
+    assert "bertvision fit" in text
+    assert "bertvision ensemble" not in text

@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -193,3 +194,23 @@ def test_n_best_on_the_command_line(folder: Path, bundle: Bundle) -> None:
     assert [one["text"] for one in found["nbest"]] == [MILL[o["start"] : o["end"]] for o in found["nbest"]]
     assert len({(one["start"], one["end"]) for one in found["nbest"]}) == 3
     assert "nbest" not in json.loads(bertvision("predict", folder, *words).out)
+
+
+def test_what_is_true_of_many_batches_is_said_once(
+    bundle: Bundle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions that are cut, in each of ten batches; afterwards the log is as before."""
+    monkeypatch.setattr(stream, "MOST_LINES", 1)
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger("bertvision")
+    logger.addHandler(handler)
+    try:
+        line = json.dumps({"question": "Who " * 40, "context": MILL}).encode() + b"\n"
+        assert len(streamed(bundle, capsys, line * 10, tasks=("span",))) == 10
+        assert [text for text in said if "are cut" in text] == said[:1]
+        bundle.predict("Who " * 40, MILL, tasks=("span",))
+        assert len(said) == 2
+    finally:
+        logger.removeHandler(handler)

@@ -123,3 +123,8 @@ def test_heads_of_another_task_are_refused() -> None:
     with pytest.raises(ConfigError, match="not for label"):
         read_space(["adapter"], {"size": [4, 8]}, task="label")
     assert read_space(["default"], {"lr": [1e-3, 1e-2]}, task="label").heads
+
+
+def test_readers_of_all_layers_are_nothing_to_search() -> None:
+    with pytest.raises(ConfigError, match="--heads each_layer stands for readers of all hidden states"):
+        read_space(["adapter", "each_layer"], {"lr": [1e-3, 1e-2]})
