@@ -3,10 +3,12 @@
     "wait ..."     as a text is computed only when the file that is the gate exists
     "break ..."    raises an error that speaks of a folder
 
-Without a gate everything is the real thing; with one, everything else.
+Without a gate everything is the real thing; with one, everything else. Which threads are left is printed at the end.
 """
 
 import os
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ def serve(words: list[str], gate: str | None, environment: dict[str, str]) -> No
     if gate is not None:
         _install(Path(gate))
     main(words)
+    left = sorted(thread.name for thread in threading.enumerate())
+    sys.stdout.write(f"threads: {', '.join(left)}\n")
 
 
 def _install(gate: Path) -> None:

@@ -1,6 +1,7 @@
 """A server under pressure: places in the queue, clocks, clients that go away, defects, and the end."""
 
 import json
+import os
 import signal
 import socket
 import time
@@ -114,6 +115,27 @@ def test_time_that_is_over_and_clients_that_are_gone_free_their_places(start: An
     assert 'status="499"' in server.get("/metrics").text
 
 
+def test_clients_that_send_slowly_are_left(start: Any) -> None:
+    """Nothing at all, half of the headers, half of the body; also after a request that was whole."""
+    server = start("--timeout", "1")
+    whole = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+    body = b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    host, port = server.url.removeprefix("http://").split(":")
+    lines = [socket.create_connection((host, int(port)), timeout=60) for _ in range(4)]
+    lines[2].sendall(whole)
+    first = b""
+    while not first.endswith(b'{"status":"alive"}'):
+        first += lines[2].recv(4096)
+    for line, sent in zip(lines, (b"", whole[:30], whole[:30], body), strict=True):
+        line.sendall(sent)
+    heard = [b"".join(iter(lambda line=line: line.recv(4096), b"")) for line in lines]  # until it is closed
+    assert heard[:3] == [b"", b"", b""]
+    assert heard[3].startswith(b"HTTP/1.1 408 ")
+    assert ask(server, "somebody else").status_code == 200
+    for line in lines:
+        line.close()
+
+
 def test_a_defect_is_an_id_and_harms_no_neighbour(start: Any, gate: Path) -> None:
     server = start()
     with ThreadPoolExecutor(8) as pool:
@@ -173,6 +195,21 @@ def test_sigterm_finishes_what_runs_and_refuses_what_comes(start: Any, gate: Pat
     assert "Traceback" not in server.log
     with pytest.raises(httpx.ConnectError):
         ask(server, "nobody here")
+
+
+def test_ctrl_c_ends_as_sigterm_does_and_leaves_no_thread(start: Any, gate: Path) -> None:
+    server = start()
+    assert ask(server, "a text").status_code == 200
+    line = connect(server, "wait here")
+    until(server, running_inputs=1)
+    line.close()  # gone while it is computed
+    until(server, given_up_inputs_total=1)
+    os.kill(server.process.pid, signal.SIGINT)
+    while "stopping" not in server.log:
+        time.sleep(0.01)
+    gate.touch()
+    assert server.wait() == 0
+    assert server.log.endswith("threads: MainThread\n")
 
 
 def test_a_second_signal_does_not_wait(package: Path, gate: Path) -> None:

@@ -1,5 +1,6 @@
 """`bertvision serve` itself: what it refuses before it serves, its key, and what a bare installation says."""
 
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -44,6 +45,7 @@ def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path: Path) -> None
         (("--max-text", "0"), "--max-text must be at least 1, not 0"),
         (("--max-batch", "0"), "--max-batch must be at least 1, not 0"),
         (("--queue", "8"), "--queue must hold a whole batch (--max-batch 64), not 8 inputs"),
+        (("--max-wait", "0"), "--max-wait must be more than 0 seconds"),
         (("--timeout", "0"), "--timeout must be more than 0 seconds"),
         (("--timeout", "nan"), "--timeout must be more than 0 seconds"),
         (("--batch-wait-ms", "-1"), "--batch-wait-ms must be from 0 to 10000, not -1"),
@@ -78,6 +80,17 @@ def test_ctrl_c_while_it_loads_says_that_it_stopped(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("bertvision.serve.load.load_bundle", interrupted)
     outcome = bertvision("serve", tmp_path, "--port", "0")
     assert (outcome.code, outcome.err) == (130, "stopped before it could answer\n")
+
+
+def test_sigterm_while_it_loads_ends_it_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def terminated(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("bertvision.serve.load.load_bundle", terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    outcome = bertvision("serve", tmp_path, "--port", "0")
+    assert (outcome.code, outcome.err) == (0, "stopped before it could answer\n")
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_readers_of_layers_that_are_broken_are_told_at_the_start(tmp_path: Path, tiny_bert: Path) -> None:

@@ -89,7 +89,9 @@ class Requests:
             tasks = one if len(fields) == 1 else two
             if not tasks:
                 continue
-            names: Any = Annotated[list[Literal[tasks]], Field(min_length=1)]  # pyright: ignore[reportInvalidTypeForm]
+            # No more than there are: a megabyte of wrong names would be as many errors, and seconds of work.
+            most = Field(min_length=1, max_length=len(tasks))
+            names: Any = Annotated[list[Literal[tasks]], most]  # pyright: ignore[reportInvalidTypeForm]
             shape: dict[str, Any] = {field: (text, ...) for field in fields}
             shape |= {"tasks": (names | None, None), "n_best": (count, 0)}
             made: Any = create_model(f"{name.title()}Input", __base__=_Form, **shape)
