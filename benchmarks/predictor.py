@@ -1,12 +1,14 @@
 """The predictor beside a plain loop over AutoModelForQuestionAnswering: same encoder, same head, same inputs, on a CPU.
 
-    python benchmarks/predictor.py [--encoder embedded] [--data FILE] [--questions 64] [--threads 2] [--json FILE]
+    python benchmarks/predictor.py [--encoder embedded] [--data FILE] [--questions 64] [--threads 2] [--backend onnx]
+                                   [--json FILE]
 
 The plain loop is what one writes with transformers alone: tokenise a batch with overflowing windows, pad, one forward
 pass under inference_mode, then the best start and end of every question's windows. It runs in batches of 8 as the
 questions come, padded to the longest of each and, as the official example does, to the full window; and in batches of
-one, without pads. The predictor gets all questions at once, or one at a time. Both read windows of 384 tokens with 128
-in common, and their answers' scores are compared before anything is timed.
+one. The predictor gets all questions at once, or one at a time. Both read windows of 384 tokens with 128
+in common, and their answers are compared before anything is timed. How many cells of the loop's batches are pads
+follows from the questions that were drawn, and is told beside the times: the fewer questions, the more it is chance.
 
 They take turns in one process; told are medians of the turns and of their ratios, on the clock and of the process's own
 CPU time, which says more on a machine that others use (with one thread: several wait by spinning).
@@ -30,13 +32,16 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.feed.reading import EVERYTHING
 from bertvision.heads import Geometry, parse_head
+from bertvision.serve.onnx import export_onnx, use_onnx
 from bertvision.serve.predictor import Predictor
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.train.trained import Trained
 
 WINDOW, STRIDE, MOST = 384, 128, 30
+CASES = ("longest", "window", "one")
 
 Inputs = list[tuple[str, str]]
+Padding = bool | str
 
 
 class PlainLoop:
@@ -52,22 +57,12 @@ class PlainLoop:
         self.tokenizer = encoder.tokenizer
 
     @torch.inference_mode()
-    def answers(self, inputs: Inputs, batch: int, padding: bool | str) -> list[tuple[str, float]]:
+    def answers(self, inputs: Inputs, batch: int, padding: Padding) -> list[tuple[str, float]]:
         """Text and score of the best span of each question."""
         found: list[tuple[str, float]] = []
         for i in range(0, len(inputs), batch):
             part = inputs[i : i + batch]
-            made = self.tokenizer(
-                [question for question, _ in part],
-                [context for _, context in part],
-                truncation="only_second",
-                max_length=WINDOW,
-                stride=STRIDE,
-                return_overflowing_tokens=True,
-                return_offsets_mapping=True,
-                padding=padding,
-                return_tensors="pt",
-            )
+            made = self._tokenised(part, padding)
             owner, places = (
                 made.pop("overflow_to_sample_mapping").tolist(),
                 made.pop("offset_mapping").tolist(),
@@ -81,6 +76,27 @@ class PlainLoop:
                     best[question] = text, score
             found += best
         return found
+
+    def _tokenised(self, part: Inputs, padding: Padding) -> Any:
+        return self.tokenizer(
+            [question for question, _ in part],
+            [context for _, context in part],
+            truncation="only_second",
+            max_length=WINDOW,
+            stride=STRIDE,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            padding=padding,
+            return_tensors="pt",
+        )
+
+    def cells(self, inputs: Inputs, batch: int) -> float:
+        """How many times its tokens the batches have, padded to the longest of each."""
+        masks = [
+            self._tokenised(inputs[i : i + batch], True)["attention_mask"]
+            for i in range(0, len(inputs), batch)
+        ]
+        return sum(mask.numel() for mask in masks) / sum(int(mask.sum()) for mask in masks)
 
     @staticmethod
     def _best(
@@ -162,37 +178,47 @@ def main() -> None:
     parser.add_argument("--encoder", default="embedded")
     parser.add_argument("--data", default="demo:dev")
     parser.add_argument("--questions", type=int, default=64)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="batches of the plain loop")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--backend", choices=("torch", "onnx"), default="torch", help="what answers for us")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     encoder = Encoder.load(args.encoder, device="cpu", precision="fp32")
     predictor = make_predictor(encoder)
     loop = PlainLoop(encoder, predictor.trained.heads[0])
+    if args.backend == "onnx":
+        with tempfile.TemporaryDirectory() as folder:
+            graph = Path(folder) / "model.onnx"
+            export_onnx(predictor.bundle, graph)
+            use_onnx(predictor.bundle, graph)
     inputs = questions(args.data, args.questions)
     asked, read = [q for q, _ in inputs], [c for _, c in inputs]
 
     theirs = [text for text, _ in loop.answers(inputs, 8, True)]
     same = sum(a == b.text for a, b in zip(theirs, predictor.predict(asked, read), strict=True))
+    cells = loop.cells(inputs, 8)
     lengths = [len(encoder.tokenizer(q, c, verbose=False)["input_ids"]) for q, c in inputs]
     many = lambda: predictor.predict(asked, read)  # noqa: E731
-    rows = [
-        contest("8, longest", lambda: loop.answers(inputs, 8, True), many, len(inputs), args.turns),
-        contest("8, window", lambda: loop.answers(inputs, 8, "max_length"), many, len(inputs), args.turns),
-        contest(
+    # Padded too: the windows of one long text differ in length.
+    cases: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
+        "longest": ("8, longest", lambda: loop.answers(inputs, 8, True), many),
+        "window": ("8, window", lambda: loop.answers(inputs, 8, "max_length"), many),
+        "one": (
             "one",
-            lambda: loop.answers(inputs, 1, False),
+            lambda: loop.answers(inputs, 1, True),
             lambda: [predictor.predict(q, c) for q, c in inputs],
-            len(inputs),
-            args.turns,
         ),
-    ]
+    }
+    rows = [contest(*cases[name], len(inputs), args.turns) for name in args.cases]
     print(
-        f"{encoder.name}, {args.threads} threads, {platform.machine()}; {len(inputs)} questions of {args.data}"
+        f"{encoder.name} on {args.backend}, {args.threads} threads, {platform.machine()}; {len(inputs)} questions of "
+        f"{args.data}"
     )
     print(
-        f"tokens {min(lengths)} to {max(lengths)}, mean {statistics.mean(lengths):.0f}; same answers: {same}"
+        f"tokens {min(lengths)} to {max(lengths)}, mean {statistics.mean(lengths):.0f}; same answers: {same}; "
+        f"batches of 8 have {cells:.2f} times as many cells as tokens"
     )
     print("plain loop  clock  plain: ms  ours: ms  times faster (least, most of single turns)")
     for row in rows:
@@ -206,8 +232,10 @@ def main() -> None:
         told = {
             "encoder": encoder.name,
             "data": args.data,
+            "backend": args.backend,
             "threads": args.threads,
             "same": same,
+            "cells": cells,
             "rows": rows,
         }
         args.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
