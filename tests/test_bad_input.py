@@ -174,7 +174,7 @@ def test_folders_that_are_no_artifacts(
     for folder, told in [
         (tmp_path / "nowhere", "there is no folder"),
         (tiny_bert, "does not describe a bertvision head"),
-        (tmp_path / "empty", "is missing"),
+        (tmp_path / "empty", "holds neither a package nor a head"),
         (damaged, "is damaged"),
     ]:
         said = refused("predict", folder, "--question", "a", "--context", "b", untouched=tmp_path)

@@ -106,6 +106,10 @@ def test_heads_are_chosen_and_named(fit: Path, tmp_path: Path) -> None:
         (("--name", "a", "../b"), "a task cannot be called '../b'"),
         (("--name", "a", "head"), "a task cannot be called 'head'"),
         (("--bundle-encoder", "--reference"), "--bundle-encoder and --reference exclude each other"),
+        (
+            ("--name", "a", "--name", "b"),
+            "--name is given twice, and the last would count: write all behind one",
+        ),
         (("--private",), "--private goes with --push"),
         (("--license", "do what you want"), "is no name of a licence"),
         (("--layers", str(fit / "last-state.seed0")), "holds no reader of a layer"),

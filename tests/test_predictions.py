@@ -61,6 +61,8 @@ def test_candidates_are_printed_as_text(folder: Path) -> None:
     [
         (("--question", "", "--context", MILL), "--question is empty: write it"),
         (("--question", QUESTION, "--context", " "), "--context is empty: write it"),
+        (("--text", ""), "--text is empty: write it"),
+        (("--text", "a", "--pair", "\t"), "--pair is empty: write it"),
         (
             ("--question", QUESTION, "--context", MILL, "--threshold", "nan"),
             "--threshold must be a finite number, not nan",

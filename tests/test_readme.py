@@ -98,21 +98,48 @@ def test_head_sizes_in_the_table_are_true() -> None:
             assert f"{cost(parse_head(name + ',skip'), geometry, tokens=386).parameters:,}" == with_skip
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "docs/heads.md",
-        "docs/architecture.md",
-        "docs/tuning.md",
-        "docs/scale.md",
-        "docs/texts.md",
-    ],
-)
-def test_links_lead_somewhere(page: str) -> None:
-    path = ROOT / page
-    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
-        assert (path.parent / target).exists(), target
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def links(page: Path) -> list[tuple[Path, str]]:
+    """(file, anchor) of every link of a page that stays in the repository."""
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
+    found = re.findall(r"\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)", text)
+    found += re.findall(r"^\[[^\]]+\]:\s*(\S+)", text, re.MULTILINE)
+    found += re.findall(r"(?:href|src)=\"([^\"]+)\"", text)
+    inside = [target for target in found if not re.match(r"[a-z]+:", target)]
+    return [((page.parent / file).resolve() if file else page, anchor)
+            for file, _, anchor in (target.partition("#") for target in inside)]  # fmt: skip
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", _FENCED.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "") for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for file, anchor in links(page):
+        assert file.exists(), f"{page.name} links to {file}, which does not exist"
+        assert file.is_relative_to(ROOT), f"{page.name} links out of the repository"
+        if anchor and file.suffix == ".md":
+            assert anchor in anchors(file), f"{page.name} links to #{anchor} of {file.name}"
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    """Told there or on a page that is; those of the parts one ships in the README itself."""
+    direct = {file for file, _ in links(PAGES[0])}
+    for name in ("evidence", "packages", "predict", "serve", "page"):
+        assert ROOT / "docs" / f"{name}.md" in direct, f"the README does not link docs/{name}.md"
+    reached, new = set(), {PAGES[0]}
+    while new:
+        reached |= new
+        told = {file for page in new for file, _ in links(page)}
+        new = {file for file in told if file.suffix == ".md"} - reached
+    assert set(PAGES) <= reached, f"nobody links {sorted(page.name for page in set(PAGES) - reached)}"
 
 
 @pytest.mark.parametrize("room", ["heads", "encoder", "train"])

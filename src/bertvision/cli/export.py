@@ -1,5 +1,6 @@
 """`bertvision export FOLDER ... --out PKG`: an encoder and heads in one folder, to ship."""
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,21 +56,23 @@ class ExportArgs:
 
 
 ARGS = ExportArgs
+_LISTS = ("--name", "--heads", "--layers", "--datasets", "--scored-on")
+"""Flags that several words follow."""
 
 
 def main(args: ExportArgs) -> None:
     import shlex
-    import sys
 
     from bertvision import console
     from bertvision.artifacts import check_output
     from bertvision.serve.export import CardConfig, check_out, write_package
-    from bertvision.serve.hub import check_repo, push_to_hub
+    from bertvision.serve.hub import check_reachable, check_repo, push_to_hub
     from bertvision.serve.sources import find_readers, find_sources
 
     _check(args)
     if args.push is not None:
         check_repo(args.push)
+        check_reachable(args.push)
     check_out(args.out, [*args.folders, *args.layers])
     check_output(args.out.parent)
     card = CardConfig(
@@ -113,6 +116,9 @@ def _check(args: ExportArgs) -> None:
     """Refuse flags that do not go together."""
     if not args.folders:
         raise ConfigError("export needs a folder: give what fit, finetune, multitask, ensemble or run wrote")
+    for flag in _LISTS:
+        if sum(word == flag or word.startswith(f"{flag}=") for word in sys.argv) > 1:
+            raise ConfigError(f"{flag} is given twice, and the last would count: write all behind one {flag}")
     if args.bundle_encoder and args.reference:
         raise ConfigError("--bundle-encoder and --reference exclude each other: leave one out")
     if args.private and args.push is None:

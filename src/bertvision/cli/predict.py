@@ -149,7 +149,8 @@ def _check(args: PredictArgs) -> None:
     for flag, given in (("out", args.out), ("glue", args.glue), ("max-examples", args.max_examples)):
         if args.data == "-" and given is not None:
             raise ConfigError(f"--{flag} is for a file: --data - writes its answers as they come")
-    for flag, given in (("question", args.question), ("context", args.context)):
+    texts = {"question": args.question, "context": args.context, "text": args.text, "pair": args.pair}
+    for flag, given in texts.items():
         if given is not None and not given.strip():
             raise ConfigError(f"--{flag} is empty: write it")
     if args.threshold is not None and not math.isfinite(args.threshold):

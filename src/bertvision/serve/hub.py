@@ -13,7 +13,7 @@ from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.serve.bundled import known_anywhere
 from bertvision.serve.package import PACKAGE, read_package
 
-__all__ = ["HUB", "check_repo", "local_folder", "push_to_hub"]
+__all__ = ["HUB", "check_reachable", "check_repo", "local_folder", "push_to_hub"]
 
 HUB = "hub:"
 _FILES = [
@@ -55,18 +55,25 @@ def _fetch(name: str) -> Path:
     repo, _, revision = name.partition("@")
     check_repo(repo, flag="the package hub:")
     local = hub_unreachable()
-    way_out = (
-        "there is no network and it is not in the local cache; fetch it once with a network, or give a folder"
-        if local
-        else "check its name, and whether you may read it (`hf auth login`)"
-    )
-    with _told(f"cannot load {HUB}{name}", way_out, ArtifactError):
+    way_out = "check its name, and whether you may read it (`hf auth login`)"
+    if local:
+        way_out = "fetch it once with a network, or give a folder"
+    why = "there is no network and it is not in the local cache" if local else ""
+    with _told(f"cannot load {HUB}{name}", way_out, ArtifactError, why=why):
         place = snapshot_download(
             repo, revision=revision or None, allow_patterns=_FILES, local_files_only=local
         )
     if not (Path(place) / PACKAGE).is_file():
         raise ArtifactError(f"{HUB}{name} is not a package, it has no {PACKAGE}: name one that export pushed")
     return Path(place)
+
+
+def check_reachable(repo: str) -> None:
+    """Refuse to push where nothing answers; asked before a package is made for it too."""
+    if hub_unreachable():
+        raise OutputError(
+            f"cannot push to {repo}: the Hub cannot be reached; check the network and try again"
+        )
 
 
 def push_to_hub(folder: str | Path, repo: str, *, private: bool = False) -> str:
@@ -82,10 +89,7 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = False) -> str:
             f"the encoder of {folder} is a folder on this machine, which nobody else has: "
             "export the package with --bundle-encoder"
         )
-    if hub_unreachable():
-        raise OutputError(
-            f"cannot push to {repo}: the Hub cannot be reached; check the network and try again"
-        )
+    check_reachable(repo)
     from huggingface_hub import HfApi
 
     with _told(f"cannot push to {repo}", "check its name, and `hf auth login`", OutputError):
@@ -103,8 +107,10 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = False) -> str:
 
 
 @contextmanager
-def _told(what: str, way_out: str, kind: type[ArtifactError] | type[OutputError]) -> Iterator[None]:
-    """Turn the ways in which the Hub refuses into one sentence."""
+def _told(
+    what: str, way_out: str, kind: type[ArtifactError] | type[OutputError], *, why: str = ""
+) -> Iterator[None]:
+    """Turn the ways in which the Hub refuses into one sentence; `why` where it is known already."""
     from httpx import HTTPError
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -112,4 +118,4 @@ def _told(what: str, way_out: str, kind: type[ArtifactError] | type[OutputError]
         yield
     except (HfHubHTTPError, HTTPError, OSError, ValueError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise kind(f"{what} ({lines[0].rstrip('. ')}): {way_out}") from error
+        raise kind(f"{what} ({why or lines[0].rstrip('. ')}): {way_out}") from error

@@ -124,6 +124,11 @@ def _tasks_below(folder: Path) -> list[Path]:
     if not folder.is_dir() or any((folder / name).exists() for name in known):
         return []
     found = heads_below(folder)
+    if not found:
+        raise ArtifactError(
+            f"{folder} holds neither a package nor a head: give what fit, finetune, multitask, ensemble, run or "
+            "export wrote"
+        )
     # Readers of single layers show how an answer forms; they are tasks only where there is nothing else.
     return [path for path in found if not is_reader(path)] or found
 
