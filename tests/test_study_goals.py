@@ -295,7 +295,7 @@ def test_the_ceiling_shows_every_system_once() -> None:
     assert section is not None
     (figure,) = (block for block in section["blocks"] if block["type"] == "intervals")
     assert [row["label"] for row in figure["rows"]] == [
-        "best head beyond: decayed-2@2/ladder-32",
+        "best head beyond: decayed-2@2/ladder-64",
         "its snapshot and best full fine-tuning: decayed-2@2",
     ]
     heads = section["blocks"][0]

@@ -106,6 +106,13 @@ def _thinned(told: list[str], room: float) -> list[str]:
     return [one if i % step == 0 else "" for i, one in enumerate(told)]
 
 
+def _between_decades(span: float) -> tuple[float, ...]:
+    """Where a log axis has numbers: decades alone would leave a short one with one or two."""
+    if span < 12:
+        return (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
+    return (1.0, 2.0, 5.0) if span < 200 else (1.0,)
+
+
 def dress(axes: "Axes", block: Mapping[str, Any]) -> None:
     """Labels and scales of both axes; an axis that a block does not name is left as it is."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -130,8 +137,7 @@ def dress(axes: "Axes", block: Mapping[str, Any]) -> None:
         if about.get("log"):
             (axes.set_xscale if name == "x" else axes.set_yscale)("log")
             low, high = axis.get_view_interval()
-            few = high / low < 200  # decades alone would leave an axis with one number
-            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+            axis.set_major_locator(LogLocator(subs=_between_decades(high / low)))
             axis.set_minor_formatter(NullFormatter())
         shown = Ticks(tick)
         shown.across = name == "x"

@@ -135,9 +135,10 @@ def holdout_f1(group: Group, seeds: Sequence[int] | None = None) -> float | None
 
 
 def chosen(groups: Iterable[Group], seeds: int = 1) -> Group | None:
-    """The best on the held-out part over shared seeds; among those with so many seeds, where there are any."""
+    """The best on the held-out part over shared seeds; among those with so many seeds, or as near to it as any has."""
     known = [group for group in groups if holdout_f1(group) is not None]
-    pool = [group for group in known if len(group.seeds) >= seeds] or known
+    most = min(seeds, max((len(group.seeds) for group in known), default=0))
+    pool = [group for group in known if len(group.seeds) >= most]
     # Where no seed is shared by all, some have none of those that most have: they cannot be compared.
     same = shared_seeds(pool)
     ranked = [(found, group) for group in pool if (found := holdout_f1(group, same)) is not None]
@@ -159,10 +160,12 @@ def best_full(study: Study, at: At = "tuned") -> Group | None:
 
 
 def strongest(study: Study, seeds: int = 5) -> Group | None:
-    """The strongest baseline: the full fine-tuning with decayed rate that is best on the held-out part."""
-    return chosen(
-        (g for g in study.groups.values() if is_full(g) and family(g).startswith("decayed-")), seeds
-    )
+    """The strongest baseline: the full fine-tuning with decayed rate that is best on the held-out part.
+
+    Of those with so many seeds, where there are any; else of all, for a baseline must not be weak for want of seeds.
+    """
+    decayed = [g for g in study.groups.values() if is_full(g) and family(g).startswith("decayed-")]
+    return chosen(decayed, seeds if any(len(g.seeds) >= seeds for g in decayed) else 1)
 
 
 def members(study: Study, join: Group) -> list[Group]:
