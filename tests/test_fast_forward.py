@@ -11,14 +11,20 @@ from torch import Tensor, nn
 from toy import save_encoder
 from transformers import AutoConfig, AutoModel
 
+from bertvision.data.load import load_span_data
+from bertvision.data.windows import WindowConfig, make_windows
 from bertvision.encoder.batch import TokenBatch
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import parse_policy
+from bertvision.feed.reading import EVERYTHING
+from bertvision.heads import Geometry, parse_head
 from bertvision.serve import packed as module
+from bertvision.serve import walk as walk_module
 from bertvision.serve.fast_known import known_parts
 from bertvision.serve.fast_workers import in_order
 from bertvision.serve.packed import is_fast, last_alone, packed
-from bertvision.serve.walk import _equal_calls
+from bertvision.serve.walk import Reader, _equal_calls, walk
+from bertvision.tasks.kinds import SPAN
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
 
@@ -244,3 +250,30 @@ def test_threads_keep_the_order_and_are_put_back() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_threads_change_no_logit(tiny_bert: Path, toy_squad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = encoder_of(tiny_bert)
+    windows = make_windows(load_span_data(str(toy_squad)), plain.tokenizer, WindowConfig(64, 16, 16))
+    head = parse_head("last_state").build(Geometry(plain.num_states, plain.hidden), seed=0)
+    readers = {"span": Reader(head, EVERYTHING, SPAN)}
+    used: list[int] = []
+
+    def watched(work: Any, items: Any, workers: int) -> Any:
+        used.append(workers)
+        return in_order(work, items, workers)
+
+    monkeypatch.setattr(walk_module, "in_order", watched)
+    before, fast = torch.get_num_threads(), packed(plain)
+    expected: Any = walk(plain, windows, readers)["span"]
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found: Any = walk(fast, windows, readers)["span"]
+            np.testing.assert_allclose(found.start, expected.start, atol=1e-4)
+            np.testing.assert_allclose(found.end, expected.end, atol=1e-4)
+        first = windows.take(np.flatnonzero(windows.example == windows.example[-1]))
+        walk(fast, first, readers)
+    finally:
+        torch.set_num_threads(before)
+    assert used == [1, 1, 2, 1], "its own code; one thread; two; one example alone"
