@@ -53,6 +53,8 @@ TASKS: dict[str, tuple[str, Task]] = {
 }
 FLAT = 0.03
 """The most that memory may have grown, as a share of what it was when the server was warm."""
+KEPT = 1.0
+"""Seconds after which an idle connection is not used again: the server closes them after some."""
 CLOSE = 1e-3
 """Numbers of one input differ by rounding with the company it is computed in."""
 
@@ -111,7 +113,8 @@ class Load:
     def __init__(self, url: str, bodies: list[Any], expected: list[Any]) -> None:
         self.host, _, port = url.removeprefix("http://").partition(":")
         self.port, self.bodies, self.expected = int(port), bodies, expected
-        self.free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self.free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, float]] = []
+        """Open connections, and when each was used last."""
 
     async def request(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
         """Status and body of an answer.
@@ -119,7 +122,10 @@ class Load:
         By hand: libraries look through all their connections for every request, which at hundreds of them takes
         longer than the answers do.
         """
-        reader, writer = self.free.pop() if self.free else await asyncio.open_connection(self.host, self.port)
+        reader, writer, used = self.free.pop() if self.free else (None, None, 0.0)
+        if reader is None or writer is None or time.monotonic() - used > KEPT:
+            self.close()  # all others have been idle for longer
+            reader, writer = await asyncio.open_connection(self.host, self.port)
         content = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
@@ -128,11 +134,11 @@ class Load:
             int(line.split(":")[1]) for line in headers if line.lower().startswith("content-length:")
         )
         answer = await reader.readexactly(length)
-        self.free.append((reader, writer))
+        self.free.append((reader, writer, time.monotonic()))
         return int(status.split()[1]), answer
 
     def close(self) -> None:
-        for _, writer in self.free:
+        for _, writer, _ in self.free:
             writer.close()
         self.free.clear()
 

@@ -14,6 +14,9 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
 from bertvision.feed.reading import Reading
 from bertvision.serve.bundle import Bundle
+from bertvision.serve.export import write_package
+from bertvision.serve.load import load_bundle
+from bertvision.serve.sources import find_readers, find_sources
 from bertvision.tasks.kinds import SPAN
 from bertvision.train.trained import Trained, read_trained
 
@@ -238,3 +241,28 @@ def test_bad_input_is_one_sentence(encoder: Encoder, tmp_path: Path) -> None:
         bundle.predict(QUESTION, MILL, n_best=-1)
     with pytest.raises(ConfigError, match="there are layer readers for sst, which is no task"):
         Bundle([span(tmp_path / "other", encoder)], encoder, names=["qa"], layers={"sst": []})
+
+
+def test_a_packages_readers_fit_its_heads_and_are_read_once(encoder: Encoder, tmp_path: Path) -> None:
+    save_span(tmp_path / "qa", encoder)
+    save_span(tmp_path / "readers" / "one", encoder, "layer_reader:layer=1")
+    sources = find_sources([tmp_path / "qa"], names=["qa"])
+    find_readers(sources, [tmp_path / "readers"])
+    package = tmp_path / "pkg"
+    write_package(package, sources)
+    config = package / "layers" / "qa" / "1" / "config.json"
+    right = config.read_text()
+
+    bundle = load_bundle(package)
+    told = bundle.explain(QUESTION, MILL)
+    write_json(config.parent / "metrics.json", {"no_answer": {"shift": 9.0, "temperature": 0}})
+    assert bundle.explain(QUESTION, MILL) == told, "nothing is read again"
+    with pytest.raises(ArtifactError, match="has the temperature 0"):
+        load_bundle(package).explain(QUESTION, MILL)
+
+    config.write_text(right.replace('"doc_stride": 8', '"doc_stride": 4'))
+    assert config.read_text() != right
+    with pytest.raises(
+        ArtifactError, match="reads a layer for other windows than those of qa: export the package again"
+    ):
+        load_bundle(package)

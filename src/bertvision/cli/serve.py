@@ -94,6 +94,6 @@ def _steady_memory() -> None:
         os.environ.setdefault(name, "32")
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is not None and hasattr(libc, "gnu_get_libc_version"):
-        # M_MMAP_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX of glibc's mallopt.
-        for name, value in ((-4, 65_536), (-3, 1 << 20), (-1, 64 << 20), (-8, 1)):
+        # M_MMAP_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD, M_ARENA_MAX of glibc's mallopt.
+        for name, value in ((-4, 65_536), (-3, 1 << 20), (-1, 16 << 20), (-2, 1 << 20), (-8, 1)):
             libc.mallopt(name, value)
