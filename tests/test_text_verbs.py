@@ -284,7 +284,8 @@ def test_eval_of_scores(home: Path) -> None:
     found = as_json("predict", home / "alike", "--data", home / "alike.csv")
     truth = np.array([len(text) % 6 for _, text, _ in ROWS], float)
     values = np.array([one["score"] for one in found])
-    assert row["pearson"] == pytest.approx(np.corrcoef(truth, values)[0, 1])
+    # The scores lie close together: a correlation makes much of the last digits, in which the two passes differ.
+    assert row["pearson"] == pytest.approx(np.corrcoef(truth, values)[0, 1], rel=1e-3)
     assert row["mse"] == pytest.approx(((truth - values) ** 2).mean())
     assert row.keys() == {"system", "metric", "examples", "pearson", "spearman", "mse", "mae"}
 
