@@ -1,5 +1,6 @@
 """`bertvision serve` itself: what it refuses before it serves, its key, and what a bare installation says."""
 
+import contextlib
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ from bertvision.errors import ArtifactError, ConfigError
 from bertvision.serve.bundle import Bundle
 from bertvision.serve.http.app import create_app
 from bertvision.serve.http.limits import ServeConfig, bytes_of, read_key
+from bertvision.serve.load import load_bundle
 from bertvision.train.trained import read_trained
 
 KEY = "correct-horse-battery"
@@ -82,12 +84,24 @@ def test_ctrl_c_while_it_loads_says_that_it_stopped(tmp_path: Path, monkeypatch:
     assert (outcome.code, outcome.err) == (130, "stopped before it could answer\n")
 
 
-def test_sigterm_while_it_loads_ends_it_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_while_it_loads_ends_it_well(
+    tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def terminated(*_: object, **__: object) -> None:
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr("bertvision.serve.load.load_bundle", terminated)
     before = signal.getsignal(signal.SIGTERM)
+    outcome = bertvision("serve", tmp_path, "--port", "0")
+    assert (outcome.code, outcome.err) == (0, "stopped before it could answer\n")
+
+    def swallowed(*_: object, **__: object) -> Bundle:
+        with contextlib.suppress(BaseException):
+            terminated()
+        return bundle
+
+    bundle = load_bundle(save_package(tmp_path / "package", tiny_bert))
+    monkeypatch.setattr("bertvision.serve.load.load_bundle", swallowed)
     outcome = bertvision("serve", tmp_path, "--port", "0")
     assert (outcome.code, outcome.err) == (0, "stopped before it could answer\n")
     assert signal.getsignal(signal.SIGTERM) == before

@@ -1,5 +1,6 @@
 """`bertvision serve FOLDER`: answers over HTTP, and the page that looks inside."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated
 
@@ -41,11 +42,11 @@ ARGS = ServeArgs
 def main(args: ServeArgs) -> None:
     from bertvision.serve.http.starting import stopped_while_starting
 
-    with stopped_while_starting():
-        _serve(args)
+    with stopped_while_starting() as check:
+        _serve(args, check)
 
 
-def _serve(args: ServeArgs) -> None:
+def _serve(args: ServeArgs, check: Callable[[], None]) -> None:
     import contextlib
     import ipaddress
     import logging
@@ -74,6 +75,7 @@ def _serve(args: ServeArgs) -> None:
             logging.getLogger("bertvision").warning(
                 "anyone who reaches %s may ask: give a key with --api-key-file", url
             )
+        check()
         serve(app, listener, config, lambda: console.emit(f"{', '.join(bundle.systems)} at {url}"))
 
 
