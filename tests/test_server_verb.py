@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -136,7 +137,6 @@ def test_without_the_extra_the_way_out_is_named(tmp_path: Path, monkeypatch: pyt
 
 def test_the_flags_need_nothing_of_the_extra() -> None:
     """--help must work where FastAPI is not installed."""
-    import subprocess
 
     code = (
         "import sys\nsys.modules.update(dict.fromkeys(['fastapi', 'uvicorn', 'prometheus_client', 'pydantic']))\n"
@@ -206,3 +206,17 @@ def test_a_key_is_asked_for(tmp_path: Path, tiny_bert: Path) -> None:
         assert server.get("/v1/models").status_code == 200
         assert server.post("/v1/predict", {"text": "a"}).status_code == 200
         assert KEY not in server.log
+
+
+def test_it_ends_though_nobody_reads_what_it_prints(tmp_path: Path, tiny_bert: Path) -> None:
+    package = save_package(tmp_path / "package", tiny_bert)
+    words = [sys.executable, "-m", "bertvision", "serve", str(package), "--port", "0"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    assert " at http://127.0.0.1:" in process.stdout.readline()
+    process.stdout.close()
+    process.terminate()
+    try:
+        assert process.wait(60) == 0
+    finally:
+        process.kill()

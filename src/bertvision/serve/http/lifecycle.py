@@ -99,8 +99,9 @@ async def _serve(
         if ending:
             return
         service.stopping = True
-        _log.info("stopping: what was accepted is answered first")
         ending.append(asyncio.create_task(_finish(server, service, config)))
+        # Last, because whoever read the log may be gone, and then this line raises.
+        _log.info("stopping: what was accepted is answered first")
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         # The next one ends the process as if nobody handled it, whatever it is doing.
