@@ -109,10 +109,10 @@ def test_a_narrowed_batch_is_that_of_a_feed_of_its_own(
 
 def test_a_wide_reading_is_the_union() -> None:
     cls = Reading(positions="cls")
-    assert wide_reading([cls, Reading((0, 1), "cls")], 3) == Reading((0, 1, 2), "cls")
-    assert wide_reading([Reading((-1,), "cls"), Reading((0,), "cls")], 3) == Reading((0, 2), "cls")
-    assert wide_reading([Reading((0,), "cls"), Reading((2,))], 3) == Reading((0, 2))
-    assert wide_reading([cls, Reading((1,))], 3) == EVERYTHING
+    assert wide_reading(frozenset({cls, Reading((0, 1), "cls")}), 3) == Reading((0, 1, 2), "cls")
+    assert wide_reading(frozenset({Reading((-1,), "cls"), Reading((0,), "cls")}), 3) == Reading((0, 2), "cls")
+    assert wide_reading(frozenset({Reading((0,), "cls"), Reading((2,))}), 3) == Reading((0, 2))
+    assert wide_reading(frozenset({cls, Reading((1,))}), 3) == EVERYTHING
 
 
 # ---- one walk

@@ -56,7 +56,8 @@ class Down(nn.Module):
         """The reduced states, padded like `raw`."""
         if self.weight.ndim == 2:
             weight = wide(self.weight, states)
-            bias = F.pad(self.bias, (0, weight.shape[0] - self.size))
+            extra = weight.shape[0] - self.size
+            bias = F.pad(self.bias, (0, extra)) if extra else self.bias
             return gelu(F.linear(states, weight, bias), self.kind)
         raw = self.raw(states)
         bias = F.pad(self.bias, (0, raw.shape[-1] - self.size)).to(raw.dtype)

@@ -29,7 +29,7 @@ def mixed(states: Float[Tensor, "L *batch H"], weights: Float[Tensor, " L"]) -> 
     """sum_l weights_l states_l."""
     if fused.usable(states):
         return fused.mix(states, weights)
-    return torch.einsum("l,l...->...", weights.to(states.dtype), states)
+    return (weights.to(states.dtype) @ states.flatten(1)).view(states.shape[1:])
 
 
 class LearnedMix(nn.Module):

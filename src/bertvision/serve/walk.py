@@ -6,9 +6,10 @@ as one of [CLS]: where all do, the states of the other tokens are never put toge
 (positions "context") have a walk of their own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -52,7 +53,8 @@ class Reader:
     task: Task
 
 
-def wide_reading(readings: Sequence[Reading], num_states: int) -> Reading:
+@lru_cache(maxsize=1024)
+def wide_reading(readings: frozenset[Reading], num_states: int) -> Reading:
     """All that any of `readings` asks for; none of them may be of paragraphs alone."""
     layers = sorted({number for reading in readings for number in reading.numbers(num_states)})
     positions = "cls" if all(reading.positions == "cls" for reading in readings) else "all"
@@ -66,25 +68,29 @@ def narrow(batch: StateBatch, feed: LiveFeed, reading: Reading) -> StateBatch:
     if numbers == feed.layers and reading.positions == feed.reading.positions:
         return batch
     if reading.positions != feed.reading.positions:  # [CLS] out of all tokens
-        null = torch.from_numpy(feed.windows.null[batch.windows].astype(np.int64)).to(states.device)  # (B,)
-        rows = torch.arange(len(null), device=states.device)
-        states, mask = states[:, rows, null][:, :, None], mask[rows, null][:, None]
+        own = feed.windows.null[batch.windows].astype(np.int64)  # (B,)
+        null = torch.from_numpy(own).to(states.device)
+        if own.any():
+            rows = torch.arange(len(null), device=states.device)
+            states, mask = states[:, rows, null][:, :, None], mask[rows, null][:, None]
+        else:  # the first token: a view of it costs nothing
+            states, mask = states[:, :, :1], mask[:, :1]
         bounds = (null[:, None] < bounds).long()  # tokens that are left before them
     if numbers != feed.layers:
-        states = states[[feed.layers.index(number) for number in numbers]]
+        places = [feed.layers.index(number) for number in numbers]
+        run = slice(places[0], places[-1] + 1)
+        states = states[run] if len(places) == run.stop - run.start else states[places]
     pooled = batch.pooled if feed.encoder.num_states - 1 in numbers else None
     return replace(batch, states=states, mask=mask, bounds=bounds, pooled=pooled)
 
 
-def _read_by(reader: Reader, windows: Windows, num_states: int) -> Reading:
+@lru_cache(maxsize=1024)  # a short text is read in the time that working this out for ten heads would take
+def _handed_out(reading: Reading, num_states: int, *, last_only: bool, cls_first: bool) -> Reading:
     """What has to be handed out for a head: the last state alone where it reads no other, and the first token alone
     where it reads no other and that is [CLS]."""
-    reading = reader.reading
-    if reader.head.last_only:
+    if last_only:
         reading = replace(reading, layers=reading.numbers(num_states)[-1:])
-    if reader.head.cls_only and not windows.null.any():
-        reading = replace(reading, positions="cls")
-    return reading
+    return replace(reading, positions="cls") if cls_first else reading
 
 
 @torch.no_grad()
@@ -95,11 +101,20 @@ def walk(
 
     With a `label` its progress is shown.
     """
-    readings = {name: _read_by(reader, windows, encoder.num_states) for name, reader in readers.items()}
+    first = not windows.null.any()
+    readings = {
+        name: _handed_out(
+            reader.reading,
+            encoder.num_states,
+            last_only=reader.head.last_only,
+            cls_first=reader.head.cls_only and first,
+        )
+        for name, reader in readers.items()
+    }
     shared = [reading for reading in readings.values() if reading.positions != "context"]
     walks = dict.fromkeys(reading for reading in readings.values() if reading.positions == "context")
     if shared:
-        walks[wide_reading(shared, encoder.num_states)] = None
+        walks[wide_reading(frozenset(shared), encoder.num_states)] = None
     found: dict[str, Logits] = {}
     for reading in walks:
         lone = reading.numbers(encoder.num_states) == (encoder.num_states - 1,)
