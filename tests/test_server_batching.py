@@ -194,7 +194,9 @@ def test_the_pace_follows_what_was_measured() -> None:
         assert pace.wait(500) == pytest.approx(5.5), "half of it is done"
         now[0] += 9.5
         slow = (0.8 * 10 + 10) / (0.8 * 1000 + 100)
-        assert pace.wait(500) == pytest.approx(500 * slow), "it is slow, which is seen before it ends"
+        assert pace.wait(500) == pytest.approx(9 + 500 * slow), "it is slow, which is seen before it ends"
+        assert pace.wait(0) == pytest.approx(9), "nine seconds late: nobody is told to come in at once"
+    assert pace.wait(0) == 0, "it ended: an idle model takes everything"
     assert pace.wait(500) == pytest.approx(500 * slow)
     for _ in range(60):
         pace.learn(0.001, 1)

@@ -97,20 +97,23 @@ def test_a_full_queue_refuses_and_what_it_holds_is_answered(start: Any, gate: Pa
 
 
 def test_time_that_is_over_and_clients_that_are_gone_free_their_places(start: Any, gate: Path) -> None:
-    server = start("--timeout", "2")
+    server = start("--timeout", "4")
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(ask, server, "wait here")
         until(server, running_inputs=1)
-        lines = [connect(server, f"text {i}") for i in range(QUEUE)]
+        second = pool.submit(ask, server, "in time for nothing")
+        lines = [connect(server, f"text {i}") for i in range(QUEUE - 1)]
         until(server, queue_inputs=QUEUE)
         for line in lines:
             line.close()
-        until(server, queue_inputs=0, given_up_inputs_total=QUEUE)
-        second = ask(server, "in time for nothing")
-        assert first.result().status_code == second.status_code == 504
-        assert second.json()["error"].startswith("there was no answer within 2 s: ")
-    until(server, queue_inputs=0, given_up_inputs_total=QUEUE + 2)
+        until(server, queue_inputs=1, given_up_inputs_total=QUEUE - 1)
+        assert first.result().status_code == second.result().status_code == 504
+        assert second.result().json()["error"].startswith("there was no answer within 4 s: ")
+    until(server, queue_inputs=0, given_up_inputs_total=QUEUE + 1)
+    late = ask(server, "nobody knows how long it will take")
+    assert late.status_code == 429, "let in it would have waited for nothing"
     gate.touch()
+    until(server, running_inputs=0)
     assert ask(server, "again").status_code == 200
     assert 'status="499"' in server.get("/metrics").text
 
@@ -212,7 +215,8 @@ def test_ctrl_c_ends_as_sigterm_does_and_leaves_no_thread(start: Any, gate: Path
     assert server.log.endswith("threads: MainThread\n")
 
 
-def test_a_second_signal_does_not_wait(package: Path, gate: Path) -> None:
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_does_not_wait(package: Path, gate: Path, second: signal.Signals) -> None:
     server = start_server(package, gate=gate)
     line = connect(server, "wait here")
     until(server, running_inputs=1)
@@ -220,7 +224,7 @@ def test_a_second_signal_does_not_wait(package: Path, gate: Path) -> None:
     while "stopping" not in server.log:
         time.sleep(0.01)
     assert server.process.is_alive()
-    server.terminate()
-    assert server.wait() == -signal.SIGTERM
+    os.kill(server.process.pid or 0, second)
+    assert server.wait() == -second
     assert line.recv(1) == b"", "closed without an answer"
     line.close()

@@ -27,6 +27,7 @@ __all__ = ["listen", "serve", "url_of"]
 
 _log = logging.getLogger("bertvision")
 _BACKLOG = 1024
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def listen(config: ServeConfig) -> socket.socket:
@@ -103,12 +104,13 @@ async def _serve(
         # Last, because whoever read the log may be gone, and then this line raises.
         _log.info("stopping: what was accepted is answered first")
 
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        # The next one ends the process as if nobody handled it, whatever it is doing.
-        signal.signal(number, signal.SIG_DFL)
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        # The next one, of either kind, ends the process as if nobody handled it, whatever it is doing.
+        for either in _SIGNALS:
+            signal.signal(either, signal.SIG_DFL)
         loop.call_soon_threadsafe(end)
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     watch = asyncio.create_task(_announce(server, on_ready))
     try:
         await server.serve(sockets=[listener])

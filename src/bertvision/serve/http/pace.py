@@ -3,7 +3,8 @@
 Work is counted in characters, which are there before anything is cut into tokens. The pace is seconds over work of the
 last micro-batches, each counting four fifths of the one after it, so that a large one says more than a small one. A
 micro-batch that takes longer than it should says so while it is computed: whoever comes meanwhile is not let in at the
-pace of a moment before.
+pace of a moment before, and it is taken to last as much longer again as it is late already. Otherwise everyone who
+comes while one long text is read beyond its time would be let in, wait for nothing, and time out.
 """
 
 import contextlib
@@ -48,7 +49,8 @@ class Pace:
             return pace * work
         gone = self._clock() - self._began
         now = (_KEPT * self._seconds + gone) / (_KEPT * self._work + self._running)
-        return max(0.0, pace * self._running - gone) + max(pace, now) * work
+        # What is left of it, or, where it is late, as long again as it is late.
+        return abs(pace * self._running - gone) + max(pace, now) * work
 
     def work_in(self, seconds: float) -> float:
         """How much work is done in so many seconds; without end while nothing is known."""
