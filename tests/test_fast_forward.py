@@ -1,6 +1,7 @@
 """The short forward pass gives the states of transformers' own code, and leaves alone whatever it does not know."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,37 @@ def test_real_tokens_that_do_not_stand_in_front_are_left_to_the_model(tiny_bert:
     fast = packed(encoder)
     assert is_fast(fast)
     same(fast.layer_states(batch), encoder.layer_states(batch), batch.mask)
+
+
+def test_what_others_made_torchs_default_changes_nothing(tiny_bert: Path) -> None:
+    encoder = encoder_of(tiny_bert)
+    fast, batch = packed(encoder), tokens(encoder, [20, 9, 8])  # the second looks past its end, masked
+    expected = encoder.layer_states(batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        same(fast.layer_states(batch), expected, batch.mask)
+    with torch.device("meta"):
+        same(fast.layer_states(batch), expected, batch.mask)
+    torch.set_default_dtype(torch.float64)
+    try:
+        same(fast.layer_states(batch), expected, batch.mask)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_narrower_bias_of_another_thread_is_not_taken(toy_encoder: Toy) -> None:
+    class Raced(module.FastForward):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "_bias" and value is not None:
+                value = value[..., :8, :8]  # as if the other thread had been last
+            super().__setattr__(name, value)
+
+    encoder = encoder_of(toy_encoder("mpnet"))
+    parts = known_parts(encoder.model)
+    assert parts is not None
+    batch = tokens(encoder, [23, 16])
+    with torch.no_grad():
+        found: Any = Raced(parts)(batch.ids, batch.mask, None)
+    same(found, encoder.layer_states(batch), batch.mask)
 
 
 # ---- what is not known
@@ -248,6 +280,19 @@ def test_threads_keep_the_order_and_are_put_back() -> None:
         assert next(taken) == 0
         taken.close()  # type: ignore[attr-defined]
         assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_thread_that_starts_meanwhile_has_all_cores() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        taken = in_order(lambda _: torch.get_num_threads(), range(20), 2)
+        assert next(taken) == 2
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(torch.get_num_threads).result() == 4
+        assert set(taken) == {2}
     finally:
         torch.set_num_threads(before)
 

@@ -148,7 +148,7 @@ class FastForward:
     ) -> Float[Tensor, "N H"]:
         parts, flat = self._parts, ids.flatten()
         if parts.pad is None:
-            places = torch.arange(ids.shape[1]).expand_as(ids).reshape(-1)
+            places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids).reshape(-1)
         else:
             counted = ids != parts.pad
             places = (counted.cumsum(dim=1) * counted).flatten() + parts.pad
@@ -168,10 +168,11 @@ class FastForward:
     def _bias_of(self, width: int) -> Tensor | None:
         if self._parts.biased is None:
             return None
-        if self._bias is None or self._bias.shape[-1] < width:
+        bias = self._bias  # another thread may put a narrower one there at any time
+        if bias is None or bias.shape[-1] < width:
             wide = -(-width // _BIAS_STEP) * _BIAS_STEP
-            self._bias = self._parts.biased(torch.empty(1, wide, 1)).detach()
-        return self._bias
+            bias = self._bias = self._parts.biased(torch.empty(1, wide, 1, device="cpu")).detach()
+        return bias
 
 
 def _in_front(mask: Bool[Tensor, "B T"], lengths: list[int]) -> bool:
@@ -189,7 +190,8 @@ def _runs(lengths: list[int], bias: Tensor | None) -> list[_Run]:
             mask = bias[:, :, :length, :length]
         elif count == 1 and length % _ROUND and begin + length + -length % _ROUND <= total:
             keys = length + -length % _ROUND
-            mask = torch.zeros(1, 1, 1, keys)
+            # Of its own kind and place, whatever others have made torch's default.
+            mask = torch.zeros(1, 1, 1, keys, dtype=torch.float32, device="cpu")
             mask[..., length:] = -torch.inf
         runs.append(_Run(begin, count, length, keys, mask))
         begin += count * length

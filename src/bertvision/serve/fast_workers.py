@@ -1,13 +1,15 @@
 """Calls of an encoder shared out over threads, each with a part of the processor.
 
 One call on two cores waits at the end of every layer for the slower one; two calls on a core each never wait. torch
-lets other threads run while it computes. How many cores a call takes is a setting of the whole process in torch: it is
-put back when the calls are done.
+lets other threads run while it computes. How many cores a call takes is a setting of each thread in torch, which it
+takes from that of the process when it first computes. Setting the one sets the other too, so that is put back at once:
+threads that somebody else starts meanwhile have all cores.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock, Thread
 from typing import TypeVar
 
 import torch
@@ -17,6 +19,9 @@ __all__ = ["in_order"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_SETTING = Lock()
+"""Held while the setting of the process is not what it was."""
+
 
 def in_order(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
     """`work` done on every item, results in the items' order; not many more than `workers` wait to be taken."""
@@ -25,7 +30,7 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], workers: int
         return
     threads = torch.get_num_threads()
     share = max(1, threads // workers)
-    with ThreadPoolExecutor(workers, "bertvision-walk", torch.set_num_threads, (share,)) as pool:
+    with ThreadPoolExecutor(workers, "bertvision-walk", _take, (share, threads)) as pool:
         waiting: deque[Future[Result]] = deque()
         rest = iter(items)
         try:
@@ -38,5 +43,13 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], workers: int
         finally:
             for future in waiting:  # after an error, or where nobody takes the rest
                 future.cancel()
-            pool.shutdown()
-            torch.set_num_threads(threads)
+
+
+def _take(share: int, threads: int) -> None:
+    """Let this thread compute on `share` cores; the process, and so any thread to come, stays at `threads`."""
+    with _SETTING:
+        torch.set_num_threads(share)
+        torch.get_num_threads()  # now this thread has asked what the process is set to, and never does again
+        back = Thread(target=torch.set_num_threads, args=(threads,))
+        back.start()
+        back.join()

@@ -13,6 +13,7 @@ order, the encoder stays as it is. Only a frozen encoder in float32 on a CPU is 
 memory as the linear layers have.
 """
 
+import contextlib
 import copy
 import logging
 from typing import Any
@@ -51,7 +52,16 @@ class PackedLinear(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, name, [], how)
 
 
-class _PackedEncoder(Encoder):
+class _FloatEncoder(Encoder):
+    """An encoder whose kernels know float32 alone, whatever its caller has made torch compute in."""
+
+    def autocast(self, *, cache: bool = True) -> contextlib.AbstractContextManager[Any]:
+        if not torch.is_autocast_enabled("cpu"):
+            return contextlib.nullcontext()
+        return torch.autocast("cpu", enabled=False)
+
+
+class _PackedEncoder(_FloatEncoder):
     """An encoder whose model is a packed copy; only its frozen states may be asked for."""
 
 
@@ -64,7 +74,7 @@ class _LastState(_PackedEncoder):
         return (None,) * (self.num_states - 1) + last
 
 
-class _FastEncoder(Encoder):
+class _FastEncoder(_FloatEncoder):
     """An encoder with a forward pass of its own; its model shares the weights and still has the pooler."""
 
     _fast: FastForward
@@ -117,8 +127,10 @@ def _twin(encoder: Encoder, model: Any, kind: type[Encoder]) -> Any:
 
 
 def _shared(model: Any) -> Any:
-    """A copy in evaluation mode that shares all tensors."""
-    return copy.deepcopy(model, {id(part): part for part in (*model.parameters(), *model.buffers())}).eval()
+    """A copy in evaluation mode that shares all tensors and what is packed."""
+    layers = (part for part in model.modules() if isinstance(part, PackedLinear))
+    parts = (*model.parameters(), *model.buffers(), *layers)
+    return copy.deepcopy(model, {id(part): part for part in parts}).eval()
 
 
 # ---- a forward pass of our own
@@ -153,8 +165,10 @@ def _same_states(twin: Encoder, encoder: Encoder) -> bool:
 def _with_packed_layers(encoder: Encoder) -> Encoder | None:
     """The encoder with a packed copy; None where that gives something else."""
     model = _pack(encoder.model)
-    twin = None if model is None else _twin(encoder, model, _PackedEncoder)
-    return twin if twin is not None and _same_states(twin, encoder) else None
+    # It is tried in a copy: short windows make some models (BigBird) attend in another way from then on.
+    if model is None or not _same_states(_twin(encoder, _shared(model), _PackedEncoder), encoder):
+        return None
+    return _twin(encoder, model, _PackedEncoder)
 
 
 def _pack(model: Any) -> Any:
