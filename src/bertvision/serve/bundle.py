@@ -77,6 +77,9 @@ class Walked:
     """Of the readers of each system's layers: number of the hidden state to its logits."""
 
 
+_PLANS = 256
+"""How many choices of tasks are remembered."""
+
 Walk = Callable[..., dict[str, Logits]]
 """What `serve.walk.walk` does: (encoder, windows, readers, group=, label=) -> logits by reader."""
 
@@ -253,12 +256,15 @@ class Bundle:
 
     def _plan(self, asked: tuple[str, ...]) -> list[list[str]]:
         """The tasks, those that read the same windows together."""
-        if asked not in self._plans:
+        plan = self._plans.get(asked)
+        if plan is None:
             groups: dict[Any, list[str]] = {}
             for name in asked:
                 groups.setdefault(self.systems[name].reads, []).append(name)
-            self._plans[asked] = list(groups.values())
-        return self._plans[asked]
+            if len(self._plans) >= _PLANS:  # callers choose the tasks and their order
+                self._plans.clear()
+            plan = self._plans[asked] = list(groups.values())
+        return plan
 
     def _answers(
         self, asked: tuple[str, ...], data: SpanData | TextData, *, label: str = ""
@@ -305,9 +311,12 @@ class Bundle:
         """The encoder as it computes fastest here; made when it is first needed, because it takes memory."""
         if self.walk is not walk:
             return self.encoder  # something else computes
-        if self._packed is None:
-            self._packed = packed(self.encoder)
-        return self._packed
+        serving = self._packed
+        if (
+            serving is None or serving.fingerprint != self.encoder.fingerprint
+        ):  # it was trained, see `changed`
+            serving = self._packed = packed(self.encoder)
+        return serving
 
     def readers(self, names: Sequence[str] | None = None, *, layers: bool = False) -> dict[str, Reader]:
         """The heads of systems (none = all): NAME/0 and so on, and with `layers` those of states, NAME/layers/0 ..."""
