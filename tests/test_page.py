@@ -197,7 +197,7 @@ def test_labels_have_their_own_cards(server: Server, chromium: Any) -> None:
             card.locator(".text-rows .words").all_inner_texts(), told["layers"]["mood"], strict=True
         ):
             best = max(layer["probabilities"], key=layer["probabilities"].__getitem__)
-            assert row == f"{best} {round(100 * layer['probabilities'][best])} %"
+            assert row == f"{best} · {round(100 * layer['probabilities'][best])} %"
         assert not seen.page.locator("#spans").is_visible()
         assert seen.errors == []
 

@@ -65,7 +65,7 @@ export function drawCards(place, tasks, layers, models) {
       const heads = models[name]?.heads.join(", ");
       return el(
         "article", {},
-        el("p", { class: "soft" }, name, heads ? ` · ${heads}` : ""),
+        el("p", { class: "soft" }, name, heads && heads !== name ? ` · ${heads}` : ""),
         el("p", { class: "answer" }, task.kind === "label" ? task.label : task.score.toFixed(2)),
         task.kind === "label" ? chances(task.probabilities) : null,
         rows.length ? el("h3", {}, "Layer by layer") : null,

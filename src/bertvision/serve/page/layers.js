@@ -88,7 +88,8 @@ export function textRows(layers, task) {
         { class: best === task.label ? "agrees" : null },
         el("span", { class: "name" }, layerName(row.layer)),
         stacked(classes, row.probabilities),
-        el("span", { class: "words" }, `${best} ${percent(row.probabilities[best])}`),
+        // Apart: a class may be called 1, and "1 59 %" is read as one number.
+        el("span", { class: "words" }, `${best} · ${percent(row.probabilities[best])}`),
       );
     });
   }
