@@ -196,8 +196,12 @@ def decoder(model: Any) -> None:
     model.config.is_decoder = True
 
 
+def causal(model: Any) -> None:
+    model.encoder.layer[1].attention.self.is_causal = True
+
+
 CHANGES = (hooked, hooked_before, replaced, overridden, another_weight, another_buffer, another_activation, derived,
-           one_half, other_attention, decoder)  # fmt: skip
+           one_half, other_attention, decoder, causal)  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -229,6 +233,12 @@ def test_other_architectures_are_not_taken_for_known(architecture: str, toy_enco
 def test_another_activation_in_the_settings(tmp_path: Path) -> None:
     folder = save_encoder(tmp_path / "relu", "bert", hidden_act="relu")
     assert not is_fast(packed(Encoder.load(str(folder), device="cpu", precision="fp32")))
+
+
+def test_fewer_positions_than_the_first_try_has(tmp_path: Path) -> None:
+    folder = save_encoder(tmp_path / "short", "bert", max_position_embeddings=5)
+    encoder = Encoder.load(str(folder), device="cpu", precision="fp32")
+    assert packed(encoder) is encoder
 
 
 def test_a_pass_that_gives_something_else_is_not_used(

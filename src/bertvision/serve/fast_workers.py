@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["in_order"]
+__all__ = ["cores", "in_order"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -23,12 +23,18 @@ _SETTING = Lock()
 """Held while the setting of the process is not what it was."""
 
 
+def cores() -> int:
+    """How many cores this thread computes on; asked for here, a new thread takes over no share of another's."""
+    with _SETTING:
+        return torch.get_num_threads()
+
+
 def in_order(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
     """`work` done on every item, results in the items' order; not many more than `workers` wait to be taken."""
     if workers < 2 or len(items) < 2:
         yield from map(work, items)
         return
-    threads = torch.get_num_threads()
+    threads = cores()
     share = max(1, threads // workers)
     with ThreadPoolExecutor(workers, "bertvision-walk", _take, (share, threads)) as pool:
         waiting: deque[Future[Result]] = deque()

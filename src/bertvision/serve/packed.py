@@ -112,7 +112,8 @@ def packed(encoder: Encoder) -> Encoder:
         return encoder
     try:
         return _fast(encoder) or _with_packed_layers(encoder) or encoder
-    except RuntimeError as error:  # no such kernel on this processor
+    # No such kernel on this processor, code that reads the layers' weights, fewer positions than the try has.
+    except (AttributeError, IndexError, RuntimeError) as error:
         logger.info("the encoder is not packed: %s", str(error).splitlines()[0])
         return encoder
 

@@ -24,7 +24,7 @@ from bertvision.feed.live import LiveFeed
 from bertvision.feed.plan import cut_by_tokens, group_rows
 from bertvision.feed.reading import Reading
 from bertvision.heads.base import Head, run_head
-from bertvision.serve.fast_workers import in_order
+from bertvision.serve.fast_workers import cores, in_order
 from bertvision.serve.packed import is_fast, last_alone
 from bertvision.serve.sinks import SpanSink, TextSink
 from bertvision.tasks.kinds import SpanTask, Task
@@ -157,6 +157,7 @@ def walk(
 
 def _plan(feed: LiveFeed, group: int) -> tuple[list[NDArray[np.int64]], int]:
     """The windows of each encoder call, those of an example together, and how many calls to do at once."""
+    threads = cores()
     if len(feed.windows) == group:
         return [np.arange(group)], 1
     if not is_fast(feed.encoder):
@@ -165,7 +166,7 @@ def _plan(feed: LiveFeed, group: int) -> tuple[list[NDArray[np.int64]], int]:
     tokens = feed.windows.lengths.reshape(-1, group).sum(axis=1)
     # One example is read by all cores together: it has nobody to share them with.
     alone = feed.windows.example[0] == feed.windows.example[-1]
-    workers = 1 if alone else int(min(torch.get_num_threads(), tokens.sum() // _WORTH, len(tokens)))
+    workers = 1 if alone else int(min(threads, tokens.sum() // _WORTH, len(tokens)))
     return [group_rows(units, group) for units in _equal_calls(tokens, max(workers, 1))], workers
 
 
