@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from bertvision.data.windows import WindowConfig
 from bertvision.serve.http.batching import Batcher, Full
 from bertvision.serve.http.limits import ServeConfig
 from bertvision.serve.http.metrics import Metrics
-from bertvision.serve.http.pace import Pace
+from bertvision.serve.http.pace import Pace, work_of
 
 
 class Model:
@@ -201,6 +202,22 @@ def test_the_pace_follows_what_was_measured() -> None:
     for _ in range(60):
         pace.learn(0.001, 1)
     assert pace.wait(1000) == pytest.approx(1, rel=1e-2), "what was is forgotten"
+
+
+def test_work_is_what_is_read_in_overlapping_windows() -> None:
+    windows = WindowConfig()
+    room = windows.max_seq_length - 13  # beside a question and the special tokens
+
+    def tokens_read(tokens: int) -> int:
+        begin, read = 0, 0
+        while True:
+            read += min(room, tokens - begin)
+            if begin + room >= tokens:
+                return read
+            begin += windows.doc_stride
+
+    for tokens in (100, 370, 500, 2000, 25_000):  # of four characters, as English has them
+        assert work_of(4 * tokens) == pytest.approx(4 * tokens_read(tokens), rel=0.3), tokens
 
 
 def test_a_failed_batch_that_nobody_waits_for_leaves_nothing_behind() -> None:

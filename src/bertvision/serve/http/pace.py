@@ -13,11 +13,16 @@ from collections.abc import Callable, Iterator
 __all__ = ["Pace", "work_of"]
 
 _KEPT = 0.8
+_WINDOW = 1500
+"""Characters that fit into a window of the usual size (384 tokens)."""
+_READINGS = 3
+"""How often what stands behind the first window is read: windows of the usual size begin 128 tokens apart."""
 
 
 def work_of(characters: int) -> int:
-    """What an input costs, in characters: the shortest one costs something too."""
-    return characters + 100
+    """What an input costs, in characters that are read: the shortest one costs something too, and long ones are cut
+    into windows that overlap."""
+    return characters + 100 + (_READINGS - 1) * max(0, characters - _WINDOW)
 
 
 class Pace:
