@@ -66,6 +66,7 @@ _TIMES = {
     "tokens_per_second",
     "created",
     "command",
+    "commands",
     "commit",
     "out",
 }

@@ -232,7 +232,7 @@ def test_a_submission_that_cannot_be_is_refused_before_anything_is_written(
         ("mood/a", ["--data", "a.csv", "--glue", "RTE"], "--glue needs --out"),
         ("mood/a", ["--text", "a", "--threshold", "1"], "--threshold is for spans"),
         ("mood/a", ["--question", "a", "--context", "b"], "give --text, for pairs with --pair"),
-        ("mood/a", ["--text", " "], "text 1: the text is empty"),
+        ("mood/a", ["--text", " "], "--text is empty: write it"),
         ("span", ["--text", "a"], "give --question and --context"),
         ("sure", ["--text", "a"], "sure reads two texts, and one is given"),
         ("package", ["--text", "a", "--tasks", "moot"], "--tasks names 'moot': did you mean mood?"),

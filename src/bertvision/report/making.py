@@ -26,11 +26,16 @@ _BEFORE = re.compile(r"(?:[\w.-]+=)?(?:[\w.-]+:)*")
 
 
 def keep_making(folder: Path, data: Mapping[str, str]) -> None:
-    """Write into a head's metrics.json that this command made it, and what the data of each split is called."""
+    """Write into a head's metrics.json that this command made it, and what the data of each split is called.
+
+    A command that names less of the data, as one without a dev set that scored it before, leaves what is there.
+    """
     command = shlex.join(["bertvision", *sys.argv[1:]])
     path = folder / "metrics.json"
     metrics = read_json(path) if path.exists() else {}
     names = {split: file_name(name) for split, name in data.items() if name}
+    if names.keys() < metrics.get(MAKING, {}).get("data", {}).keys():
+        return
     write_json(path, metrics | {MAKING: {"commands": [plain_command(command)], "data": names}})
 
 

@@ -213,6 +213,8 @@ class Parallel:
             self._leave()  # NCCL would wait for ranks that are busy
 
     def _leave(self) -> None:
+        # A group that is still held here would end with the interpreter, when its threads cannot be joined any more.
+        self._waiting = None
         if self._joined and distributed.is_initialized():
             distributed.destroy_process_group()
         self._joined = False
