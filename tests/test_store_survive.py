@@ -64,9 +64,11 @@ def temporaries(folder: Path) -> list[str]:
 # ---- killed
 
 
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_every_operation_it_ends_the_same(
-    tmp_path: Path, encoder: Encoder, windows: Windows, whole: dict[str, Path], work: functools.partial[None]
-) -> None:
+    tmp_path: Path, encoder: Encoder, windows: Windows, whole: dict[str, Path], work: functools.partial[None],
+    stride: int,
+) -> None:  # fmt: skip
     """At most one shard is lost, whatever was being written, and what was finished is not made again."""
     assert finish(functools.partial(work, shard_tokens=900), tmp_path / "log") == 0
     root = tmp_path / "states"
@@ -74,7 +76,7 @@ def test_killed_at_every_operation_it_ends_the_same(
     shards = sum(name.startswith("shard-") for name in right)
     operations = int((tmp_path / "log.count").read_text())
     assert operations > 8 * shards
-    for number in range(1, operations + 1):
+    for number in range(1, operations + 1, stride):
         shutil.rmtree(root)
         (tmp_path / "made").unlink(missing_ok=True)
         assert finish(functools.partial(work, shard_tokens=900), tmp_path / "log", die_at=number) == -9

@@ -138,7 +138,7 @@ def test_bars_on_a_terminal_and_ctrl_c(tiny_bert: Path, toy_squad: Path, tmp_pat
     words = [
         "run", "--encoder", str(tiny_bert), "--train", str(toy_squad), "--dev", str(toy_squad),
         "--out", str(tmp_path / "run"), "--max-seq-length", "96", "--fit.heads", "learned_pooling",
-        "--finetune.epochs", "80", "--finetune.batch-size", "8", "--finetune.checkpoint-seconds", "0.2",
+        "--finetune.epochs", "40", "--finetune.batch-size", "8", "--finetune.checkpoint-seconds", "0.2",
     ]  # fmt: skip
     with Terminal(words) as first:
         first.read(until=r"fine-tune .* [1-9]\d*/\d+ ")
