@@ -521,6 +521,7 @@ def test_a_killed_run_is_the_whole_run_at_every_step(
     [(), ("--apart",), ("--shard",), ("--apart", "--policy", "cut-1", "--feed.source", "live")],
     ids=" ".join,
 )
+@pytest.mark.slow
 def test_two_processes_tune_what_one_does(
     more: tuple[str, ...], command: Command, tmp_path: Path, home: Path, lively: Path
 ) -> None:

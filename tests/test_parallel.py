@@ -428,6 +428,7 @@ def test_accelerate_launches_a_fit(single: Path, tmp_path: Path, command: Comman
 
 
 @pytest.mark.parametrize("flag", ["--multi_gpu", "--use_fsdp"])
+@pytest.mark.slow
 def test_accelerate_launches_a_fine_tuning(flag: str, toy_squad: Path, tmp_path: Path) -> None:
     encoder = save_encoder(
         tmp_path / "encoder", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, seed=3

@@ -265,6 +265,7 @@ def test_a_store_of_texts_is_named_by_its_data(bert: Path, tmp_path: Path) -> No
         assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 def test_two_processes_fit_the_label_heads_of_one(bert: Path, tmp_path: Path) -> None:
     """The last batch has one text, so that one of two ranks has none."""
     table = tmp_path / "texts.tsv"

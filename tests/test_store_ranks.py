@@ -58,6 +58,7 @@ def single(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, toy_squad:
 # ---- torchrun
 
 
+@pytest.mark.slow
 def test_torchrun_writes_the_same_bytes(
     single: Path, tmp_path: Path, tiny_bert: Path, toy_squad: Path
 ) -> None:
@@ -206,6 +207,7 @@ def test_ranks_of_a_group_return_when_the_store_is_finished(
     assert files(folder) == files(single)
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_does_not_leave_the_others_waiting(
     single: Path, tmp_path: Path, tiny_bert: Path
 ) -> None:

@@ -119,6 +119,7 @@ def _ends_odd_trials(self: Any, epoch: int, score: float) -> bool:
     return self.pruned
 
 
+@pytest.mark.slow
 def test_killed_and_continued_gives_the_same_trials(words: tuple[str, ...], tmp_path: Path) -> None:
     command = [
         *words,

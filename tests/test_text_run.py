@@ -271,6 +271,7 @@ def test_settings_of_texts_are_refused_for_questions(
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_killed_twice_it_goes_on_to_the_same_end(tables: Path, tiny_bert: Path, tmp_path: Path) -> None:
     def command(out: Path) -> list[str]:
         data = ["--train", str(tables / "train.csv"), "--dev", str(tables / "dev.csv")]

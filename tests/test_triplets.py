@@ -158,6 +158,7 @@ def test_triplets_are_a_function_of_data_and_seed(mined: TripletData) -> None:
     assert not np.array_equal(other.groups, mined.groups)
 
 
+@pytest.mark.slow
 def test_another_process_mines_the_same() -> None:
     """No order of a set or of hashes is in it."""
     code = (
