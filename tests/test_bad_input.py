@@ -209,7 +209,8 @@ def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 
     yield mount
     if mounted:
-        subprocess.run(["umount", str(folder)], check=True)
+        # Lazily: a reader that the collector has not reached yet may still hold a file there.
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_unwritable_output(finished_run: Path, tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from study_counts import HELD, answers, head, snapshot, study_of, system
+from study_counts import DEV, HELD, answers, head, snapshot, study_of, system
 
 from bertvision.study.about import About
 from bertvision.study.contests import against_strongest, beyond_contests, ensemble_gains
@@ -243,9 +243,11 @@ def test_a_verdict_is_so_far_until_all_parts_of_its_goal_have_records() -> None:
     systems = recipe_systems()
     assert judged(systems, start).verdict == "met"
     assert "parts" not in judged(systems, start).note
-    # Without the last head of one seed its part is not done; neither is a tuning that lacks a snapshot.
+    # Without the last control of one seed its part is not done, which cannot take a head's gain away.
     found = judged(systems[:-1], start)
-    assert (found.verdict, found.note.split(";")[0]) == ("met so far", "2 of 3 parts")
+    assert (found.verdict, found.note.split(";")[0]) == ("met", "2 of 3 parts")
+    level = [replace(one, dev=answers(DEV, 100)) for one in systems[:-1]]
+    assert judged(level, start).verdict == "missed so far"
     less = [one for one in systems[:-1] if one.about.key != "constant@2"]
     assert judged(less, start).note.startswith("1 of 3 parts; ")
     # The cost goal stands on decayed-1 as well, and the ensembles on their join.
@@ -298,6 +300,21 @@ def test_the_ceiling_shows_every_system_once() -> None:
         "best head beyond: decayed-2@2/ladder-64",
         "its snapshot and best full fine-tuning: decayed-2@2",
     ]
+    assert "Not drawn" not in figure["caption"]
     heads = section["blocks"][0]
     assert "F1 held-out on seed 0, which all have" in heads["caption"]
     assert [row["cells"][0] for row in heads["rows"]] == ["adapter-386", "ladder-32", "ladder-64"]
+
+
+def test_the_ceiling_leaves_out_what_would_squeeze_the_others() -> None:
+    study = study_of(
+        *seeds(snapshot("decayed-2@2"), 150),
+        *seeds(head("decayed-2@2", "adapter-386"), 152),
+        *seeds(head("decayed-2@2", "ladder-64"), 153, range(2), held=70),
+        system(snapshot("cut-6+head@1"), 140),
+    )
+    section = beyond(study)
+    assert section is not None
+    (figure,) = (block for block in section["blocks"] if block["type"] == "intervals")
+    assert not any("cut-6+head@1" in row["label"] for row in figure["rows"])
+    assert figure["caption"].endswith("Not drawn, as more than 3 F1 behind: cut-6+head@1 (−6.0).")

@@ -330,6 +330,17 @@ def test_what_is_printed_as_zero_has_no_sign(digits: int) -> None:
     assert (change(-0.0004), change(-0.004), interval(-0.0002, 0.4)) == ("0.0", "−0.004", "0.0 … +0.4")
 
 
+def test_long_names_of_differences_are_written_out_on_a_page() -> None:
+    name = "best seed head of all snapshots: decayed-3@3/adapter-386-unshared-skip"
+    rows = [{"label": label, "difference": 0.1, "low": -0.1, "high": 0.2} for label in (name, "short")]
+    drawn = {"type": "intervals", "title": "t", "caption": "c", "unit": "points F1", "rows": rows}
+    wide, phone = study_figures.intervals(drawn, "a")
+    assert (wide.size, phone.size) == ("wide", "phone")
+    assert name in wide.svg
+    (small,) = study_figures.intervals(drawn | {"rows": rows[1:]}, "b")
+    assert small.size == ""
+
+
 def test_bars_are_drawn_to_scale_and_gaps_stay_empty() -> None:
     figure = bars(["a", "b", "c"], ["head"])
     figure["series"][0]["values"] = [1.0, None, 4.0]

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from study_cases import made_study
+from study_cases import LABEL_HEADS, made_study
 from study_counts import head, snapshot, study_of, system
 
 from bertvision.errors import ArtifactError
+from bertvision.report import words
 from bertvision.report.study_schema import validate_study
 from bertvision.study.about import About
 from bertvision.study.picks import best_full, cheapest
@@ -186,8 +187,42 @@ def test_answerability_is_told_epoch_by_epoch(whole: Study) -> None:
     assert next(row for row in rows if row[0] == "tenney-small")[3:5] == ["69.7", "65.0"]  # on 2/10 epochs
     group = whole.labels["answerable:pooled@1"]
     assert snapshot_row[5] == f"{group.accuracy:.1f}"
-    assert [row[1] for row in cells(section, 1)] == ["64.0", "68.0", "72.0"]
-    assert [row[2] for row in cells(section, 1)] == ["9.0 s"] * 3
+    assert section is not None
+    figure = next(block for block in section["blocks"] if block.get("title", "").startswith("tenney-small"))
+    assert [one["name"] for one in figure["series"]] == ["on pooled@0.2", "on pooled@1"]
+    for one in figure["series"]:
+        assert [tuple(point) for point in one["points"]] == [
+            (1, pytest.approx(64)), (2, pytest.approx(68)), (3, pytest.approx(72)),
+        ]  # fmt: skip
+    (said,) = (b["paragraphs"] for b in section["blocks"] if b["type"] == "text" and len(b["paragraphs"]) > 1)
+    head = whole.labels["answerable:pooled@1/tenney-small"]
+    took = head.systems[0].about.fit_seconds
+    assert took is not None
+    assert said[1].startswith(
+        "tenney-small on pooled@1: 72.0 % after the last epoch, 72.0 % after the best of 3, as the papers count, "
+        f"78.2 in the paper. All 3 took {words.duration(took)}, {words.duration(took / 3)} each"
+    )
+
+
+def test_answerability_on_parts_of_the_data_says_so(whole: Study) -> None:
+    """Heads on less of the data than their snapshot stand below it all the same, each on the largest part it has."""
+    systems = []
+    for group in whole.labels.values():
+        for one in group.systems:
+            tuned = one.about.kind == "snapshot"
+            parts = (0.4,) if tuned else (0.1, 0.05)
+            systems += [
+                replace(one, about=replace(one.about, data_fraction=part, alone=False)) for part in parts
+            ]
+    section = answerable(Study.of(whole.dev, whole.holdout, systems))
+    assert section is not None
+    titles = [row["cells"][0] for row in section["blocks"][1]["rows"]]
+    assert len(titles) == 2 * (1 + len(LABEL_HEADS))
+    assert titles[0] == {"text": "pooled@0.2", "sub": "tuned on 40 % of the data"}
+    assert {title["sub"] for title in titles if "pooled@" not in title["text"]} == {
+        "fitted on 10 % of the data"
+    }
+    assert "beside other work on the device" in section["blocks"][3]["paragraphs"][0]
 
 
 def test_how_it_was_run_names_commands_and_cautions(whole: Study) -> None:

@@ -180,10 +180,10 @@ def interval_look(colour: str, *, full: bool) -> dict[str, Any]:
     }
 
 
-def name_row(axes: "Axes", row: int, name: str, *, bold: bool) -> None:
+def name_row(axes: "Axes", row: int, name: str, *, bold: bool, letters: int = 44) -> None:
     """A name above its row, on a ground of its own: no line runs through it."""
     axes.annotate(
-        short(name, 44),
+        short(name, letters),
         (0, row),
         xycoords=("axes fraction", "data"),
         xytext=(0, 6),

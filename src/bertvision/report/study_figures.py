@@ -38,6 +38,8 @@ PHONE = 3.9
 """Inches of its second drawing: fewer, so that words are larger on a small screen."""
 _MANY_BARS = 18
 _NUMBERED_BARS = 14
+_ROW_LETTERS = 64
+"""Of a difference's name and its numbers, on one line of a figure in half the page."""
 
 
 @dataclass(frozen=True)
@@ -284,18 +286,32 @@ def histogram(block: Mapping[str, Any], salt: str) -> list[Sketch]:
 
 
 def intervals(block: Mapping[str, Any], salt: str) -> list[Sketch]:
-    """Differences with their intervals, one a row: full where zero lies outside, a ring where it does not."""
-    rows = block["rows"]
+    """Differences with their intervals, one a row; long names get a wide drawing beside the small one."""
+    if all(len(row["label"]) + len(_numbers(row)) <= _ROW_LETTERS for row in block["rows"]):
+        return [Sketch(_intervals(block, salt, drawing.WIDTH))]
+    return [
+        Sketch(_intervals(block, f"{salt}-wide", WIDE), "wide"),
+        Sketch(_intervals(block, f"{salt}-phone", PHONE), "phone"),
+    ]
+
+
+def _numbers(row: Mapping[str, Any]) -> str:
+    return f"{words.change(row['difference'])} ({words.interval(row['low'], row['high'])})"
+
+
+def _intervals(block: Mapping[str, Any], salt: str, inches: float) -> str:
+    """Full where zero lies outside, a ring where it does not."""
+    rows, room = block["rows"], int(_ROW_LETTERS * inches / drawing.WIDTH)
     with drawing.styled(salt):
-        figure = drawing.new_figure(0.4 * len(rows) + 0.75)
+        figure = drawing.new_figure(0.4 * len(rows) + 0.75, inches)
         axes = figure.subplots()
         axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
         for i, row in enumerate(rows):
             settled = words.verdict(row) != "level"
             colour = PALETTE["head" if settled else "snapshot"]
             drawing.draw_interval(axes, i, row, drawing.interval_look(colour, full=settled))
-            numbers = f"{words.change(row['difference'])} ({words.interval(row['low'], row['high'])})"
-            drawing.name_row(axes, i, drawing.short(row["label"], 64 - len(numbers)), bold=settled)
+            numbers = _numbers(row)
+            drawing.name_row(axes, i, row["label"], bold=settled, letters=room - len(numbers))
             _number_row(axes, i, numbers)
         axes.set_ylim(len(rows) - 0.6, -0.8)
         axes.grid(visible=False, axis="y")
@@ -306,7 +322,7 @@ def intervals(block: Mapping[str, Any], salt: str) -> list[Sketch]:
         ahead = sum(words.verdict(row) == "gain" for row in rows)
         behind = sum(words.verdict(row) == "loss" for row in rows)
         told = f"{len(rows)} differences: {ahead} above zero, {behind} below, the others level."
-        return [Sketch(drawing.to_svg(figure, block["title"], details=told))]
+        return drawing.to_svg(figure, block["title"], details=told)
 
 
 def _number_row(axes: "Axes", row: int, numbers: str) -> None:

@@ -95,12 +95,19 @@ class Study:
 
     def below(self, snapshot_key: str) -> list[Group]:
         """Heads and controls fitted on a snapshot, on all training data."""
-        return [group for group in self.groups.values() if _is_below(group.about, snapshot_key)]
+        return [
+            group
+            for group in self.groups.values()
+            if _reads(group.about, snapshot_key) and group.about.data_fraction == 1
+        ]
 
-    def labels_below(self, snapshot_key: str) -> list[LabelGroup]:
-        """The same of answer / no answer; the key with or without its task in front."""
-        name = snapshot_key.removeprefix("answerable:")
-        return [group for group in self.labels.values() if _is_below(group.about, name)]
+    def labels_below(self, snapshot: str) -> list[LabelGroup]:
+        """The same of answer / no answer, on whatever part of the data; of several parts the largest."""
+        found: dict[str, LabelGroup] = {}
+        for group in sorted(self.labels.values(), key=lambda group: group.about.data_fraction):
+            if _reads(group.about, snapshot):
+                found[group.about.label] = group
+        return sorted(found.values(), key=lambda group: group.about.label)
 
     def versus(self, ours: Group, theirs: Group, at: At) -> Versus:
         """Paired differences, ours minus theirs, of the means over the seeds both have."""
@@ -143,14 +150,10 @@ class Study:
         return list(dict.fromkeys(about.command for about in self._abouts() if about.command))
 
 
-def _is_below(about: About, snapshot: str) -> bool:
-    return (
-        about.kind in ("head", "control")
-        and about.snapshot == snapshot
-        and about.data_fraction == 1
-        and not about.fitted_on
-        and not about.variant
-    )
+def _reads(about: About, snapshot: str) -> bool:
+    """Whether it was fitted on the snapshot's states and answers from them in the usual way."""
+    usual = not about.fitted_on and not about.variant
+    return usual and about.kind in ("head", "control") and about.snapshot == snapshot
 
 
 def _is_whole(place: Path) -> bool:

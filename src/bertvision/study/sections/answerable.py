@@ -106,8 +106,11 @@ def _row(group: LabelGroup, snapshot: LabelGroup, printed: Any) -> dict[str, Any
     own = group is snapshot
     found = None if own else _against(group, snapshot)
     seconds = group.mean("tune_seconds") if own else group.mean("fit_seconds")
+    share = group.about.data_fraction
+    part = f"{'tuned' if own else 'fitted'} on {100 * share:g} % of the data" if share != 1 else ""
+    title = group.about.snapshot if own else group.about.label
     cells = [
-        group.about.snapshot if own else group.about.label,
+        {"text": title, "sub": part} if part else title,
         value_cell(len(group.seeds), digits=0),
         value_cell(group.about.parameters, digits=0),
         published_cell(printed.exact if printed else None),
@@ -134,46 +137,52 @@ def _against(group: LabelGroup, snapshot: LabelGroup) -> Any:
 
 def _epochwise(snapshots: list[LabelGroup], heads: dict[str, list[LabelGroup]]) -> list[dict[str, Any]]:
     """tenney-small after each pass over the data."""
-    blocks = []
+    drawn, said = [], []
     for snapshot in snapshots:
         head = next((g for g in heads[snapshot.key] if g.about.label == "tenney-small"), None)
-        if head is None:
+        scores = _scores(head) if head else {}
+        if head is None or not scores:
             continue
-        scores, seconds = _history(head, "score"), _history(head, "seconds")
-        if not scores:
-            continue
-        # Shares and percents are told apart by their size: no accuracy after an epoch is below one percent.
-        shown = {epoch: value if value > 1 else 100 * value for epoch, value in scores.items()}
-        rows = [
-            row(
-                [
-                    f"{epoch:g}",
-                    value_cell(value),
-                    words.duration(seconds[epoch]) if epoch in seconds else words.UNKNOWN,
-                    value_cell(_history(head, "loss").get(epoch), digits=3),
-                ]
-            )
-            for epoch, value in shown.items()
-        ]
-        best, last = max(shown.values()), list(shown.values())[-1]
+        drawn.append(series(f"on {snapshot.about.snapshot}", "head", list(scores.items())))
+        values = list(scores.values())
         printed = LABEL_HEADS["tenney-small"].get(_epochs(snapshot))
-        caption = (
-            f"tenney-small on {snapshot.about.snapshot}, accuracy on dev after each epoch, mean over "
-            f"{len(head.seeds)} seed(s). The best epoch flatters by {best - last:.1f} points over the last"
+        beside = f", {printed.exact:.1f} in the paper" if printed else ""
+        said.append(
+            f"tenney-small on {snapshot.about.snapshot}: {values[-1]:.1f} % after the last epoch, {max(values):.1f} % "
+            f"after the best of {len(values)}, as the papers count{beside}.{_took(head, len(values))}"
         )
-        caption += f"; published, the best of ten: {printed.exact:.1f}." if printed else "."
-        if not seconds and (whole := head.mean("fit_seconds")):
-            caption += f" All {len(shown)} epochs took {words.duration(whole)}."
-        titles = [column("epoch"), column("accuracy"), column("time"), column("loss")]
-        blocks.append(table(caption, titles, rows))
-    return blocks
+    if not drawn:
+        return []
+    return [
+        lines(
+            "tenney-small after each epoch",
+            "Accuracy on dev, mean over seeds.",
+            axis("epochs of the head"),
+            axis("accuracy", unit="%"),
+            drawn,
+        ),
+        text(*said),
+    ]
 
 
-def _history(group: LabelGroup, name: str) -> dict[float, float]:
-    """Epoch to the mean over seeds of what was recorded."""
+def _took(head: LabelGroup, epochs: int) -> str:
+    """How long the epochs of a head took together and each; with others on the device where none ran alone."""
+    alone, beside = head.mean("fit_seconds"), ""
+    if alone is None:
+        found = [s.about.fit_seconds for s in head.systems if s.about.fit_seconds is not None]
+        alone, beside = (fmean(found) if found else None), ", beside other work on the device"
+    if alone is None:
+        return ""
+    each = words.duration(alone / epochs)
+    return f" All {epochs} took {words.duration(alone)}, {each} each, the encoder's pass included{beside}."
+
+
+def _scores(group: LabelGroup) -> dict[float, float]:
+    """Accuracy on dev in percent after each epoch, mean over seeds."""
     found: dict[float, list[float]] = {}
     for system in group.systems:
         for record in system.about.history:
-            if words.finite(record.get(name)) is not None:
-                found.setdefault(float(record["epoch"]), []).append(float(record[name]))
+            if (value := words.finite(record.get("score"))) is not None:
+                # Shares and percents are told apart by their size: no accuracy after an epoch is below one percent.
+                found.setdefault(float(record["epoch"]), []).append(value if value > 1 else 100 * value)
     return {epoch: fmean(values) for epoch, values in sorted(found.items())}

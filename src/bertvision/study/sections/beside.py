@@ -15,6 +15,7 @@ from bertvision.study.blocks import (
     series,
     value_cell,
 )
+from bertvision.study.picks import seed_list
 from bertvision.study.published import Printed
 from bertvision.study.view import At, Group, Study, Versus
 
@@ -24,7 +25,7 @@ __all__ = [
     "VERSUS",
     "change_cell",
     "curve_of",
-    "fraction_cell",
+    "head_cell",
     "measured_cells",
     "pair_cell",
     "pair_words",
@@ -92,12 +93,13 @@ def parameters_cell(group: Group | None) -> Cell:
     return count(group.about.parameters) if group else value_cell(None)
 
 
-def fraction_cell(group: Group, name: str = "") -> Cell:
-    """The head's name (or another), with the part of the data it was fitted on where that is not all."""
+def head_cell(group: Group, name: str = "", snapshot: Group | None = None) -> Cell:
+    """The head's name (or another); below it what sets it apart: a part of the data, fewer seeds than its snapshot."""
     title, label = name or group.about.label, group.about.label if name else ""
     share = group.about.data_fraction
     part = f"fitted on {100 * share:g} % of the data" if share != 1 else ""
-    below = ", ".join(filter(None, (label, part)))
+    seeds = seed_list(group.seeds) if snapshot and group.seeds != snapshot.seeds else ""
+    below = ", ".join(filter(None, (label, part, seeds)))
     return {"text": title, "sub": below} if below else title
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bertvision.report import words
 from bertvision.study.blocks import (
     column,
     difference_cell,
@@ -29,6 +30,9 @@ from bertvision.study.view import Study
 
 __all__ = ["beyond"]
 
+_FAR = 3
+"""F1 points behind that would leave the others no room in the figure."""
+
 
 def beyond(study: Study) -> dict[str, Any] | None:
     """None where no snapshot has heads of both kinds."""
@@ -36,7 +40,7 @@ def beyond(study: Study) -> dict[str, Any] | None:
     if not contests:
         return None
     first = contests[0]
-    blocks = [_heads(study, first), _lifts(study, first)]
+    blocks = [_heads(study, first), *_lifts(study, first)]
     if len(contests) > 1:
         blocks.append(_snapshots(contests))
     return section(
@@ -92,7 +96,7 @@ def _heads(study: Study, contest: Contest) -> dict[str, Any]:
     )
 
 
-def _lifts(study: Study, contest: Contest) -> dict[str, Any]:
+def _lifts(study: Study, contest: Contest) -> list[dict[str, Any]]:
     """Heads on the same frozen states beside systems that change more than the head."""
     theirs = contest.theirs
     same = [g for g in study.below(theirs.about.snapshot) if g is not theirs]
@@ -113,16 +117,20 @@ def _lifts(study: Study, contest: Contest) -> dict[str, Any]:
     for what, group in picked:
         if group is not None and group is not theirs:
             called.setdefault(group.key, []).append(what)
+    found = {key: study.versus(study.groups[key], theirs, "tuned").f1 for key in called}
     rows = [
-        interval_row(f"{' and '.join(what)}: {key}", study.versus(study.groups[key], theirs, "tuned").f1)
-        for key, what in called.items()
+        interval_row(f"{' and '.join(called[key])}: {key}", one)
+        for key, one in found.items()
+        if one.difference > -_FAR
     ]
-    return intervals(
-        "Is the frozen state the ceiling?",
+    far = [f"{key} ({words.change(one.difference)})" for key, one in found.items() if one.difference <= -_FAR]
+    left_out = f" Not drawn, as more than {_FAR} F1 behind: {', '.join(far)}." if far else ""
+    caption = (
         f"F1 at the tuned threshold minus that of {theirs.key}. The first ones read the same states; the others change "
-        "the states or join several systems. Chosen on the held-out part, the best full fine-tuning on dev.",
-        rows,
+        "the states or join several systems. Chosen on the held-out part, the best full fine-tuning on dev."
+        f"{left_out}"
     )
+    return [intervals("Is the frozen state the ceiling?", caption, rows)] if rows else []
 
 
 def _snapshots(contests: list[Contest]) -> dict[str, Any]:

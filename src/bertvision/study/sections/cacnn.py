@@ -16,7 +16,7 @@ from bertvision.study.blocks import (
     text,
     value_cell,
 )
-from bertvision.study.picks import chosen, family, gap
+from bertvision.study.picks import chosen, family
 from bertvision.study.view import Group, Study
 
 __all__ = ["cacnn"]
@@ -38,7 +38,10 @@ def cacnn(study: Study) -> dict[str, Any] | None:
     part = sorted({group.about.data_fraction for group in found.values()})
     blocks = [_table(found), *_figure(found)]
     blocks.append(
-        text(f"Trained on {' and '.join(f'{100 * share:g} %' for share in part)} of the data.", *_told(found))
+        text(
+            f"Trained on {' and '.join(f'{100 * share:g} %' for share in part)} of the data.",
+            *_told(study, found),
+        )
     )
     return section(
         "cacnn",
@@ -111,15 +114,16 @@ def _figure(found: dict[tuple[str, str, int], Group]) -> list[dict[str, Any]]:
     ]
 
 
-def _told(found: dict[tuple[str, str, int], Group]) -> list[str]:
+def _told(study: Study, found: dict[tuple[str, str, int], Group]) -> list[str]:
     """The two variants side by side, where both were run with the same layers."""
     said = []
     best = {variant: chosen(g for key, g in found.items() if key[0] == variant) for variant in _VARIANTS}
     simple, ctx = best["simple"], best["ctx"]
     if simple and ctx:
+        gap = study.versus(ctx, simple, "tuned").f1
         said.append(
-            f"Best of each on the held-out part: {ctx.key} is {words.change(gap(ctx, simple, 'tuned'))} F1 from "
-            f"{simple.key} at the tuned threshold."
+            f"Best of each on the held-out part, F1 at the tuned threshold: {ctx.key} minus {simple.key} is "
+            f"{words.change(gap.difference)} ({words.interval(gap.low, gap.high)})."
         )
         slow = (ctx.mean("tune_seconds"), simple.mean("tune_seconds"))
         if slow[0] and slow[1]:

@@ -93,11 +93,10 @@ def _table(study: Study, joined: list[Group]) -> Block:
                 [
                     {
                         "text": group.about.label,
-                        "sub": _joins(group),
+                        "sub": f"{_joins(group)}{f'; best: {best.key}' if best else ''}",
                     },
                     pair_cell(found[1] if found else None),
                     *measured_cells(group),
-                    best.key if best else "",
                     change_cell(found[1], _published_best(found[0])) if found else change_cell(None, None),
                     *versus_cells(study, group, best),
                 ],
@@ -105,12 +104,12 @@ def _table(study: Study, joined: list[Group]) -> Block:
             )
         )
     return table(
-        f"Differences are to the best member, over the seeds both have; measured with {seeds_words(joined)}. {BRIEF}",
+        "Differences are to the best member, which stands below, over the seeds both have; measured with "
+        f"{seeds_words(joined)}. {BRIEF}",
         [
             column("Ensemble", "text"),
             *PUBLISHED,
             *MEASURED,
-            column("Best member", "text"),
             column("EM / F1", "number", "published difference"),
             *VERSUS,
         ],

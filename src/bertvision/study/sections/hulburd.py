@@ -25,6 +25,9 @@ from bertvision.study.view import Group, Study
 
 __all__ = ["efficiency", "hulburd"]
 
+_LEARNED = 0.5
+"""F1 points over saying no answer to everything that a model must have to count as trained."""
+
 
 def efficiency(f1: float, trainable: float | None) -> float | None:
     """Hulburd's score; None where it has no meaning."""
@@ -41,13 +44,13 @@ def hulburd(study: Study) -> dict[str, Any] | None:
     length = sorted({group.about.epochs for group in found.values()})
     encoder = (
         f"Measured here on {' and '.join(f'{100 * share:g} %' for share in part)} of the training data, "
-        f"{' and '.join(f'{value:g}' for value in length)} epoch(s), "
+        f"{' and '.join(f'{value:g}' for value in length)} epoch{'s' * (length != [1])}, "
         f"{', '.join(sorted({_seeds(group) for group in found.values()}))}; he trained three epochs on all of it, "
         "with BERT-base, and his counts say the cased one. Compare orders and ratios, not levels."
     )
     wrong = [f"{model.name}: {model.wrong}" for model in HULBURD if model.wrong]
     slips = f"In his own numbers: {'; '.join(wrong)}."
-    blocks = [_table(rows), text(encoder, *_told(found), slips), *_figure(found)]
+    blocks = [_table(rows), text(encoder, *_told(study, found), slips), *_figure(found)]
     return section(
         "hulburd",
         "Freezing and adapters",
@@ -118,9 +121,14 @@ def _table(rows: list[dict[str, Any]]) -> dict[str, Any]:
     )
 
 
-def _told(found: dict[str, Group]) -> list[str]:
-    """Which model is the most efficient, and what adapters cost at inference, there and here."""
+def _told(study: Study, found: dict[str, Group]) -> list[str]:
+    """Which model learned nothing, which is the most efficient, and what adapters cost at inference."""
     said = []
+    nothing = 100.0 * float((~study.answerable).mean())
+    if idle := [name for name, group in found.items() if group.scores("tuned").f1 < nothing + _LEARNED]:
+        said.append(
+            f"No better at the tuned threshold than saying no answer to everything ({nothing:.1f}): {', '.join(idle)}."
+        )
     scored = {
         name: value
         for name, group in found.items()

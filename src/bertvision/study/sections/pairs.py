@@ -7,7 +7,7 @@ have as many seeds as the snapshot where there are such.
 
 from dataclasses import dataclass
 
-from bertvision.study.picks import chosen, family, is_full
+from bertvision.study.picks import chosen, strongest
 from bertvision.study.view import Group, Study
 
 __all__ = ["Pairing", "pairings"]
@@ -38,10 +38,8 @@ def _heads(study: Study, snapshot: Group) -> list[Group]:
 
 def pairings(study: Study) -> list[Pairing]:
     """Those that were measured; a head and a snapshot without a seed in common are left out."""
-    decayed = [g for g in study.groups.values() if is_full(g) and family(g).startswith("decayed-")]
-    strongest = chosen(group for group in decayed if _heads(study, group))
     found = []
-    for snapshot in (*map(study.get, _PAPERS), strongest):
+    for snapshot in (*map(study.get, _PAPERS), strongest(study, with_heads=True)):
         head = chosen(_heads(study, snapshot), len(snapshot.seeds)) if snapshot else None
         if snapshot and head and set(head.seeds) & set(snapshot.seeds):
             found.append(Pairing(head, snapshot))

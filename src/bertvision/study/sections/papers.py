@@ -26,7 +26,7 @@ from bertvision.study.sections.beside import (
     PUBLISHED,
     VERSUS,
     change_cell,
-    fraction_cell,
+    head_cell,
     measured_cells,
     pair_cell,
     parameters_cell,
@@ -104,9 +104,9 @@ def _partly(study: Study, key: str, heads: dict[str, Group]) -> dict[str, Group]
     return found
 
 
-def _title(known: PaperRow, group: Group | None) -> Cell:
+def _title(known: PaperRow, group: Group | None, snapshot: Group) -> Cell:
     name = f"{known.number} {known.name}"
-    return {"text": name, "sub": known.label} if group is None else fraction_cell(group, name)
+    return {"text": name, "sub": known.label} if group is None else head_cell(group, name, snapshot)
 
 
 def _table(study: Study, epochs: float, snapshot: Group, heads: dict[str, Group]) -> Block:
@@ -133,7 +133,7 @@ def _table(study: Study, epochs: float, snapshot: Group, heads: dict[str, Group]
         rows.append(
             row(
                 [
-                    _title(known, group),
+                    _title(known, group, snapshot),
                     parameters_cell(group),
                     pair_cell(printed),
                     *measured_cells(group),
@@ -146,7 +146,7 @@ def _table(study: Study, epochs: float, snapshot: Group, heads: dict[str, Group]
     for label in _BESIDE:
         if group := heads.get(label):
             cells: list[Cell] = [
-                label,
+                head_cell(group, snapshot=snapshot),
                 parameters_cell(group),
                 pair_cell(None),
                 *measured_cells(group),

@@ -21,7 +21,7 @@ from bertvision.study.published import MEASURE, SPAN_CURVE
 from bertvision.study.resample import paired
 from bertvision.study.sections.beside import (
     MEASURED,
-    fraction_cell,
+    head_cell,
     measured_cells,
     pair_words,
     parameters_cell,
@@ -84,7 +84,7 @@ def _table(study: Study, heads: list[Group]) -> Block:
         rows.append(
             row(
                 [
-                    fraction_cell(group),
+                    head_cell(group),
                     parameters_cell(group),
                     *measured_cells(group),
                     difference_cell(_over_nothing(study, group)),

@@ -4,7 +4,7 @@ from typing import Any
 
 from bertvision.report.words import change, interval
 from bertvision.study.blocks import Block, column, row, section, table, text
-from bertvision.study.picks import with_seeds
+from bertvision.study.picks import seed_list, with_seeds
 from bertvision.study.published import BRIEF, MEASURE, ROWS, SPAN_CURVE, TRANSFER, Printed
 from bertvision.study.sections.beside import (
     MEASURED,
@@ -79,7 +79,7 @@ def _table(study: Study, early: str, late: str, moved: list[Group]) -> Block:
         rows += [
             row(
                 [
-                    {"text": label, "sub": name},
+                    {"text": label, "sub": f"{name}{_fewer(one, seeds)}"},
                     pair_cell(printed if paper else None),
                     *measured_cells(one),
                     *versus_cells(study, one, snapshot),
@@ -91,15 +91,16 @@ def _table(study: Study, early: str, late: str, moved: list[Group]) -> Block:
             if one is not None or paper
         ]
     return table(
-        f"Heads of {early} on {late}, measured with {_seeds(seeds)}. Differences are to the snapshot that is read. "
+        f"Heads of {early} on {late}, measured with {seed_list(seeds)}. Differences are to the snapshot that is read. "
         + BRIEF,
         [column("Head", "text"), *PUBLISHED, *MEASURED, *VERSUS],
         rows,
     )
 
 
-def _seeds(seeds: list[int]) -> str:
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+def _fewer(group: Group | None, seeds: list[int]) -> str:
+    """The seeds of a head that does not have all of the table's."""
+    return f", {seed_list(group.seeds)}" if group and group.seeds != seeds else ""
 
 
 def _found(study: Study, moved: list[Group]) -> list[str]:
