@@ -31,7 +31,7 @@ from bertvision.data.triplets import mine_triplets
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.feed import FeedConfig, LiveFeed, Reading
-from bertvision.report.results import environment
+from bertvision.report.origin import environment
 from bertvision.tasks.kinds import TripletTask
 from bertvision.tasks.text.answers import TextAnswers, answer
 from bertvision.tasks.text.compare import paired_difference

@@ -27,7 +27,7 @@ from bertvision.report import figures, rows, words
 from bertvision.report.card import card
 from bertvision.report.html import render, summary, write_report
 from bertvision.report.pages import read_results
-from bertvision.report.results import layer_weights
+from bertvision.report.run_facts import layer_weights
 from bertvision.report.schema import validate
 
 FIXTURE = Path(__file__).parent / "data" / "report_fixture.json"

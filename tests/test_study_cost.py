@@ -177,6 +177,7 @@ def test_the_cheapest_has_every_seed_of_the_best() -> None:
         *(system(head("constant@0.9", "adapter-64", 60.0, 5.0, seed=seed), right) for seed, right in both),
         system(head("untuned", "adapter-64", None, 25.0), 150),
         system(snapshot("lora-16@1", 10.0, seed=1), 165),
+        system(snapshot("houlsby-64@1", 10.0, seed=3), 190),  # nothing to compare it with
     )
     found = cheapest(study)
     assert found is not None
@@ -187,9 +188,15 @@ def test_the_cheapest_has_every_seed_of_the_best() -> None:
     assert {r["cells"][1]: r["cells"][-1]["text"] for r in table["rows"]} == {
         "constant@0.9/adapter-64": "yes",
         "decayed-1@1": "yes",
+        "houlsby-64@1": "no",
         "lora-16@1": "no",
         "untuned/adapter-64": "with seed 0 alone",
     }
+    alone = study_of(
+        *(one for group in study.groups.values() for one in group.systems if "@0.9" not in group.key)
+    )
+    (said,) = (block for block in (cost(alone) or {})["blocks"] if block["type"] == "text")
+    assert "nothing cheaper that has its seeds comes within 0.3 F1" in said["paragraphs"][0]
 
 
 def test_the_decayed_pair_has_the_seeds_a_claim_wants() -> None:

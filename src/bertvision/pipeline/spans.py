@@ -87,7 +87,7 @@ class SpanRun(Stages[Entry]):
 
     def _ensembles(self, snapshot: str, entries: list[Entry], logits: SplitLogits) -> list[Entry]:
         how, joined = self.config.combine, []
-        for first, second, seeds, pairs in pairs_to_join(entries, lambda e: e.dev_f1):
+        for first, second, seeds, pairs in pairs_to_join(entries, lambda e: e.dev_score):
             members = {
                 split: [
                     combine([logits[split][folder] for folder in pair], self.splits[split].windows, how=how)

@@ -1,18 +1,20 @@
 """What a row of a report is made from, whatever its task."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from bertvision.heads.base import Head
 
-__all__ = ["SystemEntry"]
+__all__ = ["SystemEntry", "mark_best"]
 
 S = TypeVar("S")
 
 
 @dataclass
-class SystemEntry(Generic[S]):
+class SystemEntry(ABC, Generic[S]):
     """A system of the report: a snapshot, a head (with its seeds) or an ensemble."""
 
     snapshot: str
@@ -28,6 +30,20 @@ class SystemEntry(Generic[S]):
     best: bool = False
 
     @property
+    @abstractmethod
+    def dev_score(self) -> float:
+        """What systems are chosen by, higher is better."""
+
+    @property
+    @abstractmethod
+    def shipped(self) -> int:
+        """The member to ship and to look at closely: the seed that scored highest on dev."""
+
+    @property
+    def folder(self) -> Path:
+        return self.folders[self.shipped]
+
+    @property
     def name(self) -> str:
         return self.label if self.kind == "snapshot" else f"{self.snapshot}/{self.label}"
 
@@ -39,3 +55,12 @@ class SystemEntry(Generic[S]):
     @property
     def seeds(self) -> list[int] | None:
         return [info["seed"] for info in self.infos] or None
+
+
+def mark_best(entries: Sequence[SystemEntry[Any]]) -> None:
+    """The best head on each snapshot; of controls, where there are no others."""
+    for snapshot in {entry.snapshot for entry in entries}:
+        own = [e for e in entries if e.snapshot == snapshot]
+        heads = [e for e in own if e.kind == "head"] or [e for e in own if e.kind == "control"]
+        if heads:
+            max(heads, key=lambda e: e.dev_score).best = True

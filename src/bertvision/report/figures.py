@@ -1,31 +1,15 @@
 """The figures of the report: inline SVG, the same bytes for the same results.
 
-Each function takes checked results and gives an `<svg>` element, or None when there is nothing to draw; drawing.py
-holds what they share.
+Each function takes checked results and gives an `<svg>` element, or None when there is nothing to draw; drawing.py and
+system_figures.py hold what they share with others.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertvision.report import rows, words
-from bertvision.report.drawing import (
-    COSTS,
-    LINE_STYLES,
-    MARKERS,
-    NARROW,
-    PALETTE,
-    SERIES,
-    draw_interval,
-    interval_look,
-    known_points,
-    name_row,
-    new_figure,
-    place_labels,
-    short,
-    styled,
-    to_svg,
-)
+from bertvision.report.drawing import NARROW, PALETTE, known_points, new_figure, styled, to_svg
+from bertvision.report.system_figures import draw_costs, draw_curves, draw_differences, priced
 
 __all__ = [
     "differences",
@@ -98,44 +82,8 @@ def _fractions(results: Mapping[str, Any]) -> list[float]:
 
 def fit_curves(results: Mapping[str, Any]) -> str | None:
     """Training loss and, where it was measured, dev F1 of every fitted head, by epoch."""
-    view = rows.overview(results)
-    curves = results["curves"]["fit"]
-    series = [(system, curves[system["name"]]) for system in view.systems if curves.get(system["name"])]
-    drawn = [
-        panel
-        for panel in (("loss", "training loss"), ("dev_f1", "F1 on dev"))
-        if any(known_points(entries, "epoch", panel[0])[0] for _, entries in series)
-    ]
-    if not drawn:
-        return None
-    columns = 2
-    with styled():
-        figure = new_figure(1.75 * len(drawn) + 0.2 * -(-len(series) // columns) + 0.2)
-        panels = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
-        for panel, (key, title) in zip(panels, drawn, strict=True):
-            for i, (system, entries) in enumerate(series):
-                at, values = known_points(entries, "epoch", key)
-                look = SERIES[i % len(SERIES)], LINE_STYLES[i // len(SERIES) % len(LINE_STYLES)]
-                width = 2.2 if system is view.head else 1.4
-                panel.plot(
-                    at,
-                    values,
-                    color=look[0],
-                    linestyle=look[1],
-                    linewidth=width,
-                    marker="o",
-                    markersize=2.5,
-                    label=short(view.title(system), 26),
-                )
-            panel.set_ylabel(title)
-        panels[-1].set_xlabel("epoch of fitting")
-        # One tick is enough where there was one epoch; more would be fractions of it.
-        panels[-1].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=columns, handlelength=1.8, columnspacing=1.2
-        )
-        return to_svg(figure, f"Learning curves of {len(series)} heads by epoch of fitting")
+    panels = (("loss", "training loss"), ("dev_f1", "F1 on dev"))
+    return draw_curves(rows.overview(results), results["curves"]["fit"], panels)
 
 
 # ---------------------------------------------------------------------------------------- the findings
@@ -193,56 +141,12 @@ def layer_weights(results: Mapping[str, Any], system: str) -> str | None:
 
 
 def score_against_cost(results: Mapping[str, Any], cost: str = "parameters") -> str | None:
-    """F1 at the tuned threshold against what a head costs; a snapshot is a line, its cost lies before."""
+    """F1 at the tuned threshold against what a head costs."""
     view = rows.overview(results)
-    points = []
-    for system in view.systems:
-        x, y = words.finite(system[cost]), rows.f1(system, view.split)
-        if x and x > 0 and y is not None and system["kind"] in ("control", "head", "ensemble"):
-            points.append((x, y, system))
-    if not points:
-        return None
+    points = [one for s in view.systems for one in priced(s, cost, rows.f1(s, view.split))]
     lines = [(rows.f1(system, view.split), system["label"]) for system in view.of_kind("snapshot")]
-    with styled():
-        figure = new_figure(3.4)
-        axes = figure.subplots()
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(lambda value, _: re.sub(r"\.0+", "", words.compact(value)))
-        axes.xaxis.set_minor_formatter(lambda _value, _: "")
-        for kind in ("control", "head", "ensemble"):
-            mine = [(x, y) for x, y, system in points if system["kind"] == kind]
-            if mine:
-                axes.scatter(
-                    *zip(*mine, strict=True),
-                    marker=MARKERS[kind],
-                    s=34,
-                    color=PALETTE[kind],
-                    edgecolors=PALETTE["ink"],
-                    linewidths=0.6,
-                    label=kind,
-                    zorder=3,
-                )
-        axes.margins(x=0.12, y=0.14)
-        for y, label in lines:
-            if y is not None:
-                axes.axhline(y, color=PALETTE["snapshot"], linewidth=1.2, linestyle=(0, (5, 2)))
-                axes.annotate(
-                    short(label, 26),
-                    (1, y),
-                    xycoords=("axes fraction", "data"),
-                    xytext=(-2, 3),
-                    textcoords="offset points",
-                    ha="right",
-                    fontsize=8,
-                    color=PALETTE["snapshot"],
-                )
-        axes.set_xlabel(COSTS[cost])
-        axes.set_ylabel(f"F1 on {view.split}, tuned threshold")
-        figure.legend(loc="outside lower center", ncols=3, handletextpad=0.2)
-        # The chosen head first: where space is short, its label is the one that stays.
-        points.sort(key=lambda point: (point[2] is not view.head, -point[1]))
-        place_labels(axes, [(x, y, short(view.title(system), 28)) for x, y, system in points])
-        return to_svg(figure, f"F1 of {len(points)} systems against {COSTS[cost]}")
+    axis = f"F1 on {view.split}, tuned threshold"
+    return draw_costs(view, points, lines, cost=cost, metric="F1", axis=axis)
 
 
 def differences(results: Mapping[str, Any]) -> str | None:
@@ -255,27 +159,5 @@ def differences(results: Mapping[str, Any]) -> str | None:
             parts = [words.difference(versus, threshold) for threshold in ("tuned", "zero")]
             if any(parts):
                 found.append((system, parts))
-    if not found:
-        return None
-    from matplotlib.lines import Line2D
-
-    with styled():
-        figure = new_figure(0.46 * len(found) + 1.0)
-        axes = figure.subplots()
-        axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
-        looks = [interval_look(PALETTE["head"], full=True), interval_look(PALETTE["snapshot"], full=False)]
-        for i, (system, parts) in enumerate(found):
-            for part, look, down in zip(parts, looks, (0.0, 0.24), strict=True):
-                if part is not None:
-                    draw_interval(axes, i + down, part, look)
-            name_row(axes, i, view.title(system), bold=system is view.head)
-        axes.set_ylim(len(found) - 0.45, -0.75)
-        axes.grid(visible=False, axis="y")
-        axes.set_yticks([])
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel(f"F1 on {view.split} less the snapshot's, points, with 95 % interval")
-        keys = [Line2D([], [], **look) for look in looks]
-        figure.legend(keys, ["tuned threshold", "threshold 0"], loc="outside lower center", ncols=2)
-        return to_svg(
-            figure, f"Paired F1 differences of {len(found)} systems to their snapshot on {view.split}"
-        )
+    names = ["tuned threshold", "threshold 0"]
+    return draw_differences(view, found, names, metric="F1", unit=", points")

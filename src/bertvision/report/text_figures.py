@@ -7,21 +7,16 @@ system take its name and read `results["details"]`.
 from collections.abc import Mapping
 from typing import Any
 
-from bertvision.report import text_rows, text_words, words
+from bertvision.report import text_rows, text_words
 from bertvision.report.drawing import (
-    COSTS,
-    LINE_STYLES,
     MARKERS,
     PALETTE,
-    SERIES,
-    known_points,
-    name_row,
     new_figure,
-    place_labels,
     short,
     styled,
     to_svg,
 )
+from bertvision.report.system_figures import draw_costs, draw_curves, draw_differences, priced
 from bertvision.report.text_schema import metrics_of
 
 __all__ = [
@@ -219,125 +214,24 @@ def errors(results: Mapping[str, Any]) -> str | None:
 def differences(results: Mapping[str, Any]) -> str | None:
     """Each system's metric less its snapshot's, with its paired 95 % interval."""
     view = text_rows.overview(results)
-    title = text_words.TITLES[results["task"]["metric"]]
-    found = [(s, part) for s in view.systems if (part := text_words.paired(s["versus"], view.split))]
-    if not found:
-        return None
-    with styled():
-        figure = new_figure(0.42 * len(found) + 0.8)
-        axes = figure.subplots()
-        axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
-        for i, (system, part) in enumerate(found):
-            size = part["difference"]
-            reach = [[max(0.0, size - part["low"])], [max(0.0, part["high"] - size)]]
-            kind = system["kind"]
-            axes.errorbar(
-                size,
-                i,
-                xerr=reach,
-                color=PALETTE[kind],
-                marker=MARKERS[kind],
-                markersize=5,
-                linewidth=1.8,
-                zorder=3,
-            )
-            name_row(axes, i, view.title(system), bold=system is view.head)
-        axes.set_ylim(len(found) - 0.45, -0.75)
-        axes.grid(visible=False, axis="y")
-        axes.set_yticks([])
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel(f"{title} on {view.split} less the snapshot's, with 95 % interval")
-        return to_svg(figure, f"Paired differences of {len(found)} systems to their snapshot on {view.split}")
+    found = [(s, [part]) for s in view.systems if (part := text_words.paired(s["versus"], view.split))]
+    return draw_differences(view, found, [""], metric=text_words.TITLES[results["task"]["metric"]])
 
 
 def score_against_cost(results: Mapping[str, Any], cost: str = "parameters") -> str | None:
     """The task's metric against what a head costs; bars are one standard deviation over seeds."""
-    import re
-
     view, metric = text_rows.overview(results), metrics_of(results)[0]
     points = []
     for system in view.systems:
-        x, y = words.finite(system[cost]), text_rows.mean(system, view.split, metric)
-        if x and y is not None and system["kind"] in ("control", "head", "ensemble"):
-            spread = (system["scores"][view.split].get("spread") or {}).get(metric)
-            points.append((x, y, words.finite(spread) or 0.0, system))
-    if not points:
-        return None
-    with styled():
-        figure = new_figure(3.4)
-        axes = figure.subplots()
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(lambda value, _: re.sub(r"\.0+", "", words.compact(value)))
-        axes.xaxis.set_minor_formatter(lambda _value, _: "")
-        for kind in ("control", "head", "ensemble"):
-            mine = [(x, y, spread) for x, y, spread, system in points if system["kind"] == kind]
-            if mine:
-                x, y, spread = zip(*mine, strict=True)
-                axes.errorbar(
-                    x,
-                    y,
-                    yerr=spread,
-                    fmt=MARKERS[kind],
-                    markersize=6,
-                    color=PALETTE[kind],
-                    markeredgecolor=PALETTE["ink"],
-                    markeredgewidth=0.6,
-                    elinewidth=1.0,
-                    label=kind,
-                    zorder=3,
-                )
-        axes.margins(x=0.12, y=0.14)
-        for system in view.of_kind("snapshot"):
-            y = text_rows.mean(system, view.split, metric)
-            if y is not None:
-                axes.axhline(y, color=PALETTE["snapshot"], linewidth=1.2, linestyle=(0, (5, 2)))
-                beside = {"xytext": (-2, 3), "textcoords": "offset points", "ha": "right", "fontsize": 8}
-                place = ("axes fraction", "data")
-                axes.annotate(
-                    short(system["label"], 26), (1, y), xycoords=place, color=PALETTE["snapshot"], **beside
-                )
-        axes.set_xlabel(COSTS[cost])
-        axes.set_ylabel(f"{text_words.TITLES[metric]} on {view.split}")
-        figure.legend(loc="outside lower center", ncols=3, handletextpad=0.2)
-        # The chosen head first: where space is short, its label is the one that stays.
-        points.sort(key=lambda point: (point[3] is not view.head, -point[1]))
-        place_labels(axes, [(x, y, short(view.title(system), 28)) for x, y, _, system in points])
-        return to_svg(figure, f"{text_words.TITLES[metric]} of {len(points)} systems against {COSTS[cost]}")
+        spread = (system["scores"].get(view.split, {}).get("spread") or {}).get(metric)
+        points += priced(system, cost, text_rows.mean(system, view.split, metric), spread)
+    lines = [(text_rows.mean(s, view.split, metric), s["label"]) for s in view.of_kind("snapshot")]
+    title = text_words.TITLES[metric]
+    return draw_costs(view, points, lines, cost=cost, metric=title, axis=f"{title} on {view.split}")
 
 
 def fit_curves(results: Mapping[str, Any]) -> str | None:
     """Training loss and, where it was measured, the task's metric on dev of every fitted head, by epoch."""
-    view, curves = text_rows.overview(results), results["curves"]["fit"]
-    series = [(system, curves[system["name"]]) for system in view.systems if curves.get(system["name"])]
     title = f"{text_words.TITLES[results['task']['metric']]} on dev"
-    drawn = [
-        panel
-        for panel in (("loss", "training loss"), ("dev_score", title))
-        if any(known_points(entries, "epoch", panel[0])[0] for _, entries in series)
-    ]
-    if not drawn:
-        return None
-    with styled():
-        figure = new_figure(1.75 * len(drawn) + 0.2 * -(-len(series) // 2) + 0.2)
-        panels = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
-        for panel, (key, name) in zip(panels, drawn, strict=True):
-            for i, (system, entries) in enumerate(series):
-                at, values = known_points(entries, "epoch", key)
-                panel.plot(
-                    at,
-                    values,
-                    color=SERIES[i % len(SERIES)],
-                    linestyle=LINE_STYLES[i // len(SERIES) % len(LINE_STYLES)],
-                    linewidth=2.2 if system is view.head else 1.4,
-                    marker="o",
-                    markersize=2.5,
-                    label=short(view.title(system), 26),
-                )
-            panel.set_ylabel(name)
-        panels[-1].set_xlabel("epoch of fitting")
-        panels[-1].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=2, handlelength=1.8, columnspacing=1.2
-        )
-        return to_svg(figure, f"Learning curves of {len(series)} heads by epoch of fitting")
+    panels = (("loss", "training loss"), ("dev_score", title))
+    return draw_curves(text_rows.overview(results), results["curves"]["fit"], panels)

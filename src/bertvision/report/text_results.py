@@ -1,6 +1,5 @@
 """Collect what a run on labels or scores measured into the dict of results.json (text_schema.py describes it)."""
 
-import datetime
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision._version import __version__
 from bertvision.config import to_mapping
 from bertvision.data.texts import TextData
-from bertvision.heads.cost import cost
-from bertvision.report.entry import SystemEntry
-from bertvision.report.results import commit, environment, finetune_facts, layer_weights
-from bertvision.report.schema import SCHEMA
+from bertvision.report.entry import SystemEntry, mark_best
+from bertvision.report.run_facts import baseline_row, curves, fit_facts, how_made, layer_weights, system_row
 from bertvision.report.text_details import details, disagreements
 from bertvision.tasks.text import (
     TextAnswers,
@@ -25,7 +21,6 @@ from bertvision.tasks.text import (
     score_texts,
     truth,
 )
-from bertvision.train.log import read_metrics
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
 
@@ -73,17 +68,12 @@ class TextEntry(SystemEntry[TextScores]):
 
     @property
     def dev_score(self) -> float:
-        """What systems are chosen by: the task's metric on dev."""
+        """The task's metric on dev."""
         return self.scores["dev"].mean[self.task.metric]
 
     @property
     def shipped(self) -> int:
-        """The member to ship and to look at closely: the one that scored highest on dev."""
         return int(np.argmax([member[self.task.metric] for member in self.scores["dev"].members]))
-
-    @property
-    def folder(self) -> Path:
-        return self.folders[self.shipped]
 
 
 def compare_texts(ours: TextScores, theirs: TextScores, data: TextData) -> dict[str, float | str | None]:
@@ -116,41 +106,27 @@ def collect_texts(
 ) -> dict[str, Any]:
     """The dict that results.json holds; claims are made on test where there is one, else on dev."""
     final = "test" if "test" in entries[0].scores else "dev"
-    for snapshot in {entry.snapshot for entry in entries}:
-        own = [e for e in entries if e.snapshot == snapshot]
-        heads = [e for e in own if e.kind == "head"] or [e for e in own if e.kind == "control"]
-        if heads:
-            max(heads, key=lambda e: e.dev_score).best = True
+    mark_best(entries)
     shown = [entry for entry in _compared(entries) if entry is not None]
     data = splits[final].texts
-    return {
-        "schema": SCHEMA,
-        "bertvision": __version__,
-        "task": to_mapping(entries[0].task),
-        "command": command,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "environment": environment(device, precision),
-        "encoder": encoder,
-        "data": {name: _describe(split) for name, split in splits.items()},
-        "settings": settings,
-        "finetune": finetune_facts(settings["finetune"], finetune),
-        "fit": settings["fit"]
+    made = how_made(command=command, settings=settings, encoder=encoder, device=device, precision=precision)
+    return (
+        made
+        | fit_facts(settings, finetune, fits)
         | {
-            "seconds": sum(max(0.0, stage.seconds - stage.results["encode_seconds"]) for stage in fits),
-            "encode_seconds": sum(stage.results["encode_seconds"] for stage in fits),
-            "states": sorted({stage.results["states"] for stage in fits}),
-        },
-        "systems": [_system(e, entries, encoder, splits, final, out) for e in entries]
-        + _baselines(entries[0].task, splits, list(entries[0].scores)),
-        "curves": {
-            "finetune": read_metrics(finetune.metrics) if finetune else [],
-            "fit": {e.name: _mean_history(e) for e in entries if e.infos and e.kind != "ensemble"},
-        },
-        "layer_weights": {e.name: w for e in entries if e.head and (w := layer_weights(e.head))},
-        "details": {e.name: details(e.scores[final].answers[e.shipped], data, _seed(e)) for e in shown},
-        "examples": _examples(entries, data, final),
-    }
+            "task": to_mapping(entries[0].task),
+            "data": {name: _describe(split) for name, split in splits.items()},
+            "systems": [
+                system_row(e, encoder, splits["dev"], out, versus=_versus(e, entries, data, final))
+                for e in entries
+            ]
+            + _baselines(entries[0].task, splits, list(entries[0].scores)),
+            "curves": curves(entries, finetune, "dev_score"),
+            "layer_weights": {e.name: w for e in entries if e.head and (w := layer_weights(e.head))},
+            "details": {e.name: details(e.scores[final].answers[e.shipped], data, _seed(e)) for e in shown},
+            "examples": _examples(entries, data, final),
+        }
+    )
 
 
 def _seed(entry: TextEntry) -> int | None:
@@ -181,40 +157,13 @@ def _describe(split: Split) -> dict[str, Any]:
     return told
 
 
-def _system(
-    entry: TextEntry,
-    entries: list[TextEntry],
-    encoder: dict[str, Any],
-    splits: dict[str, Split],
-    final: str,
-    out: Path,
-) -> dict[str, Any]:
-    length = round(float(splits["dev"].windows.lengths.mean()))
-    price = cost(entry.head, entry.head.geometry, tokens=length) if entry.head else None
+def _versus(entry: TextEntry, entries: list[TextEntry], data: TextData, final: str) -> dict[str, Any] | None:
+    """The system against the snapshot it reads."""
     own = next((e for e in entries if e.kind == "snapshot" and e.snapshot == entry.snapshot), None)
-    versus = None
-    if own is not None and own is not entry:
-        found = compare_texts(entry.scores[final], own.scores[final], splits[final].texts)
-        versus = {"baseline": own.name, "split": final, **found}
-    fitted = entry.kind in ("head", "control") and entry.infos
-    return {
-        "name": entry.name,
-        "kind": entry.kind,
-        "label": entry.label,
-        "snapshot": entry.snapshot.removeprefix("snapshot-"),
-        "head": entry.head.name if entry.head else None,
-        "parameters": price.parameters if price else None,
-        "total": price.total if price else None,
-        "percent": price.percent_of(encoder["parameters"]) if price else None,
-        "flops_per_token": price.flops_per_token if price else None,
-        "seconds": float(np.mean([info["seconds"] for info in entry.infos])) if fitted else None,
-        "seeds": entry.seeds,
-        "members": entry.members,
-        "folder": str(entry.folder.relative_to(out)) if entry.folders else None,
-        "best": entry.best,
-        "scores": {split: scores.as_dict(entry.seeds) for split, scores in entry.scores.items()},
-        "versus": versus,
-    }
+    if own is None or own is entry:
+        return None
+    found = compare_texts(entry.scores[final], own.scores[final], data)
+    return {"baseline": own.name, "split": final, **found}
 
 
 def _baselines(task: TextTask, splits: dict[str, Split], shown: list[str]) -> list[dict[str, Any]]:
@@ -227,12 +176,7 @@ def _baselines(task: TextTask, splits: dict[str, Split], shown: list[str]) -> li
     for name in shown:
         data = splits[name].texts
         scores[name] = score_members([_constant(task, right, data)], data).as_dict(None)
-    absent = (
-        *("snapshot", "head", "parameters", "total", "percent", "flops_per_token"),
-        *("seconds", "seeds", "members", "folder", "versus"),
-    )
-    nothing = dict.fromkeys(absent)
-    return [{"name": label, "kind": "baseline", "label": label, "best": False, "scores": scores, **nothing}]
+    return [baseline_row(label, scores)]
 
 
 def _constant(task: TextTask, right: NDArray[Any], data: TextData) -> TextAnswers:
@@ -241,15 +185,3 @@ def _constant(task: TextTask, right: NDArray[Any], data: TextData) -> TextAnswer
         return TextAnswers(ids, task, None, np.full(len(data), right.mean()))
     shares = np.bincount(right, minlength=len(task.classes)) / len(right)
     return TextAnswers(ids, task, np.tile(shares, (len(data), 1)), np.full(len(data), shares.argmax()))
-
-
-def _mean_history(entry: TextEntry) -> list[dict[str, float]]:
-    """Epoch records averaged over the seeds that reached the epoch."""
-    records = []
-    for i in range(max(len(info["history"]) for info in entry.infos)):
-        rows = [info["history"][i] for info in entry.infos if i < len(info["history"])]
-        record = {"epoch": rows[0]["epoch"], "loss": float(np.mean([row["loss"] for row in rows]))}
-        if all("score" in row for row in rows):
-            record["dev_score"] = float(np.mean([row["score"] for row in rows]))
-        records.append(record)
-    return records

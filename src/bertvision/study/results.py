@@ -9,7 +9,7 @@ from typing import Any
 
 from bertvision._version import __version__
 from bertvision.errors import ArtifactError
-from bertvision.report.results import commit
+from bertvision.report.origin import commit
 from bertvision.report.schema import SCHEMA
 from bertvision.study.findings import facts, headline, lede
 from bertvision.study.planned import Plan
@@ -19,6 +19,7 @@ from bertvision.study.sections.beyond import beyond
 from bertvision.study.sections.cacnn import cacnn
 from bertvision.study.sections.cost import cost
 from bertvision.study.sections.curve import curve
+from bertvision.study.sections.decoding import decoding
 from bertvision.study.sections.ensembles import ensembles
 from bertvision.study.sections.examples import examples
 from bertvision.study.sections.fractions import fractions
@@ -88,7 +89,7 @@ Build = Callable[[Study], dict[str, Any] | None]
 
 _REST: Sequence[Build] = (
     papers, baseline, beyond, ensembles, curve, fractions, raw, transfer, thresholds, question_types, lengths,
-    second_best, layer_weights, examples, hulburd, cacnn, answerable, inconsistencies,
+    second_best, decoding, layer_weights, examples, hulburd, cacnn, answerable, inconsistencies,
 )  # fmt: skip
 """Between the goals and the time table: first what claims rest on, then the papers' further experiments."""
 

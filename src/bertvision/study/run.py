@@ -19,7 +19,7 @@ from bertvision.artifacts import check_output, read_json, write_json, write_text
 from bertvision.config import dump_yaml
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.report.results import commit, environment
+from bertvision.report.origin import commit, environment
 from bertvision.study.about import About, Key, digest
 from bertvision.study.config import UNTUNED, DecodePart, FitPart, JoinPart, ReadPart, StudyConfig, TunePart
 from bertvision.study.judge import Judges

@@ -14,7 +14,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.feed import FeedConfig, LiveFeed, Reading
 from bertvision.heads.base import Head
 from bertvision.heads.cost import cost
-from bertvision.report.results import layer_weights
+from bertvision.report.run_facts import layer_weights
 from bertvision.study.about import About
 from bertvision.study.config import FitPart, ReadPart, StudyConfig, StudyTask, TunePart
 from bertvision.study.known import Known, Trains

@@ -3,8 +3,7 @@
 A goal that asks for a size (so many points, so large a share) is met when the measured mean reaches it; one that asks
 for a system to be ahead is met when the whole interval lies above zero. Systems are chosen as picks.py says. A verdict
 is "so far" while parts of the recipe that the goal stands on have no records (planned.py), or while there are fewer
-seeds than the goal asks for: what is missing may turn it. A goal that asks for one system among many is met for good by
-one with seeds enough: more candidates do not take that away.
+seeds than the goal asks for: what is missing may turn it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,10 +60,8 @@ def goals_of(study: Study, settings: Mapping[str, Any] | None = None) -> list[Go
     ]
 
 
-def _verdict(
-    met: bool, progress: Progress, seeds: Sequence[int] = (), wanted: int = 0, *, one_suffices: bool = False
-) -> Verdict:
-    if (progress.whole or (met and one_suffices)) and len(seeds) >= wanted:
+def _verdict(met: bool, progress: Progress, seeds: Sequence[int] = (), wanted: int = 0) -> Verdict:
+    if progress.whole and len(seeds) >= wanted:
         return "met" if met else "missed"
     return "met so far" if met else "missed so far"
 
@@ -96,7 +93,7 @@ def _papers(study: Study, key: str, size: float, progress: Progress) -> Goal:
     ours, theirs, found = contest.ours, contest.theirs, contest.zero
     measured = f"{ours.about.label}: {_points(study, ours, theirs, 'zero', 'EM')}, {_seeds(found.seeds, 3)}"
     note = _notes(progress, f"at the tuned threshold {_points(study, ours, theirs, 'tuned', 'EM')}")
-    verdict = _verdict(found.exact.difference >= size, progress, found.seeds, 3, one_suffices=True)
+    verdict = _verdict(found.exact.difference >= size, progress, found.seeds, 3)
     return Goal(title, wanted, measured, verdict, note)
 
 
@@ -143,7 +140,7 @@ def _cost(study: Study, progress: Progress) -> Goal:
 def _price(study: Study, found: Cheapest, at: At) -> str:
     if found.group is found.best:  # no difference to itself
         took = words.duration(found.best_seconds)
-        return f"nothing cheaper than {name(found.best)} itself ({took}), {_seeds(found.best.seeds, 3)}"
+        return f"nothing cheaper with the seeds of {name(found.best)} ({took}), {_seeds(found.best.seeds, 3)}"
     return (
         f"{name(found.group)}: {100 * found.share:.0f} % ({words.duration(found.seconds)} of "
         f"{words.duration(found.best_seconds)}), {_points(study, found.group, found.best, at)} against "
@@ -194,7 +191,7 @@ def _beyond(study: Study, progress: Progress) -> Goal:
         for c in contests[1:]
     ]
     note = f"on other snapshots: {', '.join(others)}" if others else ""
-    verdict = _verdict(found.f1.difference >= BEYOND, progress, found.seeds, 5, one_suffices=True)
+    verdict = _verdict(found.f1.difference >= BEYOND, progress, found.seeds, 5)
     return Goal(title, wanted, measured, verdict, _notes(progress, note))
 
 

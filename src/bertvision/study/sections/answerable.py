@@ -166,15 +166,14 @@ def _epochwise(snapshots: list[LabelGroup], heads: dict[str, list[LabelGroup]]) 
 
 
 def _took(head: LabelGroup, epochs: int) -> str:
-    """How long the epochs of a head took together and each; with others on the device where none ran alone."""
+    """How long the epochs of a head took together; with others on the device where none ran alone."""
     alone, beside = head.mean("fit_seconds"), ""
     if alone is None:
         found = [s.about.fit_seconds for s in head.systems if s.about.fit_seconds is not None]
         alone, beside = (fmean(found) if found else None), ", beside other work on the device"
     if alone is None:
         return ""
-    each = words.duration(alone / epochs)
-    return f" All {epochs} took {words.duration(alone)}, {each} each, the encoder's pass included{beside}."
+    return f" All {epochs} took {words.duration(alone)}, the one pass of the encoder included{beside}."
 
 
 def _scores(group: LabelGroup) -> dict[float, float]:

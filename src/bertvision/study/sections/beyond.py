@@ -12,6 +12,7 @@ from bertvision.study.blocks import (
     score_cell,
     section,
     table,
+    text,
     value_cell,
 )
 from bertvision.study.contests import Contest, beyond_contests, ensemble_gains
@@ -130,7 +131,9 @@ def _lifts(study: Study, contest: Contest) -> list[dict[str, Any]]:
         "the states or join several systems. Chosen on the held-out part, the best full fine-tuning on dev."
         f"{left_out}"
     )
-    return [intervals("Is the frozen state the ceiling?", caption, rows)] if rows else []
+    if not rows:
+        return [text(left_out.strip())] if far else []
+    return [intervals("Is the frozen state the ceiling?", caption, rows)]
 
 
 def _snapshots(contests: list[Contest]) -> dict[str, Any]:

@@ -127,13 +127,19 @@ def _answer(study: Study) -> list[dict[str, Any]]:
 def _told(found: Cheapest) -> str:
     if found.group is found.best:
         took = words.duration(found.best_seconds)
-        return f"nothing cheaper comes within {WITHIN:g} F1 of {name(found.best)} ({took})."
+        return (
+            f"nothing cheaper that has its seeds comes within {WITHIN:g} F1 of {name(found.best)} ({took})."
+        )
     difference = found.versus.f1
     return (
         f"{name(found.group)} takes {words.duration(found.seconds)}, {100 * found.share:.0f} % of the "
         f"{words.duration(found.best_seconds)} of {name(found.best)}, and differs from it by "
         f"{words.change(difference.difference)} F1 ({words.interval(difference.low, difference.high)})."
     )
+
+
+def _common(group: Group, best: Group) -> list[int]:
+    return [seed for seed in best.seeds if seed in group.seeds]
 
 
 def _ways(study: Study, known: list[tuple[Group, float]]) -> dict[str, Any]:
@@ -145,11 +151,15 @@ def _ways(study: Study, known: list[tuple[Group, float]]) -> dict[str, Any]:
         by_way.setdefault(way(group), []).append((group, cost))
     rows = []
     for label, entries in by_way.items():
-        within = [entry for entry in entries if best and within_reach(entry[0], best)]
+        within = [
+            entry for entry in entries if best and _common(entry[0], best) and within_reach(entry[0], best)
+        ]
         sure = [entry for entry in within if best and has_seeds_of(entry[0], best)]
         near = sure or within
         group, cost = near[0] if near else max(entries, key=lambda e: e[0].scores("tuned").f1)
-        reach = "yes" if sure else f"with {seed_list(group.seeds)} alone" if within else "no"
+        reach = (
+            "yes" if sure else f"with {seed_list(_common(group, best))} alone" if best and within else "no"
+        )
         cells = [
             label,
             group.key,
@@ -165,7 +175,8 @@ def _ways(study: Study, known: list[tuple[Group, float]]) -> dict[str, Any]:
     rows.sort(key=lambda entry: entry[:2])
     return table(
         f"The cheapest system of every way that comes within {WITHIN:g} F1 of the best full fine-tuning (threshold "
-        "tuned on held-out train), by the difference over the seeds both have; of ways that do not, their best system.",
+        "tuned on held-out train), by the difference over the seeds both have, first of those with all its seeds; of "
+        "ways that do not, their best system.",
         [
             column("way", "text"),
             column("system", "text"),
