@@ -5,7 +5,7 @@ key means: finished work is reused, unfinished work goes on. Another key is refu
 would belong to two different runs.
 
 Of several processes rank 0 alone touches the folder; the others are told what it found, and must come with the same
-key.
+key. Processes that were not started together do not share a folder: the second is refused while the first works there.
 """
 
 import json
@@ -16,6 +16,7 @@ from typing import Any
 
 from bertvision.artifacts import output_folder, read_json, remove, sweep, write_json
 from bertvision.errors import ConfigError, OutputError
+from bertvision.train.claim import Claim, claim
 from bertvision.train.parallel import ALONE, Parallel
 
 __all__ = ["Stage", "differences"]
@@ -29,6 +30,7 @@ class Stage:
     ) -> None:
         self.folder, self.key, self.parallel = folder, key, parallel
         self._mark = folder / "stage.json"
+        self._claim: Claim | None = None
         if not parallel.alone:
             self._check_ranks()
         found = parallel.on_main(lambda: self._begin(overwrite))
@@ -44,6 +46,7 @@ class Stage:
     def _begin(self, overwrite: bool) -> dict[str, Any] | None:
         """Look at the folder and make it ready; what stands in its mark, None for new work."""
         folder, key = self.folder, self.key
+        self._claim = claim(folder) if folder.is_dir() else None
         found = read_json(self._mark) if self._mark.exists() else None
         if found is not None and found["key"] != key:
             if not overwrite:
@@ -54,15 +57,17 @@ class Stage:
                 )
             remove(self._mark)  # first: a kill in the middle must not leave a mark on half of the work
             remove(folder)
-            found = None
+            self._claim = found = None
         if found is None:
             output_folder(folder)
+            self._claim = self._claim or claim(folder)
             # Without a mark nobody knows what settings they belong to.
             remove(self.checkpoint)
             remove(self.metrics)
             write_json(self._mark, {"key": key, "done": False})
         elif found["done"]:
             remove(self.checkpoint)  # a kill may have come between the mark and its removal
+            self._claim = None
         sweep(folder, depth=3)  # SNAPSHOT/head/dev/ is the deepest that is written to
         return found
 
@@ -115,6 +120,7 @@ class Stage:
         ended = {"seconds": self.seconds, "choices": self.choices, "results": self.results}
         write_json(self._mark, {"key": self.key, "done": True} | ended)
         remove(self.checkpoint)
+        self._claim = None
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
