@@ -300,8 +300,10 @@ def test_wrong_flags_are_told_in_one_sentence(
     tmp_path: Path, recipe: Path, tiny_bert: Path, data: Path
 ) -> None:
     out = tmp_path / "out"
+    mistyped = study(recipe, tiny_bert, data, out, "--only", "lates")
+    one_sentence(mistyped, "--only lates is no part of the recipe", "did you mean late?")
     one_sentence(
-        study(recipe, tiny_bert, data, out, "--only", "lates"), "--only lates is no part of the recipe"
+        study(recipe, tiny_bert, data, out, "--only", "zzz"), "--only zzz is no part of the recipe: --list"
     )
     one_sentence(study(recipe, tiny_bert, tmp_path / "none.json", out), "none.json")
     one_sentence(study(recipe, tmp_path / "nowhere", data, out), "nowhere")

@@ -6,6 +6,7 @@ and a system counts as answered when its record is whole.
 """
 
 import dataclasses
+import difflib
 import gc
 import logging
 import time
@@ -94,7 +95,9 @@ def needed(config: StudyConfig, only: Collection[str]) -> set[str]:
     """The parts `only` and everything they stand on."""
     known = {part.name: part for part in config.parts}
     if unknown := next((name for name in only if name not in known), None):
-        raise ConfigError(f"--only {unknown} is no part of the recipe: it has {', '.join(known)}")
+        close = difflib.get_close_matches(unknown, known, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "--list shows them all"
+        raise ConfigError(f"--only {unknown} is no part of the recipe: {hint}")
     found: set[str] = set()
     waiting = list(only or known)
     while waiting:
