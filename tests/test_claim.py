@@ -1,5 +1,7 @@
 """A stage's folder belongs to one process at a time, and to nobody once that process is gone."""
 
+import fcntl
+import os
 import subprocess
 import sys
 import weakref
@@ -40,6 +42,15 @@ def another(folder: Path) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
+@contextmanager
+def os_folder(folder: Path) -> Iterator[int]:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "fit"
     with another(folder) as process:
@@ -49,6 +60,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -
                 Stage(folder, KEY | {"lr": 2 if overwrite else 1}, overwrite=overwrite)
         assert (folder / "stage.json").read_bytes() == before
         assert sorted(path.name for path in folder.iterdir()) == ["stage.json"]
+        assert not Stage(tmp_path / "other", KEY).done  # a folder beside it has nothing to do with it
         process.kill()
         process.wait()
         assert not Stage(folder, KEY).done
@@ -64,8 +76,6 @@ def test_finished_work_is_everybodys(tmp_path: Path) -> None:
         assert process.stdout.readline() == "done\n"
         found = Stage(folder, KEY)  # the other one lives on
         assert (found.done, found.results) == (True, {"score": 2})
-        with another(tmp_path / "other"):
-            assert not Stage(tmp_path / "third", KEY).done  # folders side by side have nothing to do with it
 
 
 def test_a_process_may_begin_its_own_work_again(tmp_path: Path) -> None:
@@ -84,8 +94,10 @@ def test_a_claim_ends_with_its_last_holder(tmp_path: Path) -> None:
     gone = weakref.ref(one)
     del one, two
     assert gone() is None
-    with another(tmp_path):
-        pass
+    with os_folder(tmp_path) as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as another process would
+        with pytest.raises(OutputError, match="another process"):
+            claim(tmp_path)
 
 
 @pytest.mark.parametrize("error", [OSError(95, "not supported"), OSError(9, "bad file descriptor")])

@@ -210,6 +210,7 @@ def test_the_table_keeps_within_its_terminal(
     assert "of all" in headings(printed(90)), "that of tuned F1 goes first"
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_process_of_a_policy_too(words: tuple[str | Path, ...], tmp_path: Path) -> None:
     """They share stderr, which is at its end only when nobody has it any more; alone the run would take hours."""
     out = tmp_path / "out"

@@ -199,6 +199,7 @@ def _together(single: Path, encoder: Path, tmp_path: Path, *, fail: bool) -> tup
     return folder, [Path(f"{told}-{rank}").read_text() for rank in range(2)]
 
 
+@pytest.mark.slow
 def test_ranks_of_a_group_return_when_the_store_is_finished(
     single: Path, tmp_path: Path, tiny_bert: Path
 ) -> None:

@@ -20,6 +20,7 @@ from bertvision import console
 from bertvision.cli import run as cli_run
 from bertvision.errors import ArtifactError
 from bertvision.report import text_figures, text_rows, text_words
+from bertvision.report.drawing import COSTS
 from bertvision.report.text_details import details, disagreements
 from bertvision.report.text_html import render_texts, summary_texts, write_text_report
 from bertvision.report.text_results import compare_texts, score_members
@@ -250,6 +251,17 @@ def test_gaps_are_survived(name: str, runs: dict[str, dict[str, Any]]) -> None:
     assert page.source.rstrip().endswith("</html>")
     assert "figure" in page.tags  # the comparison is drawn from the systems alone
     assert "Confusions of" not in page.text
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_heads_of_one_price_are_drawn_without_a_warning(runs: dict[str, dict[str, Any]], cost: str) -> None:
+    """A log axis has nothing to scale itself by; warnings are errors here."""
+    results = copy.deepcopy(runs["two"])
+    for system in results["systems"]:
+        system[cost] = 1538.0 if system["kind"] in ("head", "control") else None
+    drawn = text_figures.score_against_cost(results, cost)
+    assert drawn is not None
+    assert "tenney small" in drawn
 
 
 def test_without_a_snapshot_nothing_is_claimed_against_one() -> None:

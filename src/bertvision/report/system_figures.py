@@ -104,6 +104,9 @@ def draw_costs(
         figure = new_figure(3.4)
         axes = figure.subplots()
         axes.set_xscale("log")
+        least, most = min(point.cost for point in points), max(point.cost for point in points)
+        if least == most:  # no range to scale the axis by
+            axes.set_xlim(least / 4, most * 4)
         axes.xaxis.set_major_formatter(lambda value, _: re.sub(r"\.0+", "", words.compact(value)))
         axes.xaxis.set_minor_formatter(lambda _value, _: "")
         for kind in _FITTED:
