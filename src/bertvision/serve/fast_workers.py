@@ -2,14 +2,14 @@
 
 One call on two cores waits at the end of every layer for the slower one; two calls on a core each never wait. torch
 lets other threads run while it computes. How many cores a call takes is a setting of each thread in torch, which it
-takes from that of the process when it first computes. Setting the one sets the other too, so that is put back at once:
-threads that somebody else starts meanwhile have all cores.
+takes from that of the process when it first computes. Setting the one sets the other too, so that is put back at once,
+before the first call: threads that somebody else starts while they go on have all cores.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Lock, Thread
+from threading import Barrier, Lock, Thread
 from typing import TypeVar
 
 import torch
@@ -37,6 +37,7 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], workers: int
     threads = cores()
     share = max(1, threads // workers)
     with ThreadPoolExecutor(workers, "bertvision-walk", _take, (share, threads)) as pool:
+        _start(pool, workers)
         waiting: deque[Future[Result]] = deque()
         rest = iter(items)
         try:
@@ -49,6 +50,13 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], workers: int
         finally:
             for future in waiting:  # after an error, or where nobody takes the rest
                 future.cancel()
+
+
+def _start(pool: ThreadPoolExecutor, workers: int) -> None:
+    """Let all threads take their share before the first result is out: from then on nobody finds it changed."""
+    gate = Barrier(workers)  # a thread that waits here is not free to take another's place
+    for waits in [pool.submit(gate.wait) for _ in range(workers)]:
+        waits.result()
 
 
 def _take(share: int, threads: int) -> None:
