@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from bertvision.heads.base import Head
 
-__all__ = ["SystemEntry", "mark_best"]
+__all__ = ["SystemEntry", "mark_best", "snapshot_of"]
 
 S = TypeVar("S")
 
@@ -55,6 +55,14 @@ class SystemEntry(ABC, Generic[S]):
     @property
     def seeds(self) -> list[int] | None:
         return [info["seed"] for info in self.infos] or None
+
+
+E = TypeVar("E", bound=SystemEntry[Any])
+
+
+def snapshot_of(entry: E, entries: Sequence[E]) -> E | None:
+    """The snapshot whose states it reads; a snapshot is its own."""
+    return next((e for e in entries if e.kind == "snapshot" and e.snapshot == entry.snapshot), None)
 
 
 def mark_best(entries: Sequence[SystemEntry[Any]]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from bertvision.artifacts import read_json, write_json
 from bertvision.config import to_mapping
 from bertvision.data.examples import SpanData
-from bertvision.report.entry import SystemEntry, mark_best
+from bertvision.report.entry import SystemEntry, mark_best, snapshot_of
 from bertvision.report.run_facts import baseline_row, curves, fit_facts, how_made, layer_weights, system_row
 from bertvision.tasks.span.calibration import no_answer_of
 from bertvision.tasks.span.decode import DecodeConfig
@@ -104,7 +104,7 @@ def collect(
 
 def _versus(entry: Entry, entries: list[Entry], final: str) -> dict[str, Any] | None:
     """The system against the snapshot it reads."""
-    own = next((e for e in entries if e.kind == "snapshot" and e.snapshot == entry.snapshot), None)
+    own = snapshot_of(entry, entries)
     if own is None or own is entry:
         return None
     return {"baseline": own.name, "split": final, **compare(entry.scores[final], own.scores[final])}
@@ -150,7 +150,7 @@ def _baseline(
 def _disagreements(entries: list[Entry], split: Split, name: str) -> list[dict[str, Any]]:
     """A fair draw of questions on which the best head and its snapshot give different answers."""
     best = max((e for e in entries if e.best), key=lambda e: e.dev_score, default=None)
-    own = next((e for e in entries if best and e.kind == "snapshot" and e.snapshot == best.snapshot), None)
+    own = snapshot_of(best, entries) if best else None
     if own is None or best is None:
         return []
     ours = best.scores[name].answers[0].predictions(best.scores[name].thresholds[0])

@@ -151,14 +151,14 @@ def draw_costs(
 def draw_differences(
     view: Overview,
     found: Sequence[tuple[System, Sequence[Mapping[str, float] | None]]],
-    names: Sequence[str],
+    names: Sequence[str] = (),
     *,
     metric: str,
     unit: str = "",
 ) -> str | None:
     """Each system less its snapshot, with paired 95 % intervals: a full dot, and a ring for a second one.
 
-    `names` tell the two apart; with one there is nothing to tell.
+    `names` tell the two apart; where there is one there is nothing to tell.
     """
     if not found:
         return None
@@ -166,7 +166,7 @@ def draw_differences(
 
     looks = [interval_look(PALETTE["head"], full=True), interval_look(PALETTE["snapshot"], full=False)]
     with styled():
-        figure = new_figure(0.46 * len(found) + (1.0 if len(names) > 1 else 0.8))
+        figure = new_figure(0.46 * len(found) + (1.0 if names else 0.8))
         axes = figure.subplots()
         axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
         for i, (system, parts) in enumerate(found):
@@ -179,7 +179,7 @@ def draw_differences(
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.set_xlabel(f"{metric} on {view.split} less the snapshot's{unit}, with 95 % interval")
-        if len(names) > 1:
+        if names:
             keys = [Line2D([], [], **look) for look in looks]
             figure.legend(keys, names, loc="outside lower center", ncols=2)
         told = f"Paired {metric} differences of {len(found)} systems to their snapshot on {view.split}"

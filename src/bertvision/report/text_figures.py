@@ -215,7 +215,7 @@ def differences(results: Mapping[str, Any]) -> str | None:
     """Each system's metric less its snapshot's, with its paired 95 % interval."""
     view = text_rows.overview(results)
     found = [(s, [part]) for s in view.systems if (part := text_words.paired(s["versus"], view.split))]
-    return draw_differences(view, found, [""], metric=text_words.TITLES[results["task"]["metric"]])
+    return draw_differences(view, found, metric=text_words.TITLES[results["task"]["metric"]])
 
 
 def score_against_cost(results: Mapping[str, Any], cost: str = "parameters") -> str | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bertvision.config import to_mapping
 from bertvision.data.texts import TextData
-from bertvision.report.entry import SystemEntry, mark_best
+from bertvision.report.entry import SystemEntry, mark_best, snapshot_of
 from bertvision.report.run_facts import baseline_row, curves, fit_facts, how_made, layer_weights, system_row
 from bertvision.report.text_details import details, disagreements
 from bertvision.tasks.text import (
@@ -159,7 +159,7 @@ def _describe(split: Split) -> dict[str, Any]:
 
 def _versus(entry: TextEntry, entries: list[TextEntry], data: TextData, final: str) -> dict[str, Any] | None:
     """The system against the snapshot it reads."""
-    own = next((e for e in entries if e.kind == "snapshot" and e.snapshot == entry.snapshot), None)
+    own = snapshot_of(entry, entries)
     if own is None or own is entry:
         return None
     found = compare_texts(entry.scores[final], own.scores[final], data)

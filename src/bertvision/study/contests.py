@@ -36,8 +36,10 @@ Metric = Literal["exact", "f1"]
 def seed_changes(ours: Group, theirs: Group, at: At, metric: Metric = "f1") -> list[float]:
     """Points that one is ahead by with each seed both have."""
     which = 0 if metric == "exact" else 1
-    common = [seed for seed in ours.seeds if seed in theirs.seeds]
-    pairs = [(ours.questions(at, [seed])[which], theirs.questions(at, [seed])[which]) for seed in common]
+    pairs = [
+        (ours.questions(at, [seed])[which], theirs.questions(at, [seed])[which])
+        for seed in ours.common(theirs)
+    ]
     return [100.0 * float((first - second).mean()) for first, second in pairs]
 
 
@@ -116,6 +118,6 @@ def ensemble_gains(study: Study, at: At = "tuned") -> list[tuple[Group, Group, V
 
 def _held_gain(join: Group, member: Group) -> float:
     """F1 of an ensemble over its member on the held-out part; one that is not known comes last."""
-    common = [seed for seed in join.seeds if seed in member.seeds] or None
+    common = join.common(member) or None
     first, second = holdout_f1(join, common), holdout_f1(member, common)
     return float("-inf") if first is None or second is None else first - second

@@ -94,6 +94,10 @@ class _Seeds(Generic[S]):
     def seeds(self) -> list[int]:
         return [system.about.seed for system in self.systems]
 
+    def common(self, other: "_Seeds[Any]") -> list[int]:
+        """The seeds that another has too."""
+        return [seed for seed in self.seeds if seed in other.seeds]
+
     def mean(self, name: str) -> float | None:
         """Mean of a numeric field of `About` over the systems that have it; of seconds, those that ran alone."""
         abouts = [

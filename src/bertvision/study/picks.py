@@ -198,8 +198,7 @@ def best_member(study: Study, join: Group, at: At = "tuned") -> Group | None:
     """
 
     def f1(member: Group) -> float:
-        common = [seed for seed in member.seeds if seed in join.seeds] or None
-        return float(member.questions(at, common)[1].mean())
+        return float(member.questions(at, member.common(join) or None)[1].mean())
 
     return max(members(study, join), key=f1, default=None)
 
@@ -235,7 +234,7 @@ def priced(study: Study) -> list[tuple[Group, float]]:
 
 def gap(ours: Group, theirs: Group, at: At) -> float:
     """F1 points by which one is ahead of another on dev: `Study.versus` without its interval."""
-    common = [seed for seed in ours.seeds if seed in theirs.seeds] or None
+    common = ours.common(theirs) or None
     return 100.0 * float((ours.questions(at, common)[1] - theirs.questions(at, common)[1]).mean())
 
 
@@ -246,7 +245,7 @@ def within_reach(group: Group, best: Group, at: At = "tuned") -> bool:
 
 def has_seeds_of(group: Group, best: Group) -> bool:
     """Whether it was run with every seed of another."""
-    return set(best.seeds) <= set(group.seeds)
+    return best.common(group) == best.seeds
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,11 @@ class Study:
         held = None if holdout is None else answerable_of(holdout)
         return cls.of(dev, holdout, (_read(place, dev, holdout, held) for place in places))
 
+    @property
+    def silence(self) -> float:
+        """What saying no answer to every question of dev scores, percent."""
+        return 100.0 * float((~self.answerable).mean())
+
     def get(self, key: str) -> Group | None:
         return self.groups.get(key)
 
@@ -113,7 +118,7 @@ class Study:
         """Paired differences, ours minus theirs, of the means over the seeds both have."""
         place = (ours.key, theirs.key, at)
         if place not in self._cache:
-            seeds = [seed for seed in ours.seeds if seed in theirs.seeds]
+            seeds = ours.common(theirs)
             kept = seeds or None
             first, second = ours.questions(at, kept), theirs.questions(at, kept)
             one, other = (group.questions(at, seeds[:1] or group.seeds[:1])[0] for group in (ours, theirs))

@@ -23,6 +23,7 @@ from bertvision.study.blocks import (
 )
 from bertvision.study.published import LABEL_CURVE, LABEL_HEADS
 from bertvision.study.resample import paired
+from bertvision.study.sections.beside import part_words
 from bertvision.study.view import LabelGroup, Study
 
 __all__ = ["answerable"]
@@ -106,9 +107,7 @@ def _row(group: LabelGroup, snapshot: LabelGroup, printed: Any) -> dict[str, Any
     own = group is snapshot
     found = None if own else _against(group, snapshot)
     seconds = group.mean("tune_seconds") if own else group.mean("fit_seconds")
-    share = group.about.data_fraction
-    part = f"{'tuned' if own else 'fitted'} on {100 * share:g} % of the data" if share != 1 else ""
-    title = group.about.snapshot if own else group.about.label
+    title, part = group.about.snapshot if own else group.about.label, part_words(group.about)
     cells = [
         {"text": title, "sub": part} if part else title,
         value_cell(len(group.seeds), digits=0),
@@ -125,7 +124,7 @@ def _row(group: LabelGroup, snapshot: LabelGroup, printed: Any) -> dict[str, Any
 
 def _against(group: LabelGroup, snapshot: LabelGroup) -> Any:
     """Accuracy over the seeds both have; over all of each where they share none."""
-    common = [seed for seed in group.seeds if seed in snapshot.seeds]
+    common = group.common(snapshot)
     means = []
     for one in (group, snapshot):
         kept = [

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertvision.report.words import UNKNOWN, change, count, score
+from bertvision.study.about import About
 from bertvision.study.blocks import (
     Cell,
     Kind,
@@ -30,6 +31,7 @@ __all__ = [
     "pair_cell",
     "pair_words",
     "parameters_cell",
+    "part_words",
     "seeds_words",
     "versus_cells",
 ]
@@ -93,13 +95,17 @@ def parameters_cell(group: Group | None) -> Cell:
     return count(group.about.parameters) if group else value_cell(None)
 
 
+def part_words(about: About) -> str:
+    """On which part of the data a system was made; nothing where that is all of it."""
+    made = "tuned" if about.kind == "snapshot" else "fitted"
+    return f"{made} on {100 * about.data_fraction:g} % of the data" if about.data_fraction != 1 else ""
+
+
 def head_cell(group: Group, name: str = "", snapshot: Group | None = None) -> Cell:
     """The head's name (or another); below it what sets it apart: a part of the data, fewer seeds than its snapshot."""
     title, label = name or group.about.label, group.about.label if name else ""
-    share = group.about.data_fraction
-    part = f"fitted on {100 * share:g} % of the data" if share != 1 else ""
     seeds = seed_list(group.seeds) if snapshot and group.seeds != snapshot.seeds else ""
-    below = ", ".join(filter(None, (label, part, seeds)))
+    below = ", ".join(filter(None, (label, part_words(group.about), seeds)))
     return {"text": title, "sub": below} if below else title
 
 

@@ -138,10 +138,6 @@ def _told(found: Cheapest) -> str:
     )
 
 
-def _common(group: Group, best: Group) -> list[int]:
-    return [seed for seed in best.seeds if seed in group.seeds]
-
-
 def _ways(study: Study, known: list[tuple[Group, float]]) -> dict[str, Any]:
     """Of every way its cheapest system within reach of the best, or else its best one."""
     best = best_full(study)
@@ -152,14 +148,12 @@ def _ways(study: Study, known: list[tuple[Group, float]]) -> dict[str, Any]:
     rows = []
     for label, entries in by_way.items():
         within = [
-            entry for entry in entries if best and _common(entry[0], best) and within_reach(entry[0], best)
+            entry for entry in entries if best and best.common(entry[0]) and within_reach(entry[0], best)
         ]
         sure = [entry for entry in within if best and has_seeds_of(entry[0], best)]
         near = sure or within
         group, cost = near[0] if near else max(entries, key=lambda e: e[0].scores("tuned").f1)
-        reach = (
-            "yes" if sure else f"with {seed_list(_common(group, best))} alone" if best and within else "no"
-        )
+        reach = "yes" if sure else f"with {seed_list(best.common(group))} alone" if best and within else "no"
         cells = [
             label,
             group.key,

@@ -124,10 +124,11 @@ def _table(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _told(study: Study, found: dict[str, Group]) -> list[str]:
     """Which model learned nothing, which is the most efficient, and what adapters cost at inference."""
     said = []
-    nothing = 100.0 * float((~study.answerable).mean())
-    if idle := [name for name, group in found.items() if group.scores("tuned").f1 < nothing + _LEARNED]:
+    least = study.silence + _LEARNED
+    if idle := [name for name, group in found.items() if group.scores("tuned").f1 < least]:
         said.append(
-            f"No better at the tuned threshold than saying no answer to everything ({nothing:.1f}): {', '.join(idle)}."
+            f"No better at the tuned threshold than saying no answer to everything ({study.silence:.1f}): "
+            f"{', '.join(idle)}."
         )
     scored = {
         name: value

@@ -25,7 +25,7 @@ class Pairing:
     @property
     def seeds(self) -> list[int]:
         """Those both have."""
-        return [seed for seed in self.head.seeds if seed in self.snapshot.seeds]
+        return self.head.common(self.snapshot)
 
     @property
     def label(self) -> str:

@@ -73,7 +73,7 @@ def _over_nothing(study: Study, group: Group) -> Difference:
 
 
 def _table(study: Study, heads: list[Group]) -> Block:
-    nothing = 100.0 * float((~study.answerable).mean())
+    nothing = study.silence
     beside = [key for key in _TUNED if study.get(key)]
     constant: list[Cell] = ["always no answer", value_cell(None), *[score(nothing)] * len(MEASURED)]
     rows = [row([*constant, value_cell(None), *[value_cell(None)] * len(beside)], strong=True, kind="other")]

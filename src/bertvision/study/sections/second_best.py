@@ -47,7 +47,7 @@ _PAPER = Second(
 
 def second_of(first: Group, second: Group) -> Second | None:
     """None where they share no seed."""
-    seeds = [seed for seed in first.seeds if seed in second.seeds]
+    seeds = first.common(second)
     found = []
     for seed in seeds:
         one = first.questions("zero", [seed])[0] > 0.5
