@@ -239,6 +239,19 @@ def test_curve_is_in_the_true_order(study: Study) -> None:
     assert "rotated" in words(made)
 
 
+def test_curve_of_falling_rates_has_runs_that_differ_in_length_alone() -> None:
+    """decayed-1-small is as long as decayed-1, with other batches: it has no place beside it."""
+
+    def small(system: System) -> System | None:
+        if system.about.snapshot == "decayed-0.5@0.5" and system.about.kind == "snapshot":
+            return replace(system, about=replace(system.about, snapshot="decayed-1-small@1"))
+        return system
+
+    figure = next(block for block in (curve(changed(small)) or {})["blocks"] if block["type"] == "lines")
+    falling = next(one for one in figure["series"] if one["name"].startswith("rate falls"))
+    assert [point[0] for point in falling["points"]] == [0.3, 1.0, 2.0, 3.0]
+
+
 def test_curve_bands_are_one_deviation(study: Study) -> None:
     made = curve(study)
     assert made is not None

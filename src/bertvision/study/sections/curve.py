@@ -1,5 +1,6 @@
 """Section: scores over the course of fine-tuning, published in their true order and measured."""
 
+import re
 from typing import Any
 
 from bertvision.study.blocks import Block, axis, column, lines, row, section, series, table, text
@@ -17,6 +18,8 @@ from bertvision.study.view import Group, Study
 __all__ = ["curve"]
 
 _FAMILY = "constant"
+_PLAIN = re.compile(r"(decayed-[\d.]+)@[\d.]+")
+"""decayed-2@2, not decayed-1-small@1, whose batches differ too."""
 
 
 def curve(study: Study) -> dict[str, Any] | None:
@@ -48,12 +51,12 @@ def _snapshots(study: Study, family: str) -> list[tuple[float, Group]]:
 
 
 def _ends(study: Study) -> list[tuple[float, Group]]:
-    """(epochs, snapshot) at the ends of runs whose rate falls to zero."""
-    families = {
-        group.about.snapshot.rpartition("@")[0]
+    """(epochs, snapshot) at the ends of runs whose rate falls to zero and that differ in nothing but their length."""
+    families = dict.fromkeys(
+        found[1]
         for group in study.groups.values()
-        if group.about.kind == "snapshot" and group.about.snapshot.startswith("decayed-")
-    }
+        if group.about.kind == "snapshot" and (found := _PLAIN.fullmatch(group.about.snapshot))
+    )
     ends = [_snapshots(study, family)[-1:] for family in families]
     return sorted((end for found in ends for end in found), key=lambda entry: entry[0])
 
