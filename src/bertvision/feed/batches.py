@@ -100,6 +100,15 @@ class StateBatch:
     """First token of the paragraph and one past its last."""
     pooled: Float[Tensor, "B H"] | None = None
     """The pooler's output, where the encoder has one and the labels are of whole windows."""
+    cls: Int[Tensor, " B"] | None = None
+    """Position of each window's classification token; None: it is the first token."""
+
+    @property
+    def first(self) -> Float[Tensor, "L B H"]:
+        """All states of the classification token."""
+        if self.cls is None:
+            return self.states[:, :, 0]
+        return self.states[:, torch.arange(len(self.cls), device=self.cls.device), self.cls]
 
     def rows(self, rows: slice) -> "StateBatch":
         """Some of its windows."""
@@ -110,6 +119,7 @@ class StateBatch:
             windows=self.windows[rows],
             bounds=self.bounds[rows],
             pooled=None if self.pooled is None else self.pooled[rows],
+            cls=None if self.cls is None else self.cls[rows],
         )
 
     @property
