@@ -25,7 +25,6 @@ from bertvision.serve.calibrate import read_no_answer, read_temperature
 from bertvision.serve.explain import explain
 from bertvision.serve.inputs import as_questions, asks, checked_texts, short_names, texts_read
 from bertvision.serve.package import layer_number
-from bertvision.serve.packed import packed
 from bertvision.serve.predictions import (
     AnyPrediction,
     LabelPrediction,
@@ -133,7 +132,6 @@ class Bundle:
             for name, system in self.systems.items()
             if not _spans(system)
         }
-        self._packed: Encoder | None = None
         self._plans: dict[tuple[str, ...], list[list[str]]] = {}
 
     # ---- texts
@@ -290,7 +288,7 @@ class Bundle:
         assert source is not None
         windows = make_windows_of(source, self.encoder.tokenizer, first.windows)
         readers = self.readers(names, layers=layers)
-        logits = self.walk(self._serving(), windows, readers, group=first.task.group, label=label)
+        logits = self.walk(self.encoder, windows, readers, group=first.task.group, label=label)
         return Walked(
             tuple(names),
             windows,
@@ -306,17 +304,6 @@ class Bundle:
                 if layers and name in systems
             },
         )
-
-    def _serving(self) -> Encoder:
-        """The encoder as it computes fastest here; made when it is first needed, because it takes memory."""
-        if self.walk is not walk:
-            return self.encoder  # something else computes
-        serving = self._packed
-        if (
-            serving is None or serving.fingerprint != self.encoder.fingerprint
-        ):  # it was trained, see `changed`
-            serving = self._packed = packed(self.encoder)
-        return serving
 
     def readers(self, names: Sequence[str] | None = None, *, layers: bool = False) -> dict[str, Reader]:
         """The heads of systems (none = all): NAME/0 and so on, and with `layers` those of states, NAME/layers/0 ..."""

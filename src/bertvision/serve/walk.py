@@ -24,8 +24,6 @@ from bertvision.feed.live import LiveFeed
 from bertvision.feed.plan import cut_by_tokens, group_rows
 from bertvision.feed.reading import Reading
 from bertvision.heads.base import Head, run_head
-from bertvision.serve.fast_workers import cores, in_order
-from bertvision.serve.packed import is_fast, last_alone
 from bertvision.serve.sinks import SpanSink, TextSink
 from bertvision.tasks.kinds import SpanTask, Task
 from bertvision.train.evaluate import Logits, run_in_parts
@@ -36,10 +34,6 @@ _ACTIVATION_GB = 4.0
 _CPU_TOKENS = 256
 """Tokens of one encoder call on a CPU, pads included: what is computed between two layers then stays in the
 processor's cache, and windows share a call only with others of their length. Long calls take a quarter more time."""
-_FAST_TOKENS = 1024
-"""Tokens of one call where pads cost nothing (serve/fast_forward.py): weights are fetched from memory less often."""
-_WORTH = 128
-"""Tokens that a thread must have to do to be worth starting."""
 _SMALL = 16e6
 """Bytes of states that any head can read at once: it would have to keep hundreds of times as many to fill the limit."""
 
@@ -117,9 +111,8 @@ def walk(
         walks[wide_reading(frozenset(shared), encoder.num_states)] = None
     found: dict[str, Logits] = {}
     for reading in walks:
-        lone = reading.numbers(encoder.num_states) == (encoder.num_states - 1,)
         feed = LiveFeed(
-            last_alone(encoder) if lone else encoder,
+            encoder,
             windows,
             tokens_per_call=_CPU_TOKENS if encoder.device.type == "cpu" else 0,
             reading=reading,
@@ -137,8 +130,7 @@ def walk(
             if isinstance(readers[name].task, SpanTask)
         }
         with progress(label, len(windows), unit="windows") if label else nullcontext() as bar:
-            calls, workers = _plan(feed, group)
-            for batch in in_order(feed.read, calls, workers):
+            for batch in map(feed.read, _plan(feed, group)):
                 parts = {one: batch if of_context else narrow(batch, feed, one) for one in set(own.values())}
                 outputs: dict[str, Tensor] = {}
                 with torch.inference_mode(), encoder.autocast():
@@ -155,29 +147,10 @@ def walk(
     return {name: found[name] for name in readers}
 
 
-def _plan(feed: LiveFeed, group: int) -> tuple[list[NDArray[np.int64]], int]:
-    """The windows of each encoder call, those of an example together, and how many calls to do at once."""
-    threads = cores()
-    if len(feed.windows) == group:
-        return [np.arange(group)], 1
-    if not is_fast(feed.encoder):
-        lengths = feed.widths.reshape(-1, group).max(axis=1) * group
-        return [group_rows(units, group) for units in cut_by_tokens(lengths, feed.tokens_per_call)], 1
-    tokens = feed.windows.lengths.reshape(-1, group).sum(axis=1)
-    # One example is read by all cores together: it has nobody to share them with.
-    alone = feed.windows.example[0] == feed.windows.example[-1]
-    workers = 1 if alone else int(min(threads, tokens.sum() // _WORTH, len(tokens)))
-    return [group_rows(units, group) for units in _equal_calls(tokens, max(workers, 1))], workers
-
-
-def _equal_calls(tokens: NDArray[np.int64], workers: int) -> list[NDArray[np.int64]]:
-    """Units of so many tokens, longest first, in equal calls, as many for every worker, of at most _FAST_TOKENS tokens
-    (but at least one unit)."""
-    order = np.argsort(-tokens, kind="stable")
-    ends = np.cumsum(tokens[order])
-    count = workers * -(-int(ends[-1]) // (workers * _FAST_TOKENS))
-    of_unit = (ends - tokens[order] / 2) * count // ends[-1]  # the call that a unit's middle falls into
-    return np.split(order, np.flatnonzero(np.diff(of_unit)) + 1)
+def _plan(feed: LiveFeed, group: int) -> list[NDArray[np.int64]]:
+    """The windows of each encoder call, sorted by length; those of an example stay together."""
+    lengths = feed.widths.reshape(-1, group).max(axis=1) * group
+    return [group_rows(units, group) for units in cut_by_tokens(lengths, feed.tokens_per_call)]
 
 
 def _run(head: Head, batch: StateBatch) -> Tensor:
