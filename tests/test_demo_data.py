@@ -11,23 +11,19 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from bertvision.data.demo import demo_data, demo_parts
+from bertvision.data.demo import demo_data
 from bertvision.data.demo.baselines import abstain, no_answers, overlap_answers
-from bertvision.data.demo.forms import TOPICS, read_wording
 from bertvision.data.demo.generate import passages
-from bertvision.data.demo.names import WORDS
+from bertvision.data.demo.wording import read_topics, read_wording
 from bertvision.data.examples import SpanData
-from bertvision.errors import DataError
+from bertvision.errors import ConfigError
 
 PARTS = ("train", "dev", "test")
 PAIRS = tuple(combinations(PARTS, 2))
-LOWER_VALUES = {w for words in WORDS.values() for w in (*words.material, *words.wood, *words.colour, *words.goods,
-                                                        *words.filling, *words.animal, *words.money)}  # fmt: skip
-
-
-@cache
-def part(name: str) -> SpanData:
-    return demo_data(name)
+NAMES = ("given", "surname", "place", "stem", "body")
+LOWER_VALUES = {word for part in PARTS for kind, words in read_wording(part).words.items() if kind not in NAMES
+                for word in words}  # fmt: skip
+part = cache(demo_data)
 
 
 @cache
@@ -41,15 +37,14 @@ def tokenizer() -> Tokenizer:
     return loaded
 
 
-def pieces(texts: list[str]) -> list[int]:
-    return [len(e.ids) for e in tokenizer().encode_batch(texts, add_special_tokens=False)]
+def pieces(texts: list[str]) -> set[int]:
+    return {len(e.ids) for e in tokenizer().encode_batch(texts, add_special_tokens=False)}
 
 
 def delexicalise(text: str) -> str:
     """The bare form of a sentence: names, numbers and other values as marks, found without the generator."""
-    text = re.sub(r"\d+", "<v>", text)
-    words = text.rstrip(".?").split()
-    # a word that also stands in lower case somewhere is an ordinary one at the start of a sentence
+    words = re.sub(r"\d+", "<v>", text).rstrip(".?").split()
+    # A word that also stands in lower case somewhere is an ordinary one at the start of a sentence.
     bare = [
         "<n>" if word.strip(",;")[:1].isupper() and (i or word.strip(",;").lower() not in ordinary_words())
         else "<v>" if word.strip(",;").lower() in LOWER_VALUES else word.lower()
@@ -60,31 +55,27 @@ def delexicalise(text: str) -> str:
 
 @cache
 def ordinary_words() -> frozenset[str]:
-    texts = [text for name in PARTS for text in part(name).paragraphs]
-    texts += [form for name in PARTS for form in demo_parts(name).forms]
-    starts = {form.split()[0].lower() for name in PARTS for form in demo_parts(name).forms if form[0] != "{"}
+    forms = [form for name in PARTS for p in passages(name) for form in p.forms]
+    texts = [text for name in PARTS for text in part(name).paragraphs] + forms
+    starts = {form.split()[0].lower() for form in forms if form[0] != "{"}
     return frozenset(w for text in texts for w in re.findall(r"\b[a-z]+\b", text)) | starts | {"this", "it"}
 
 
-def sentences(name: str) -> set[str]:
-    return {delexicalise(s) for text in part(name).paragraphs for s in re.split(r"(?<=\.) ", text)}
-
-
 @pytest.mark.parametrize(
-    ("name", "size", "without"), [("train", 1800, 540), ("dev", 800, 320), ("test", 800, 320)]
-)
-def test_sizes_and_balance(name: str, size: int, without: int) -> None:
+    ("name", "size", "without", "fingerprint"),
+    [("train", 1800, 540, "42b84cd9e6a293abbfe842387ca1eaca"), ("dev", 800, 320, "352dcdba7468bcd18fc917c3d88f1cba"),
+     ("test", 800, 320, "e5997e9cdde67ea588f9990091cfa041")],
+)  # fmt: skip
+def test_the_same_set_on_every_machine(name: str, size: int, without: int, fingerprint: str) -> None:
     data = part(name)
-    assert len(data) == size
-    assert sum(not e.answerable for e in data.examples) == without
-    assert len({e.id for e in data.examples}) == size
-    assert len({(e.paragraph, e.question) for e in data.examples}) == size
+    assert (len(data), sum(not e.answerable for e in data.examples), data.fingerprint) == (
+        size, without, fingerprint,
+    )  # fmt: skip
+    assert demo_data(name, seed=1).fingerprint != fingerprint
+    assert (
+        len({e.id for e in data.examples}) == len({(e.paragraph, e.question) for e in data.examples}) == size
+    )
     assert len({e.title for e in data.examples}) == len(data.paragraphs) == len(set(data.paragraphs))
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_answers_stand_at_their_offsets_as_whole_words(name: str) -> None:
-    data = part(name)
     for e in data.examples:
         for answer in e.answers:
             text, end = data.context(e), answer.start + len(answer.text)
@@ -93,26 +84,29 @@ def test_answers_stand_at_their_offsets_as_whole_words(name: str) -> None:
             assert len(answer.text.split()) <= 3
 
 
+def test_an_unknown_part_is_named() -> None:
+    with pytest.raises(ConfigError, match="no part 'validation'; choose one of demo:train"):
+        demo_data("validation")
+
+
 @pytest.mark.parametrize("name", PARTS)
 def test_lengths_in_word_pieces(name: str) -> None:
-    lengths = pieces(part(name).paragraphs)
-    assert min(lengths) >= 40
-    assert max(lengths) <= 120
-    words = WORDS[name]
-    assert set(pieces([*words.surname, *words.place, *words.stem])) <= {2, 3}
-    people = [f"{given} {surname}" for given, surname in zip(words.given, words.surname, strict=False)]
-    assert set(pieces(people)) <= {2, 3}
+    assert pieces(part(name).paragraphs) <= set(range(40, 121))
+    words = read_wording(name).words
+    assert pieces([*words["surname"], *words["place"], *words["stem"]]) <= {2, 3}
+    people = [f"{given} {name}" for given, name in zip(words["given"], words["surname"], strict=False)]
+    assert pieces(people) <= {2, 3}
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_each_passage_has_two_things_of_one_kind_and_varied_topics(name: str) -> None:
     made = passages(name)
     per_topic = Counter(p.topic for p in made)
-    assert len(per_topic) == len(TOPICS) >= 12
+    assert len(per_topic) == len(read_topics()) >= 12
     assert max(per_topic.values()) - min(per_topic.values()) <= 1
     for p in made:
         assert all(thing.removeprefix("the ") in p.text for thing in p.things)
-        kinds = Counter(TOPICS[p.topic].kinds[f.attribute] for f in p.facts)
+        kinds = Counter(p.about.kinds[f.attribute] for f in p.facts)
         assert kinds.most_common(1)[0][1] >= 2, p.text
 
 
@@ -123,26 +117,17 @@ def test_no_answer_means_a_near_miss(name: str) -> None:
     reasons = Counter[str]()
     for p in passages(name):
         stated = {(p.things[f.thing], f.attribute): f.value for f in p.facts}
-        kinds = TOPICS[p.topic].kinds
+        kinds = p.about.kinds
         for q in p.questions:
-            asked = [
-                (thing, key)
-                for key in kinds
-                for thing in {*p.things, *re.findall(r"(?:the )?[A-Z]\w+(?: \w+)*", q.text)}
-                if q.template in wording.attributes[p.topic, key].questions
-            ]
-            (key,) = {key for _, key in asked}
+            (key,) = {key for key in kinds if q.template in wording.attributes[p.topic, key].questions}
             owners = [thing for thing in p.things if q.template.format(S=thing) == q.text]
             if q.answers:
-                assert (
-                    stated[owners[0], key] == q.answers[0].text.lower()
-                    or stated[owners[0], key] == q.answers[0].text
-                )
+                assert stated[owners[0], key] in (q.answers[0].text, q.answers[0].text.lower())
                 continue
             reasons[q.reason] += 1
             assert not owners or (owners[0], key) not in stated
             assert (not owners) == (q.reason == "stranger")
-            # a wrong answer of the right kind stands in the passage
+            # A wrong answer of the right kind stands in the passage.
             assert any(kinds[f.attribute] == kinds[key] for f in p.facts)
     assert reasons.keys() == {"other", "unstated", "stranger"}
     assert min(reasons.values()) >= 0.08 * reasons.total()
@@ -150,52 +135,42 @@ def test_no_answer_means_a_near_miss(name: str) -> None:
 
 @pytest.mark.parametrize(("one", "two"), PAIRS)
 def test_parts_share_nothing_by_the_generators_own_account(one: str, two: str) -> None:
-    a, b = demo_parts(one), demo_parts(two)
-    for field in ("titles", "names", "forms", "templates"):
-        assert len(getattr(a, field)) > 100
-        assert not getattr(a, field) & getattr(b, field), field
-    assert not WORDS[one].names() & WORDS[two].names()
-    for field in ("forms", "templates"):  # nor where only the topic's own word differs
-        assert not {f.lower() for f in getattr(a, field)} & {f.lower() for f in getattr(b, field)}
+    made = [
+        {
+            "titles": {p.title for p in passages(name)},
+            "names": {found for p in passages(name) for found in p.names},
+            # Nor where only the first letter differs.
+            "forms": {form.lower() for p in passages(name) for form in p.forms},
+            "templates": {q.template.lower() for p in passages(name) for q in p.questions},
+        }
+        for name in (one, two)
+    ]
+    for field in made[0]:
+        assert len(made[0][field]) > 100
+        assert not made[0][field] & made[1][field], field
+    words = [{w for kind in NAMES for w in read_wording(name).words[kind]} for name in (one, two)]
+    assert not words[0] & words[1]
 
 
 @pytest.mark.parametrize(("one", "two"), PAIRS)
 def test_parts_share_nothing_in_the_text(one: str, two: str) -> None:
-    assert len(sentences(one)) > 200
-    assert not sentences(one) & sentences(two)
-    asked = [{delexicalise(e.question) for e in part(name).examples} for name in (one, two)]
-    assert len(asked[0]) > 100
-    assert not asked[0] & asked[1]
-    assert not set(part(one).paragraphs) & set(part(two).paragraphs)
-    # invented words: capitalised inside a sentence and unknown in lower case
-    invented = [
-        {w for text in part(name).paragraphs for w in re.findall(r"(?<=[a-z] )[A-Z][a-z]+", text)}
-        for name in (one, two)
-    ]
-    shared = {
-        word
-        for word in invented[0] & invented[1]
-        if not any(word in c for t in TOPICS.values() for c in t.called)
-    }
-    assert len(invented[0]) > 200
-    assert not shared
+    called = [name for topic in read_topics().values() for name in topic.called]
+    found = []
+    for name in (one, two):
+        data = part(name)
+        sentences = {delexicalise(s) for text in data.paragraphs for s in re.split(r"(?<=\.) ", text)}
+        asked = {delexicalise(e.question) for e in data.examples}
+        # Invented words: capitalised inside a sentence and no part of what a topic's things are called.
+        invented = {w for text in data.paragraphs for w in re.findall(r"(?<=[a-z] )[A-Z][a-z]+", text)
+                    if not any(w in one for one in called)}  # fmt: skip
+        assert len(sentences) > 200
+        assert len(asked) > 100
+        assert len(invented) > 200
+        found.append((sentences, asked, invented, set(data.paragraphs)))
+    assert not any(a & b for a, b in zip(*found, strict=True))
 
 
-def test_the_same_set_on_every_machine() -> None:
-    assert {name: part(name).fingerprint for name in PARTS} == {
-        "train": "42b84cd9e6a293abbfe842387ca1eaca",
-        "dev": "352dcdba7468bcd18fc917c3d88f1cba",
-        "test": "e5997e9cdde67ea588f9990091cfa041",
-    }
-    assert demo_data("dev", seed=1).fingerprint != part("dev").fingerprint
-
-
-def test_an_unknown_part_is_named() -> None:
-    with pytest.raises(DataError, match="no part 'validation'; choose one of train, dev, test"):
-        demo_data("validation")
-
-
-# ---- what a system that does not read can score --------------------------------------------------
+# ---- what a system that does not read can score
 
 
 def f1(guess: str, gold: str) -> float:
@@ -206,8 +181,7 @@ def f1(guess: str, gold: str) -> float:
         bags.append(Counter(w for w in bare.split() if w not in ("a", "an", "the")))
     if not all(bags):
         return float(bags[0] == bags[1])
-    common = (bags[0] & bags[1]).total()
-    return 2 * common / (bags[0].total() + bags[1].total())
+    return 2 * (bags[0] & bags[1]).total() / (bags[0].total() + bags[1].total())
 
 
 def mean_f1(data: SpanData, guesses: list[str]) -> float:
@@ -230,7 +204,7 @@ def test_trivial_baselines_stay_low(name: str) -> None:
     assert mean_f1(data, no_answers(data)) == pytest.approx(40.0)
     answers = overlap_answers(data)
     assert mean_f1(data, abstain(answers, best_threshold())) <= 45.0
-    # it does try: without abstention it finds a good part of the answers that exist
+    # It does try: without abstention it finds a good part of the answers that exist.
     found = [
         f1(text, e.answers[0].text) for (text, _), e in zip(answers, data.examples, strict=True) if e.answers
     ]

@@ -27,7 +27,6 @@ TEXT_SOURCES = (
     "hub:NAME[:SPLIT] with columns of texts and labels"
 )
 _USUAL = Columns()
-_DEMO_SPLITS = ("train", "dev", "test")
 
 
 def load_span_data(
@@ -176,7 +175,9 @@ def _hub_name(source: str) -> tuple[str, str]:
 
 def _load(source: str, *, answers_required: bool) -> SpanData:
     if source.startswith("demo:"):
-        return _load_demo(source.removeprefix("demo:"))
+        from bertvision.data.demo import demo_data
+
+        return demo_data(source.removeprefix("demo:"))
     if source.startswith("hub:"):
         from bertvision.data.hub import read_hub
 
@@ -201,13 +202,3 @@ def _load(source: str, *, answers_required: bool) -> SpanData:
 
             return read_csv(path, answers_required=answers_required)
     raise DataError(f"{source!r} is not a data set bertvision can read; give {SOURCES}")
-
-
-def _load_demo(split: str) -> SpanData:
-    if split not in _DEMO_SPLITS:
-        raise ConfigError(
-            f"the embedded set has no part {split!r}; choose one of demo:train, demo:dev and demo:test"
-        )
-    from bertvision.data.demo import demo_data
-
-    return demo_data(split)

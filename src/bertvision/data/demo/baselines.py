@@ -1,16 +1,15 @@
-"""Two ways to answer without reading, which a trained head has to leave far behind.
+"""Two ways to answer without reading, which a trained head has to beat by far.
 
-`no_answers` always abstains. `overlap_answers` takes the sentence that shares the most (and the rarest) words
-with the question and answers with a phrase of it that fits the question word, the nearest one to the shared
-words; its score is the share of the question's weight found in that sentence, and `abstain` turns answers with a low
-score into none. Words are compared by their first five letters, so that "designed" meets "designer".
+`no_answers` always abstains. `overlap_answers` takes the sentence that shares the most (and the rarest) words with
+the question and answers with a phrase of it that fits the question word, the one nearest to the shared words. Its
+score is the share of the question's weight found in that sentence; `abstain` drops answers with a low score.
 """
 
 import math
 import re
 from collections import Counter
 
-from bertvision.data.demo.forms import stems
+from bertvision.data.demo.wording import stems
 from bertvision.data.examples import SpanData
 
 __all__ = ["abstain", "no_answers", "overlap_answers"]
@@ -41,15 +40,15 @@ def no_answers(data: SpanData) -> list[str]:
 def overlap_answers(data: SpanData) -> list[tuple[str, float]]:
     """The guess and its score, 0 to 1, for every example."""
     seen = Counter(stem for text in data.paragraphs for stem in set(stems(text)))
-    weight = {stem: math.log(1 + len(data.paragraphs) / n) for stem, n in seen.items()}
+    rarity = {stem: math.log(1 + len(data.paragraphs) / n) for stem, n in seen.items()}
     unseen = math.log(1 + len(data.paragraphs))
     answers: list[tuple[str, float]] = []
     for example in data.examples:
-        asked = {stem: weight.get(stem, unseen) for stem in stems(example.question)}
+        asked = {stem: rarity.get(stem, unseen) for stem in stems(example.question)}
         best, found = ("", 0.0), -1.0
         for sentence in re.split(r"(?<=\.) ", data.context(example)):
             shared = asked.keys() & set(stems(sentence))
-            score = sum(asked[stem] for stem in shared)
+            score = sum(weight for stem, weight in asked.items() if stem in shared)
             guess = _guess(sentence, example.question, shared) if score > found else ""
             if guess:
                 best, found = (guess, score / sum(asked.values())), score
