@@ -20,7 +20,6 @@ FLOW = [
     "train",
     "report",
     "pipeline",
-    "study",
     "serve",
     "cli",
 ]

@@ -1,6 +1,5 @@
 """Every shipped recipe loads, and the command in its first line is a command."""
 
-import dataclasses
 import shlex
 from importlib import import_module
 from pathlib import Path
@@ -12,11 +11,9 @@ from bertvision.config import from_mapping, read_yaml, recipe_path, recipes
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.heads.base import head_class
-from bertvision.heads.catalogue import SETS, expand, find_row
+from bertvision.heads.catalogue import find_row
 from bertvision.heads.spec import parse_head
 from bertvision.pipeline import RunConfig
-from bertvision.study.config import StudyConfig
-from bertvision.study.run import needed
 from bertvision.tasks.kinds import SPAN
 from bertvision.tasks.text.task import TextTask
 from bertvision.train.sweep_space import read_space
@@ -67,27 +64,8 @@ def test_recipe_loads_and_its_command_parses(name: str) -> None:
         assert [str(parse_policy(text)) for text in config.compare] == list(config.compare)
     elif verb == "sweep":
         assert read_space(config.fit.heads, config.space).of(config.fit.heads[0])
-    elif verb == "study":
-        _check_study(config)
     else:
         pytest.fail(f"no test knows the recipes of {verb}")
-
-
-def _check_study(config: StudyConfig) -> None:
-    """Heads exist, ensembles join systems that some part makes, and nothing of the papers' matrix is left out."""
-    for part in config.fit:
-        task = SPAN if part.task == "span" else TextTask("label", ("answer", "no answer"))
-        assert zoo_members(dataclasses.replace(part.fit, heads=part.heads), task)
-    assert needed(config, ()) == {part.name for part in config.parts}
-    curve = next(part for part in config.tune if part.called == "constant")
-    assert [f"constant@{k / 10:g}" for k in range(1, 11)] + ["constant@2"] == list(curve.snapshots)
-    policies = [part.finetune.policy for part in config.tune if part.name.startswith("hulburd-")]
-    assert sorted(policies) == sorted(read_yaml(recipe_path("hulburd"))["compare"])
-    unfrozen = [part.name.rpartition("-")[2] for part in config.tune if part.name.startswith("cacnn-")]
-    assert {name: unfrozen.count(name) for name in unfrozen} == {"12": 4, "6": 4, "0": 4}
-    heads = {head for part in config.fit if part.snapshot == "constant@1" for head in part.heads}
-    every = {text for text, _ in expand(sorted(heads))}
-    assert every >= set(SETS["papers"])
 
 
 def test_answerable_has_the_papers_six_models_on_cls_states_alone() -> None:

@@ -28,7 +28,6 @@ VERBS = {
     "triplet": "pre-train an encoder on triplets mined from labelled texts",
     "fit": "fit several heads in one pass over a frozen encoder's states",
     "sweep": "search for the best head: trials on one study, or a grid in one pass",
-    "study": "the experiments of a recipe on one encoder, and one report on them all",
     "eval": "score heads on a data set",
     "ensemble": "combine several heads and score the result",
     "predict": "answer questions with a trained head",

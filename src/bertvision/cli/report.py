@@ -17,7 +17,7 @@ class Report:
     """Write the HTML report of a run, one file with everything in it."""
 
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
-    """Folder that `bertvision run` or `study` wrote (it holds results.json)."""
+    """Folder that `bertvision run` wrote (it holds results.json)."""
     out: OptionalPath = None
     """File to write; report.html in the run folder unless told."""
     json: bool = False

@@ -1,4 +1,4 @@
-"""The report of a run, whatever it is about: questions (html.py), labels and scores (text_html.py), a study."""
+"""The report of a run, whatever it is about: questions (html.py), labels and scores (text_html.py)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,8 +8,6 @@ from bertvision.artifacts import read_json
 from bertvision.errors import ArtifactError
 from bertvision.report.html import summary, write_report
 from bertvision.report.schema import RESULTS_FILE, validate
-from bertvision.report.study_page import summary_study, write_study_report
-from bertvision.report.study_schema import about_study, validate_study
 from bertvision.report.text_html import summary_texts, write_text_report
 from bertvision.report.text_schema import about_texts, validate_texts
 
@@ -22,20 +20,15 @@ def read_results(run: Path) -> dict[str, Any]:
         raise ArtifactError(f"there is no {run}: give the folder of a run")
     path = run / RESULTS_FILE if run.is_dir() else run
     results = read_json(path)
-    check = validate_study if about_study(results) else validate_texts if about_texts(results) else validate
+    check = validate_texts if about_texts(results) else validate
     return check(results, str(path))
 
 
 def write_page(results: Mapping[str, Any], path: Path) -> None:
     """Put the report at `path`; an older one stays whole until the new one is."""
-    if about_study(results):
-        write_study_report(results, path)
-    else:
-        (write_text_report if about_texts(results) else write_report)(results, path)
+    (write_text_report if about_texts(results) else write_report)(results, path)
 
 
 def headline(results: Mapping[str, Any]) -> str:
     """The finding in one sentence."""
-    if about_study(results):
-        return summary_study(results)
     return (summary_texts if about_texts(results) else summary)(results)
