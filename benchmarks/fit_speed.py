@@ -33,12 +33,13 @@ from transformers import BertConfig, BertModel
 from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import LiveFeed, StoredFeed
-from bertvision.feed.batches import widths
-from bertvision.feed.plan import HEAD_RUN, epoch_batches, group_calls
 from bertvision.heads import parse_head
-from bertvision.store.identity import Identity
-from bertvision.store.store import create_store
+from bertvision.states.base import widths
+from bertvision.states.identity import Identity
+from bertvision.states.live import LiveStates
+from bertvision.states.plan import HEAD_RUN, epoch_batches, group_calls
+from bertvision.states.store import create_store
+from bertvision.states.stored import StoredStates
 from bertvision.tasks.span.loss import span_loss
 from bertvision.train.fit import FitConfig, FitRun
 
@@ -146,38 +147,38 @@ class Bench:
 # ---- bertvision
 
 
-def encode_only(feed: LiveFeed | StoredFeed, batch_size: int) -> Callable[[], int]:
+def encode_only(states: LiveStates | StoredStates, batch_size: int) -> Callable[[], int]:
     def one_pass() -> int:
         return sum(
-            int(feed.windows.lengths[b.windows].sum())
-            for b in feed.epoch(0, batch_size=batch_size, seed=0, reuse=True)
+            int(states.windows.lengths[b.windows].sum())
+            for b in states.epoch(0, batch_size=batch_size, seed=0, reuse=True)
         )
 
     return one_pass
 
 
-def stored_feed(encoder: Encoder, windows: Windows, dtype: Any, root: str) -> StoredFeed:
+def stored_states(encoder: Encoder, windows: Windows, dtype: Any, root: str) -> StoredStates:
     """All states in a store below `root`; nothing is read yet."""
     identity = Identity(
         encoder=encoder.name, configuration="", precision=encoder.precision, windows="", preprocessing={},
         layers=tuple(range(encoder.num_states)), hidden=encoder.hidden, positions="all", dtype=dtype,
     )  # fmt: skip
-    feed = StoredFeed(encoder, create_store(root, identity, windows, encoder=encoder.name, data="random"))
+    states = StoredStates(encoder, create_store(root, identity, windows, encoder=encoder.name, data="random"))
     began = time.perf_counter()
-    feed.extractor.make_all(label=f"store {dtype}")
+    states.extractor.make_all(label=f"store {dtype}")
     seconds = time.perf_counter() - began
     print(
-        f"{encoder.name}: {feed.store.nbytes / 1e9:.1f} GB of {dtype} encoded and written in {seconds:.1f} s"
+        f"{encoder.name}: {states.store.nbytes / 1e9:.1f} GB of {dtype} encoded and written in {seconds:.1f} s"
     )
-    return feed
+    return states
 
 
 def fit_heads(
-    feed: LiveFeed | StoredFeed, heads: tuple[str, ...], batch_size: int, most: int | None = None
+    states: LiveStates | StoredStates, heads: tuple[str, ...], batch_size: int, most: int | None = None
 ) -> Callable[[], int]:
     specs = [(text, parse_head(text), 0) for text in heads]
-    run = FitRun(feed, specs, FitConfig(heads=heads, batch_size=batch_size, epochs=1000))
-    lengths = feed.windows.lengths
+    run = FitRun(states, specs, FitConfig(heads=heads, batch_size=batch_size, epochs=1000))
+    lengths = states.windows.lengths
 
     def one_pass() -> int:
         tokens = 0
@@ -226,7 +227,7 @@ def tune(
 def _calls(
     encoder: Encoder, windows: Windows, tokens_per_call: int, most: int
 ) -> Iterator[tuple[np.ndarray, Any]]:
-    """The same calls the feed makes."""
+    """The same calls the states make."""
     batches = epoch_batches(windows.lengths, 16, seed=0, epoch=0, run=HEAD_RUN)
     wide = widths(encoder, windows.lengths)
     for call in group_calls(batches, wide, tokens_per_call)[:most]:
@@ -282,10 +283,10 @@ def peak_memory(name: str, args: argparse.Namespace) -> float:
     windows = make_windows(min(args.windows, 1024))
     encoder = make_encoder(args.shape, args.device)
     if name == "adapter-386":
-        feed = LiveFeed(encoder, windows, tokens_per_call=args.tokens_per_call)
-        one_pass = fit_heads(feed, ("adapter",), args.batch)
+        states = LiveStates(encoder, windows, tokens_per_call=args.tokens_per_call)
+        one_pass = fit_heads(states, ("adapter",), args.batch)
     elif name == "encode only":
-        one_pass = encode_only(LiveFeed(encoder, windows, tokens_per_call=args.tokens_per_call), args.batch)
+        one_pass = encode_only(LiveStates(encoder, windows, tokens_per_call=args.tokens_per_call), args.batch)
     else:
         model = encoder.model if name == "fine-tuning" else lora(encoder)
         if name != "fine-tuning":
@@ -331,8 +332,8 @@ def main() -> None:
     windows = make_windows(args.windows)
     bench = Bench(windows, args.device)
     encoder = make_encoder(args.shape, args.device)
-    feed = LiveFeed(encoder, windows, tokens_per_call=args.tokens_per_call)
-    encode = ("encode only", encode_only(feed, args.batch))
+    states = LiveStates(encoder, windows, tokens_per_call=args.tokens_per_call)
+    encode = ("encode only", encode_only(states, args.batch))
     memory: dict[str, float] = {}
 
     def save() -> None:
@@ -347,12 +348,12 @@ def main() -> None:
         sweep = tuple(f"adapter:size=64,lr={lr}" for lr in (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3))
         for name, heads in (("adapter-386", ("adapter",)), ("12 pooling and adapter heads", FAMILY),
                             ("6 adapters of 64, stacked", sweep)):  # fmt: skip
-            bench.time(name, fit_heads(feed, heads, args.batch), beside=encode)
+            bench.time(name, fit_heads(states, heads, args.batch), beside=encode)
     if "each" in parts:
         for text in FAMILY:
-            bench.time(text, fit_heads(feed, (text,), args.batch), beside=encode)
+            bench.time(text, fit_heads(states, (text,), args.batch), beside=encode)
     if "cnn" in parts:
-        few = LiveFeed(
+        few = LiveStates(
             encoder, windows.take(range(min(256, len(windows)))), tokens_per_call=args.tokens_per_call
         )
         for text in CNN:
@@ -363,18 +364,20 @@ def main() -> None:
             )
     if "small" in parts:
         small = make_encoder("tiny" if args.shape == "tiny" else "small", args.device)
-        wide = LiveFeed(small, windows)
+        wide = LiveStates(small, windows)
         fitted = ("small: adapter-386", fit_heads(wide, ("adapter",), args.batch))
         bench.time(*fitted, beside=("small: encode only", encode_only(wide, args.batch)))
         bench.time("small: eager loop, adapter-386", eager_loop(small, windows, args.batch), beside=fitted)
     if "stored" in parts:
         small = make_encoder("tiny" if args.shape == "tiny" else "small", args.device)
         for source, dtypes in ((encoder, ("bf16", "int8")), (small, ("bf16", "int8"))):
-            live = LiveFeed(source, windows, tokens_per_call=args.tokens_per_call if source is encoder else 0)
+            live = LiveStates(
+                source, windows, tokens_per_call=args.tokens_per_call if source is encoder else 0
+            )
             beside = (f"{source.name}: adapter-386 live", fit_heads(live, ("adapter",), args.batch))
             for dtype in dtypes:
                 with tempfile.TemporaryDirectory() as root:
-                    kept = stored_feed(source, windows, dtype, root)
+                    kept = stored_states(source, windows, dtype, root)
                     name = f"{source.name}: adapter-386 from {dtype} store"
                     bench.time(name, fit_heads(kept, ("adapter",), args.batch), beside=beside)
                     bench.time(f"{source.name}: reading {dtype} alone", encode_only(kept, args.batch))
@@ -389,7 +392,7 @@ def main() -> None:
     save()
     if "tune" in parts:
         calls = max(2, args.windows // 128)
-        fitted = ("adapter-386", fit_heads(feed, ("adapter",), args.batch))
+        fitted = ("adapter-386", fit_heads(states, ("adapter",), args.batch))
         bench.time(*fitted, beside=encode)
         full = make_encoder(args.shape, args.device)
         others: dict[str, Any] = {"fine-tuning": full.model}

@@ -30,10 +30,10 @@ from transformers import AutoModelForQuestionAnswering
 from bertvision.data.load import load_span_data
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed.reading import EVERYTHING
 from bertvision.heads import Geometry, parse_head
 from bertvision.serve.onnx import export_onnx, use_onnx
 from bertvision.serve.predictor import Predictor
+from bertvision.states.config import EVERYTHING
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.train.trained import Trained
 
@@ -124,7 +124,7 @@ def make_predictor(encoder: Encoder) -> Predictor:
     trained = Trained(
         folder=Path("span"),
         heads=[head],
-        readings=[EVERYTHING],
+        selections=[EVERYTHING],
         windows=windows,
         encoder=encoder.name,
         fingerprint=encoder.fingerprint,

@@ -22,10 +22,10 @@ import torch
 from bertvision.data.load import load_span_data
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed.reading import EVERYTHING
 from bertvision.heads import Geometry, parse_head
 from bertvision.heads.base import Head
 from bertvision.serve.bundle import Bundle
+from bertvision.states.config import EVERYTHING
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.text.task import TextTask
 from bertvision.train.trained import Trained
@@ -53,7 +53,7 @@ def make_system(text: str, number: int, encoder: Encoder) -> Trained:
     return Trained(
         folder=Path(f"task{number}-{text.partition(':')[0]}"),
         heads=[head],
-        readings=[EVERYTHING],
+        selections=[EVERYTHING],
         windows=WindowConfig(max_seq_length=128),
         encoder=encoder.name,
         fingerprint=encoder.fingerprint,

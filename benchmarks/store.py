@@ -57,11 +57,13 @@ from store_rivals import (
 from bertvision.data.load import load_span_data
 from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import Feed, LiveFeed, StoredFeed
-from bertvision.feed.extract import Extractor
 from bertvision.heads import parse_head
-from bertvision.store.identity import StateType
-from bertvision.store.store import INFO, Store
+from bertvision.states.base import States
+from bertvision.states.extract import Extractor
+from bertvision.states.identity import StateType
+from bertvision.states.live import LiveStates
+from bertvision.states.store import INFO, Store
+from bertvision.states.stored import StoredStates
 from bertvision.train.fit import FitConfig, FitRun, fit
 from bertvision.train.stage import Stage
 
@@ -302,17 +304,17 @@ def _check_sizes(encoder: Encoder, windows: Windows, folder: Path) -> None:
 def epochs(bench: Bench, encoder: Encoder, folder: Path) -> None:
     args = bench.args
     windows, kind = some_windows(args.epoch_windows, encoder)
-    live = LiveFeed(encoder, windows)
+    live = LiveStates(encoder, windows)
     print(
         f"\nepochs: {len(windows):,} windows ({kind}), {windows.num_tokens:,} tokens, {torch.get_num_threads()} threads"
     )
     store = new_store(folder / "epochs", encoder, windows, "fp16")
     Extractor(store, live).make_all()
-    stored = StoredFeed(encoder, store)
+    stored = StoredStates(encoder, store)
     ways = {"encode": _walk(live, args.batch), "read": _walk(stored, args.batch)}
     for head in ("learned_pooling", "adapter"):
-        for name, feed in (("live", live), ("stored", stored)):
-            ways[f"{head}, {name}"] = _fit_epoch(feed, head, args.batch)
+        for name, states in (("live", live), ("stored", stored)):
+            ways[f"{head}, {name}"] = _fit_epoch(states, head, args.batch)
     for name in ("read", "learned_pooling, stored", "adapter, stored"):
         ways[
             name
@@ -333,20 +335,20 @@ def epochs(bench: Bench, encoder: Encoder, folder: Path) -> None:
     bench.ratio("epochs: share of a stored adapter-386 fit spent waiting", share, 0.05, at_least=False)
 
 
-def _walk(feed: Feed, batch_size: int) -> Callable[[], int]:
-    lengths = feed.windows.lengths
+def _walk(states: States, batch_size: int) -> Callable[[], int]:
+    lengths = states.windows.lengths
 
     def one_pass() -> int:
-        batches = feed.epoch(1, batch_size=batch_size, seed=0, reuse=True)
+        batches = states.epoch(1, batch_size=batch_size, seed=0, reuse=True)
         return sum(int(lengths[batch.windows].sum()) for batch in batches)
 
     return one_pass
 
 
-def _fit_epoch(feed: Feed, head: str, batch_size: int) -> Callable[[], int]:
+def _fit_epoch(states: States, head: str, batch_size: int) -> Callable[[], int]:
     config = FitConfig(heads=(head,), batch_size=batch_size, epochs=1000)
-    run = FitRun(feed, [(head, parse_head(head), 0)], config)
-    lengths = feed.windows.lengths
+    run = FitRun(states, [(head, parse_head(head), 0)], config)
+    lengths = states.windows.lengths
 
     def one_pass() -> int:
         tokens, run.epoch, run.batch = 0, 1, 0

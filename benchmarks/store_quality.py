@@ -19,8 +19,9 @@ from typing import Any
 from bertvision import console
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import FeedConfig, open_feed
 from bertvision.heads.files import load_head
+from bertvision.states.config import StatesConfig
+from bertvision.states.source import open_states
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.train.evaluate import span_logits
 from bertvision.train.finetune import FinetuneConfig, tune
@@ -56,19 +57,19 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def feed_config(source: str, out: Path) -> FeedConfig:
+def states_config(source: str, out: Path) -> StatesConfig:
     if source == "live":
-        return FeedConfig(source="live")
-    return FeedConfig(source="stored", dtype=source, store=str(out / "states" / source))  # pyright: ignore[reportArgumentType]
+        return StatesConfig(source="live")
+    return StatesConfig(source="stored", dtype=source, store=str(out / "states" / source))  # pyright: ignore[reportArgumentType]
 
 
 def score(
-    zoo: Any, encoder: Encoder, dev: Split, config: FeedConfig, heads: list[str]
+    zoo: Any, encoder: Encoder, dev: Split, config: StatesConfig, heads: list[str]
 ) -> dict[str, SystemScores]:
     """Each head with all its seeds on dev, from the states `config` names."""
-    feed = open_feed(encoder, dev.windows, config, label="states of dev", origin=dev.origin)
+    states = open_states(encoder, dev.windows, config, label="states of dev", origin=dev.origin)
     loaded = {name: load_head(zoo.folder / name)[0].to(encoder.device) for name in zoo.results["heads"]}
-    logits = span_logits(feed, loaded)
+    logits = span_logits(states, loaded)
     labels = {name: info["label"] for name, info in zoo.results["heads"].items()}
     assert set(heads) <= set(labels.values())
     return {
@@ -100,15 +101,15 @@ def main() -> None:
     scores: dict[str, dict[str, dict[str, SystemScores]]] = {}
     for source in args.sources:
         began = time.perf_counter()
-        feed = feed_config(source, args.out)
+        states = states_config(source, args.out)
         zoo = fit_zoo(
             encoder, train, folder=args.out / "fit" / source, config=config,
-            encoder_about={"name": encoder.name}, feed=feed,
+            encoder_about={"name": encoder.name}, states=states,
         )  # fmt: skip
         labels = list(dict.fromkeys(info["label"] for info in zoo.results["heads"].values()))
-        scores[source] = {"live": score(zoo, encoder, dev, FeedConfig(source="live"), labels)}
+        scores[source] = {"live": score(zoo, encoder, dev, StatesConfig(source="live"), labels)}
         if source != "live":
-            scores[source]["own"] = score(zoo, encoder, dev, feed, labels)
+            scores[source]["own"] = score(zoo, encoder, dev, states, labels)
             shutil.rmtree(args.out / "states" / source)  # the next one needs the room
         found["sources"][source] = {
             "seconds": time.perf_counter() - began,

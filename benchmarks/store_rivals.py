@@ -28,13 +28,13 @@ from torch import Tensor
 
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import StoredFeed
-from bertvision.feed.extract import store_identity
-from bertvision.feed.plan import head_batches
-from bertvision.feed.reading import EVERYTHING
-from bertvision.store.codec import encode
-from bertvision.store.identity import Origin, StateType
-from bertvision.store.store import Store, create_store, open_store
+from bertvision.states.codec import encode
+from bertvision.states.config import EVERYTHING
+from bertvision.states.extract import store_identity
+from bertvision.states.identity import Origin, StateType
+from bertvision.states.plan import head_batches
+from bertvision.states.store import Store, create_store, open_store
+from bertvision.states.stored import StoredStates
 
 PADDED = 386
 """Tokens the papers pad a window to."""
@@ -308,12 +308,12 @@ def write_store(dtype: StateType) -> Callable[[Case, Path], None]:
 
 
 def open_stored(case: Case, path: Path) -> Reader:
-    """A feed as a fit opens it; each pass is an epoch as a fit reads it."""
+    """States as a fit opens it; each pass is an epoch as a fit reads it."""
     (folder,) = path.iterdir()
-    feed = StoredFeed(case.encoder, open_store(folder))
+    states = StoredStates(case.encoder, open_store(folder))
 
     def one_pass() -> Batches:
-        for batch in feed.epoch(1, batch_size=case.batch_size, seed=0, reuse=True):
+        for batch in states.epoch(1, batch_size=case.batch_size, seed=0, reuse=True):
             yield batch.windows, batch.states
 
     return one_pass

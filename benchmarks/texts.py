@@ -30,8 +30,9 @@ from bertvision.data.load import load_data
 from bertvision.data.triplets import mine_triplets
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import FeedConfig, LiveFeed, Reading
 from bertvision.report.origin import environment
+from bertvision.states.config import Selection, StatesConfig
+from bertvision.states.live import LiveStates
 from bertvision.tasks.kinds import TripletTask
 from bertvision.tasks.text.answers import TextAnswers, answer
 from bertvision.tasks.text.compare import paired_difference
@@ -108,14 +109,14 @@ def snapshot_and_heads(
         encoder = study.load(snapshots[-1] / "encoder")
         zoo = fit_zoo(
             encoder, own, folder=folder / "fit", config=dataclasses.replace(fitted, seeds=(seed,), seed=seed),
-            encoder_about={"name": encoder.name}, feed=FeedConfig(source="auto", memory_gb=40.0),
+            encoder_about={"name": encoder.name}, states=StatesConfig(source="auto", memory_gb=40.0),
         )  # fmt: skip
         seconds["fit"].append(zoo.seconds)
         systems = {"snapshot": read_trained(snapshots[-1])}
         systems |= {
             info["label"]: read_trained(zoo.folder / head) for head, info in zoo.results["heads"].items()
         }
-        readers = {label: (s.heads[0].to(encoder.device), s.readings[0]) for label, s in systems.items()}
+        readers = {label: (s.heads[0].to(encoder.device), s.selections[0]) for label, s in systems.items()}
         logits = logits_by_reading(readers, partial(_live, encoder, split.windows), task=split.task)
         for label, values in logits.items():
             found.setdefault(label, []).append(answer(split.windows, values, split.texts, split.text_task))
@@ -151,8 +152,8 @@ def snapshot_and_heads(
     study.keep()
 
 
-def _live(encoder: Encoder, windows: Windows, reading: Reading) -> LiveFeed:
-    return LiveFeed(encoder, windows, reading=reading)
+def _live(encoder: Encoder, windows: Windows, selection: Selection) -> LiveStates:
+    return LiveStates(encoder, windows, selection=selection)
 
 
 def glue(study: Study) -> None:
@@ -243,9 +244,9 @@ def pretrained(study: Study, encoder: Encoder, seed: int) -> Encoder:
     train, dev = (
         triplet_split(mined.take(part), encoder, windows, task) for part in (order[apart:], order[:apart])
     )
-    before = text_logits(LiveFeed(encoder, dev.windows), {"": load_triplet(encoder, task)}, group=task.group)[
-        ""
-    ]
+    before = text_logits(
+        LiveStates(encoder, dev.windows), {"": load_triplet(encoder, task)}, group=task.group
+    )[""]
     folder = Path(tempfile.mkdtemp())
     config = FinetuneConfig(epochs=1, lr=1e-5, batch_size=16, seed=seed)
     stage, snapshots = tune(encoder, train, folder=folder, config=config, dev=dev)

@@ -39,8 +39,9 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from bertvision.data.examples import SpanData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import FeedConfig, LiveFeed
 from bertvision.heads import Geometry, parse_head
+from bertvision.states.config import StatesConfig
+from bertvision.states.live import LiveStates
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.loss import span_loss
 from bertvision.train.evaluate import span_logits
@@ -122,7 +123,7 @@ def bertvision(
     config = FinetuneConfig(batch_size=batch, lr=lr, seed=seed)
     began = time.perf_counter()
     stage = Stage(folder, {})
-    finetune(encoder, [Job(train)], config, stage, feed=FeedConfig())
+    finetune(encoder, [Job(train)], config, stage, states=StatesConfig())
     found, total = stage.results, time.perf_counter() - began
     losses = [record["loss"] for record in read_metrics(stage.metrics)]
     shutil.rmtree(folder)
@@ -239,7 +240,7 @@ def trainer(encoder: Encoder, train: Split, batch: int, lr: float, seed: int) ->
 
 def scored(encoder: Encoder, head: nn.Module, dev: Split) -> dict[str, float]:
     encoder.model.eval()
-    logits = span_logits(LiveFeed(encoder, dev.windows), {"head": head.to(encoder.device)})["head"]  # pyright: ignore[reportArgumentType]
+    logits = span_logits(LiveStates(encoder, dev.windows), {"head": head.to(encoder.device)})["head"]  # pyright: ignore[reportArgumentType]
     return score_system([logits], dev, DecodeConfig()).members[0]
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import Feed, MemoryFeed
 from bertvision.heads import parse_head
+from bertvision.states.base import States
+from bertvision.states.memory import MemoryStates
 from bertvision.train import fit as fit_module
 from bertvision.train.fit import FitConfig, FitRun, FittedHead, fit
 from bertvision.train.group import Group
@@ -37,9 +38,9 @@ def fixture_train(encoder: Encoder, toy_squad: Path) -> Split:
     return load_split(str(toy_squad), encoder, WINDOWS)
 
 
-@pytest.fixture(scope="module", name="feed")
-def fixture_feed(encoder: Encoder, train: Split) -> MemoryFeed:
-    return MemoryFeed(encoder, train.windows, tokens_per_call=2000)
+@pytest.fixture(scope="module", name="states")
+def fixture_states(encoder: Encoder, train: Split) -> MemoryStates:
+    return MemoryStates(encoder, train.windows, tokens_per_call=2000)
 
 
 def fit_config(*heads: str, **values: Any) -> FitConfig:
@@ -47,15 +48,15 @@ def fit_config(*heads: str, **values: Any) -> FitConfig:
 
 
 def fitted(
-    feed: Feed, folder: Path, *heads: str, evaluate: Any = None, **values: Any
+    states: States, folder: Path, *heads: str, evaluate: Any = None, **values: Any
 ) -> dict[str, FittedHead]:
     config = fit_config(*heads, **values)
-    return fit(feed, zoo_members(config), config, Stage(folder, {}), evaluate=evaluate)
+    return fit(states, zoo_members(config), config, Stage(folder, {}), evaluate=evaluate)
 
 
-def run_of(feed: Feed, *heads: str, **values: Any) -> FitRun:
+def run_of(states: States, *heads: str, **values: Any) -> FitRun:
     config = fit_config(*heads, **values)
-    return FitRun(feed, zoo_members(config), config)
+    return FitRun(states, zoo_members(config), config)
 
 
 def groups_of(run: FitRun) -> list[Group]:
@@ -85,7 +86,7 @@ class Killed(BaseException):
 
 
 def killed_after(
-    feed: Feed, folder: Path, steps: int, *heads: str, evaluate: Any = None, **values: Any
+    states: States, folder: Path, steps: int, *heads: str, evaluate: Any = None, **values: Any
 ) -> None:
     """Fit with a checkpoint after every batch and die before batch `steps` is trained on."""
     with pytest.MonkeyPatch.context() as patch:
@@ -99,4 +100,4 @@ def killed_after(
 
         patch.setattr(fit_module.FitRun, "train_batch", train_batch)
         with pytest.raises(Killed):
-            fitted(feed, folder, *heads, evaluate=evaluate, checkpoint_seconds=0.0, **values)
+            fitted(states, folder, *heads, evaluate=evaluate, checkpoint_seconds=0.0, **values)

@@ -10,8 +10,8 @@ from bertvision.config import to_mapping
 from bertvision.data.reframe import Reframe
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed.reading import EVERYTHING, Reading
 from bertvision.heads import Geometry, parse_head, save_head
+from bertvision.states.config import EVERYTHING, Selection
 from bertvision.tasks.kinds import SPAN, Task, task_words
 from bertvision.tasks.text import TextTask
 
@@ -29,14 +29,14 @@ def save_system(
     head: str,
     task: Task,
     *,
-    reading: Reading = EVERYTHING,
+    selection: Selection = EVERYTHING,
     windows: WindowConfig = WINDOWS,
     reframe: Reframe | None = None,
     temperature: float | None = None,
     seed: int = 0,
 ) -> Path:
     """A head's folder; its weights are large enough to give different texts different answers."""
-    layers = reading.numbers(encoder.num_states)
+    layers = selection.numbers(encoder.num_states)
     kind = task.kind
     pooled = kind != "span" and encoder.has_pooler and encoder.num_states - 1 in layers
     made = parse_head(head).build(
@@ -55,8 +55,8 @@ def save_system(
             "fingerprint": encoder.fingerprint,
         },
     }
-    if reading != EVERYTHING:
-        about["states"] = to_mapping(reading.resolved(encoder.num_states))
+    if selection != EVERYTHING:
+        about["states"] = to_mapping(selection.resolved(encoder.num_states))
     if reframe is not None:
         about["reframe"] = to_mapping(reframe)
     folder.mkdir(parents=True)
@@ -67,7 +67,7 @@ def save_system(
 
 
 def save_span(
-    folder: Path, encoder: Encoder, head: str = "last_state", *, reading: Reading = EVERYTHING
+    folder: Path, encoder: Encoder, head: str = "last_state", *, selection: Selection = EVERYTHING
 ) -> Path:
     """The same for a head that finds spans."""
-    return save_system(folder, encoder, head, SPAN, reading=reading)
+    return save_system(folder, encoder, head, SPAN, selection=selection)

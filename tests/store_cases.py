@@ -18,12 +18,12 @@ from bertvision.data.window_store import unpack_windows
 from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import BertvisionError
-from bertvision.feed import StoredFeed
-from bertvision.feed.extract import Extractor, store_identity
-from bertvision.feed.reading import EVERYTHING, Reading
-from bertvision.store.codec import encode
-from bertvision.store.identity import Identity, Origin, StateType
-from bertvision.store.store import Store, create_store, open_store
+from bertvision.states.codec import encode
+from bertvision.states.config import EVERYTHING, Selection
+from bertvision.states.extract import Extractor, store_identity
+from bertvision.states.identity import Identity, Origin, StateType
+from bertvision.states.store import Store, create_store, open_store
+from bertvision.states.stored import StoredStates
 
 __all__ = [
     "IDENTITY",
@@ -127,19 +127,19 @@ def toy_store(
     encoder: Encoder,
     windows: Windows,
     *,
-    reading: Reading = EVERYTHING,
+    selection: Selection = EVERYTHING,
     dtype: StateType = "fp32",
     shard_tokens: int = 400,
     origin: Origin = ORIGIN,
 ) -> Store:
     """The store of toy windows, empty unless it was there."""
-    which = store_identity(encoder, origin, reading, dtype)
+    which = store_identity(encoder, origin, selection, dtype)
     return create_store(root, which, windows, encoder="toy", data="toy", shard_tokens=shard_tokens)
 
 
 def extract(store: Store, encoder: Encoder, *, tokens_per_call: int = 200) -> Extractor:
     """Fill a store from the encoder."""
-    extractor = StoredFeed(encoder, store, tokens_per_call=tokens_per_call).extractor
+    extractor = StoredStates(encoder, store, tokens_per_call=tokens_per_call).extractor
     extractor.make_all()
     return extractor
 
@@ -212,17 +212,17 @@ def copied(whole: Path, root: Path) -> Store:
     return open_store(shutil.copytree(whole, root / whole.name))
 
 
-def epoch_states(feed: StoredFeed) -> dict[int, torch.Tensor]:
+def epoch_states(states: StoredStates) -> dict[int, torch.Tensor]:
     """The states of every window, from batches of an epoch."""
     found = {}
-    for batch in feed.epoch(0, batch_size=4, seed=0):
+    for batch in states.epoch(0, batch_size=4, seed=0):
         for row, window in enumerate(batch.windows.tolist()):
             found[window] = batch.states[:, row, batch.mask[row]].clone()
     return found
 
 
-def same_states(feed: StoredFeed, right: Store) -> bool:
-    found = epoch_states(feed)
+def same_states(source: StoredStates, right: Store) -> bool:
+    found = epoch_states(source)
     assert sorted(found) == list(range(len(right.windows)))
     for window, states in found.items():
         raw, scales = right.read(window)

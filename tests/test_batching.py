@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed.plan import balanced_order, epoch_batches
+from bertvision.states.plan import balanced_order, epoch_batches
 from bertvision.train.batching import Batching
 from bertvision.train.splits import load_split
 

@@ -20,14 +20,14 @@ from bertvision.data.text_windows import make_windows_of
 from bertvision.data.texts import TextData, TextExample
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
-from bertvision.feed import LiveFeed, Reading
-from bertvision.feed.reading import EVERYTHING
 from bertvision.heads import Geometry, parse_head
 from bertvision.heads.base import run_head
 from bertvision.serve.bundle import Bundle, LabelPrediction, ScorePrediction, short_names
 from bertvision.serve.load import read_systems
 from bertvision.serve.predictor import Prediction, Predictor
-from bertvision.serve.walk import narrow, wide_reading
+from bertvision.serve.walk import narrow, wide_selection
+from bertvision.states.config import EVERYTHING, Selection
+from bertvision.states.live import LiveStates
 from bertvision.tasks.text import TextTask, answer
 from bertvision.train.trained import Trained, logits_of_trained, read_trained
 
@@ -71,28 +71,28 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 READINGS = [
-    Reading(positions="cls"),
-    Reading((0, 2)),
-    Reading((1,)),
-    Reading((2, 0)),
-    Reading((0, 1), "cls"),
-    Reading((2,), "cls"),
+    Selection(positions="cls"),
+    Selection((0, 2)),
+    Selection((1,)),
+    Selection((2, 0)),
+    Selection((0, 1), "cls"),
+    Selection((2,), "cls"),
     EVERYTHING,
 ]
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["cls first", "cls anywhere"])
-@pytest.mark.parametrize("reading", READINGS, ids=str)
+@pytest.mark.parametrize("selection", READINGS, ids=str)
 def test_a_narrowed_batch_is_that_of_a_feed_of_its_own(
-    encoder: Encoder, reading: Reading, moved: bool
+    encoder: Encoder, selection: Selection, moved: bool
 ) -> None:
     """Equal to the bit in states, mask, bounds and pooled vector, and so in logits."""
     windows = make_windows_of(labelled(TEXTS, MOOD), encoder.tokenizer, WINDOWS)
     if moved:
         windows = replace(windows, null=(windows.lengths - 1).astype(np.int32))
-    wide, own = LiveFeed(encoder, windows), LiveFeed(encoder, windows, reading=reading)
+    wide, own = LiveStates(encoder, windows), LiveStates(encoder, windows, selection=selection)
     call = np.arange(len(windows))
-    cut, expected = narrow(wide.read(call), wide, reading), own.read(call)
+    cut, expected = narrow(wide.read(call), wide, selection), own.read(call)
     assert torch.equal(cut.states, expected.states)
     assert torch.equal(cut.mask, expected.mask)
     assert torch.equal(cut.bounds, expected.bounds)
@@ -108,11 +108,13 @@ def test_a_narrowed_batch_is_that_of_a_feed_of_its_own(
 
 
 def test_a_wide_reading_is_the_union() -> None:
-    cls = Reading(positions="cls")
-    assert wide_reading(frozenset({cls, Reading((0, 1), "cls")}), 3) == Reading((0, 1, 2), "cls")
-    assert wide_reading(frozenset({Reading((-1,), "cls"), Reading((0,), "cls")}), 3) == Reading((0, 2), "cls")
-    assert wide_reading(frozenset({Reading((0,), "cls"), Reading((2,))}), 3) == Reading((0, 2))
-    assert wide_reading(frozenset({cls, Reading((1,))}), 3) == EVERYTHING
+    cls = Selection(positions="cls")
+    assert wide_selection(frozenset({cls, Selection((0, 1), "cls")}), 3) == Selection((0, 1, 2), "cls")
+    assert wide_selection(frozenset({Selection((-1,), "cls"), Selection((0,), "cls")}), 3) == Selection(
+        (0, 2), "cls"
+    )
+    assert wide_selection(frozenset({Selection((0,), "cls"), Selection((2,))}), 3) == Selection((0, 2))
+    assert wide_selection(frozenset({cls, Selection((1,))}), 3) == EVERYTHING
 
 
 # ---- one walk
@@ -123,14 +125,14 @@ def test_single_texts_are_walked_once(encoder: Encoder, tmp_path: Path, calls: l
     what the path that scores heads says of it alone."""
     folders = {
         "mood": save_system(
-            tmp_path / "mood", encoder, "tenney_small", MOOD, reading=Reading(positions="cls")
+            tmp_path / "mood", encoder, "tenney_small", MOOD, selection=Selection(positions="cls")
         ),
         "colour": save_system(tmp_path / "colour", encoder, "mean_pooler", COLOUR, seed=1),
         "few": save_system(
-            tmp_path / "few", encoder, "adapter_pooler:size=8", COLOUR, reading=Reading((0, 2)), seed=2
+            tmp_path / "few", encoder, "adapter_pooler:size=8", COLOUR, selection=Selection((0, 2)), seed=2
         ),
         "low": save_system(
-            tmp_path / "low", encoder, "cls_mlp:width=8", MOOD, reading=Reading((1,), "cls"), seed=3
+            tmp_path / "low", encoder, "cls_mlp:width=8", MOOD, selection=Selection((1,), "cls"), seed=3
         ),
         "alike": save_system(tmp_path / "alike", encoder, "attention_pooler", ALIKE, seed=4),
     }
@@ -194,7 +196,7 @@ def test_spans_and_answerability_share_their_windows(
         assert found.probabilities["no answer"] == pytest.approx(alone.probabilities[i, 1], abs=1e-6)
 
     context = read_trained(
-        save_span(tmp_path / "context", encoder, "adapter:size=4", reading=Reading(positions="context"))
+        save_span(tmp_path / "context", encoder, "adapter:size=4", selection=Selection(positions="context"))
     )
     both = Bundle([*systems.values(), context], encoder)
     calls.clear()
@@ -381,7 +383,7 @@ def test_an_ensemble_in_a_bundle_is_its_members_mean(encoder: Encoder, tmp_path:
         members[0],
         folder=tmp_path / "both",
         heads=[*members[0].heads, *members[1].heads],
-        readings=[EVERYTHING] * 2,
+        selections=[EVERYTHING] * 2,
     )
     found = Bundle([*members, both], encoder).predict(MILL)
     for name in COLOUR.classes:

@@ -22,11 +22,11 @@ def test_a_fit_after_an_extraction_does_not_encode(
 ) -> None:  # fmt: skip
     encoder, _, data, *windows = source
     own = [f"--{word}" if i % 2 == 0 else word for i, word in enumerate(flags)]
-    theirs = [f"--feed.{word}" if i % 2 == 0 else word for i, word in enumerate(flags)]
+    theirs = [f"--states.{word}" if i % 2 == 0 else word for i, word in enumerate(flags)]
     answered("extract", *source, "--store", tmp_path / "stores", "--max-examples", "20", *own)
     forbid_encoding(monkeypatch)
     fit = ("fit", encoder, "--train", data, *windows, "--heads", "learned_pooling", "--epochs", "2",
-           "--feed.store", tmp_path / "stores", "--feed.source", how, "--json", *theirs)  # fmt: skip
+           "--states.store", tmp_path / "stores", "--states.source", how, "--json", *theirs)  # fmt: skip
     outcome = bertvision(*fit, "--max-train-examples", "20", "--out", tmp_path / "fit")
     assert outcome.code == 0, outcome.err
     assert json.loads(outcome.out)["states"] == "stored"
@@ -54,7 +54,7 @@ def test_a_store_is_fitted_on_without_its_data(
     data = shutil.copy(toy_squad, tmp_path / "data.json")
     cut = ("--dtype", "fp32", "--layers", "0,2", "--store", tmp_path / "stores")
     made = as_json("extract", tiny_bert, "--data", data, *WINDOWS, *cut)
-    flags = ("--heads", "last_state", "--epochs", "2", "--feed.store", tmp_path / "stores")
+    flags = ("--heads", "last_state", "--epochs", "2", "--states.store", tmp_path / "stores")
     first = bertvision(
         "fit", tiny_bert, "--train", data, *flags, "--out", tmp_path / "a", *made["flags"].split()
     )
@@ -82,7 +82,7 @@ def test_states_of_another_encoder_are_refused(
         "last_state",
         "--out",
         tmp_path / "h",
-        "--feed.store",
+        "--states.store",
         root,
     )
     other = bertvision(*fit, "--train", f"store:{key}")
@@ -99,10 +99,10 @@ def test_what_a_store_cannot_give_is_refused_at_once(
 ) -> None:
     key = as_json("extract", *source, "--store", tmp_path / "stores")["key"]
     fit = ("fit", source[0], "--train", f"store:{key}", "--heads", "last_state", "--out", tmp_path / "h",
-           "--feed.store", tmp_path / "stores")  # fmt: skip
+           "--states.store", tmp_path / "stores")  # fmt: skip
     for flags, words in (
         (("--max-seq-length", "48"), "has windows of its own"),
-        (("--feed.layers", "0"), "has layers and positions of its own"),
+        (("--states.layers", "0"), "has layers and positions of its own"),
         (("--dev", f"store:{key}"), "has no questions to score"),
     ):
         done = bertvision(*fit, *flags)

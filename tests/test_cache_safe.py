@@ -15,9 +15,9 @@ from cli_runner import bertvision, tree
 from fsspec.implementations.memory import MemoryFileSystem
 
 from bertvision.errors import ArtifactError
-from bertvision.store.folder import RemoteFolder
-from bertvision.store.shard import shard_name
-from bertvision.store.store import open_store
+from bertvision.states.folder import RemoteFolder
+from bertvision.states.shard import shard_name
+from bertvision.states.store import open_store
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from safetensors.numpy import load_file
 
 from bertvision.cli.cache import ACTIONS
 from bertvision.cli.cache.told import age, short, size
-from bertvision.feed.live import LiveFeed
-from bertvision.store.shard import shard_name
+from bertvision.states.live import LiveStates
+from bertvision.states.shard import shard_name
 
 HALF = ("--shard-tokens", "300")
 SMALL = ("--dtype", "int8", "--layers", "0,-1", "--positions", "context")
@@ -99,7 +99,7 @@ def test_help_of_every_action_describes_every_flag(action: str) -> None:
     assert told.startswith(f"usage: bertvision cache {action} [-h]")
     flags = re.findall(r"^  (--[a-z][\w.-]*)(.*\n(?: {6,}.*\n)*)", told, re.MULTILINE)
     assert {"--store", "--json"} <= {flag for flag, _ in flags}
-    assert "--feed." not in told.replace("--feed.source stored", "")
+    assert "--states." not in told.replace("--states.source stored", "")
     for flag, text in flags:
         described = text.partition("(default:")[0].partition("(required)")[0]
         assert len(re.findall(r"[a-z]{2,}", described)) >= 2, f"{flag} of {action} is not described"
@@ -237,9 +237,9 @@ def test_an_interrupted_extraction_keeps_its_shards_and_goes_on(
     source: tuple[str | Path, ...], store: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "again"
-    real, calls = LiveFeed.read, []
+    real, calls = LiveStates.read, []
 
-    def read(self: LiveFeed, indices: Any) -> Any:
+    def read(self: LiveStates, indices: Any) -> Any:
         calls.append(1)
         if len(calls) == 4:
             os.kill(os.getpid(), signal.SIGINT)
@@ -248,7 +248,7 @@ def test_an_interrupted_extraction_keeps_its_shards_and_goes_on(
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LiveFeed, "read", read)
+            patch.setattr(LiveStates, "read", read)
             outcome = bertvision("cache", "extract", *source, "--store", root, *HALF)
     finally:
         signal.signal(signal.SIGINT, handler)
@@ -484,8 +484,8 @@ def test_rm_leaves_what_is_not_ours(root: Path, store: Path) -> None:
 
 def test_rm_leaves_a_store_that_another_process_writes(root: Path, store: Path) -> None:
     code = (
-        "import os, sys\nfrom bertvision.store.claims import Claims\n"
-        "from bertvision.store.folder import open_folder\n"
+        "import os, sys\nfrom bertvision.states.claims import Claims\n"
+        "from bertvision.states.folder import open_folder\n"
         "with Claims(open_folder(sys.argv[1])).claim(3) as ours:\n"
         "    print(ours, flush=True)\n    sys.stdin.read()\n"
     )

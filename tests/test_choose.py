@@ -17,18 +17,14 @@ from safetensors.numpy import load_file
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.feed import (
-    FeedConfig,
-    LiveFeed,
-    MemoryFeed,
-    StoredFeed,
-    open_feed,
-    open_states,
-)
-from bertvision.feed import open as open_module
-from bertvision.feed.choose import Case, Measured, choose
-from bertvision.feed.measure import measure
-from bertvision.feed.reading import Reading
+from bertvision.states import source as open_module
+from bertvision.states.choose import Case, Measured, choose
+from bertvision.states.config import Selection, StatesConfig
+from bertvision.states.live import LiveStates
+from bertvision.states.measure import measure
+from bertvision.states.memory import MemoryStates
+from bertvision.states.source import open_states, states_store
+from bertvision.states.stored import StoredStates
 from bertvision.train import states as states_module
 from bertvision.train import zoo as zoo_module
 from bertvision.train.splits import Split
@@ -113,7 +109,7 @@ def test_the_reasons_are_said(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_measuring_leaves_nothing_behind(encoder: Encoder, train: Split, tmp_path: Path) -> None:
-    measured = measure(encoder, train.windows, Reading(), "fp16", root=tmp_path)
+    measured = measure(encoder, train.windows, Selection(), "fp16", root=tmp_path)
     assert min(vars(measured).values()) > 0
     assert 0 < measured.tokens <= train.windows.num_tokens
     assert list(tmp_path.iterdir()) == []
@@ -121,9 +117,9 @@ def test_measuring_leaves_nothing_behind(encoder: Encoder, train: Split, tmp_pat
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
 def test_every_dtype_and_a_remote_place_are_measured(encoder: Encoder, train: Split, dtype: Any) -> None:
-    from bertvision.store.folder import open_folder
+    from bertvision.states.folder import open_folder
 
-    measured = measure(encoder, train.windows, Reading((0, -1), "context"), dtype, root="memory://measured")
+    measured = measure(encoder, train.windows, Selection((0, -1), "context"), dtype, root="memory://measured")
     assert measured.read_warm > 0
     assert open_folder("memory://measured").names() == []
 
@@ -140,7 +136,7 @@ def test_where_nothing_can_be_written_a_fit_goes_on_without_a_store(
         assert done.code == 0, done.err
         assert "states are not stored: cannot write" in done.err
         assert json.loads(done.out)["states"] in ("live", "memory")
-        named = bertvision(*words, "--out", tmp_path / f"{number}-stored", "--feed.source", "stored")
+        named = bertvision(*words, "--out", tmp_path / f"{number}-stored", "--states.source", "stored")
         assert named.code == 2
         assert named.err.splitlines()[-1].startswith(("error: cannot write", "error: the states need"))
 
@@ -152,13 +148,13 @@ def opened(encoder: Encoder, train: Split, root: Path, **values: Any) -> Any:
     settings: dict[str, Any] = {
         name: values.pop(name) for name in ("source", "memory_gb", "dtype") if name in values
     }
-    config = FeedConfig(store=str(root), **settings)
+    config = StatesConfig(store=str(root), **settings)
     values = {"origin": train.origin} | values
-    return open_feed(encoder, train.windows, config, label="x", **values)
+    return open_states(encoder, train.windows, config, label="x", **values)
 
 
 def test_a_named_source_is_taken(encoder: Encoder, train: Split, tmp_path: Path) -> None:
-    for source, kind in (("live", LiveFeed), ("memory", MemoryFeed), ("stored", StoredFeed)):
+    for source, kind in (("live", LiveStates), ("memory", MemoryStates), ("stored", StoredStates)):
         assert isinstance(opened(encoder, train, tmp_path, source=source), kind)
 
 
@@ -166,15 +162,15 @@ def test_one_pass_is_live_without_measuring(
     encoder: Encoder, train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_module, "measure", None)
-    assert isinstance(opened(encoder, train, tmp_path, passes=1), LiveFeed)
+    assert isinstance(opened(encoder, train, tmp_path, passes=1), LiveStates)
 
 
 @pytest.mark.parametrize(
     ("memory_gb", "rates", "kind"),
     [
-        (6.0, RATES, MemoryFeed),
-        (0.0, RATES, StoredFeed),
-        (0.0, replace(RATES, read_cold=10.0, read_warm=10.0), LiveFeed),
+        (6.0, RATES, MemoryStates),
+        (0.0, RATES, StoredStates),
+        (0.0, replace(RATES, read_cold=10.0, read_warm=10.0), LiveStates),
     ],
 )
 def test_auto_follows_what_was_measured(
@@ -182,8 +178,8 @@ def test_auto_follows_what_was_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(open_module, "measure", lambda *_, **__: rates)
-    feed = opened(encoder, train, tmp_path, memory_gb=memory_gb, passes=3)
-    assert isinstance(feed, kind)
+    states = opened(encoder, train, tmp_path, memory_gb=memory_gb, passes=3)
+    assert isinstance(states, kind)
 
 
 def test_a_finished_store_is_used_without_measuring(
@@ -192,20 +188,20 @@ def test_a_finished_store_is_used_without_measuring(
     list(opened(encoder, train, tmp_path, source="stored").walk())
     monkeypatch.setattr(open_module, "measure", None)
     for passes, keep in ((1, False), (3, True)):
-        feed = opened(encoder, train, tmp_path, passes=passes, keep=keep)
-        assert isinstance(feed, StoredFeed)
-        list(feed.walk())
-        assert feed.times.encode == 0
+        states = opened(encoder, train, tmp_path, passes=passes, keep=keep)
+        assert isinstance(states, StoredStates)
+        list(states.walk())
+        assert states.times.encode == 0
 
 
 def test_a_store_that_was_begun_does_not_bind_auto(
     encoder: Encoder, train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody gave it up, perhaps for want of room."""
-    open_states(encoder, train.windows, FeedConfig(store=str(tmp_path)), train.origin)
+    states_store(encoder, train.windows, StatesConfig(store=str(tmp_path)), train.origin)
     monkeypatch.setattr(open_module, "measure", lambda *_, **__: replace(RATES, write=0.0))
-    assert isinstance(opened(encoder, train, tmp_path, passes=1), LiveFeed)
-    assert isinstance(opened(encoder, train, tmp_path, passes=3), MemoryFeed)
+    assert isinstance(opened(encoder, train, tmp_path, passes=1), LiveStates)
+    assert isinstance(opened(encoder, train, tmp_path, passes=3), MemoryStates)
 
 
 def test_states_beyond_half_precision_are_live(tiny_bert: Path, train: Split, tmp_path: Path) -> None:
@@ -216,8 +212,8 @@ def test_states_beyond_half_precision_are_live(tiny_bert: Path, train: Split, tm
     with torch.no_grad():
         huge.model.encoder.layer[-1].output.LayerNorm.weight.fill_(1e6)
     huge.changed()
-    assert isinstance(opened(huge, train, tmp_path, passes=3), LiveFeed)
-    measured = measure(huge, train.windows, Reading(), "bf16", root=tmp_path)
+    assert isinstance(opened(huge, train, tmp_path, passes=3), LiveStates)
+    measured = measure(huge, train.windows, Selection(), "bf16", root=tmp_path)
     assert measured.memory == 0
     assert measured.write > 0
 
@@ -225,7 +221,7 @@ def test_states_beyond_half_precision_are_live(tiny_bert: Path, train: Split, tm
 def test_a_store_without_room_is_refused_before_anything_is_encoded(
     encoder: Encoder, train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertvision.store.folder import LocalFolder
+    from bertvision.states.folder import LocalFolder
 
     monkeypatch.setattr(LocalFolder, "free", lambda _: 10)
     with pytest.raises(OutputError, match=r"the states need .* kB and the disk of .* has 10 B free"):
@@ -238,37 +234,37 @@ def test_what_is_missing_is_not_made_in_another_precision(
 ) -> None:
     half = Encoder.load(str(tiny_bert), precision="bf16")
     store = opened(half, train, tmp_path, source="stored").store
-    feed = StoredFeed(encoder, store)
+    states = StoredStates(encoder, store)
     with pytest.raises(
         ArtifactError, match=r"computed in bf16 and is missing or damaged.*use --precision bf16"
     ):
-        list(feed.walk())
-    list(StoredFeed(half, store).walk())
-    assert len(list(StoredFeed(encoder, store).walk())) > 0, "reading is another matter"
+        list(states.walk())
+    list(StoredStates(half, store).walk())
+    assert len(list(StoredStates(encoder, store).walk())) > 0, "reading is another matter"
 
 
 def test_evaluation_begins_no_store(encoder: Encoder, train: Split, tmp_path: Path) -> None:
-    feed = opened(encoder, train, tmp_path, source="stored", passes=1, keep=False)
-    assert isinstance(feed, LiveFeed)
+    states = opened(encoder, train, tmp_path, source="stored", passes=1, keep=False)
+    assert isinstance(states, LiveStates)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_windows_of_unknown_origin_cannot_be_stored(encoder: Encoder, train: Split, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--feed\.source stored needs windows"):
+    with pytest.raises(ConfigError, match=r"--states\.source stored needs windows"):
         opened(encoder, train, tmp_path, source="stored", origin=None)
-    assert not isinstance(opened(encoder, train, tmp_path, origin=None, memory_gb=0.0), StoredFeed)
+    assert not isinstance(opened(encoder, train, tmp_path, origin=None, memory_gb=0.0), StoredStates)
 
 
 def test_another_stride_or_dtype_is_another_store(encoder: Encoder, train: Split, tmp_path: Path) -> None:
     from bertvision.train.splits import window_split
 
     other = window_split(train.spans, encoder, replace(WINDOWS, doc_stride=23), keep=False)
-    config = FeedConfig(store=str(tmp_path))
+    config = StatesConfig(store=str(tmp_path))
     keys = {
-        open_states(encoder, train.windows, config, train.origin).key,
-        open_states(encoder, other.windows, config, other.origin).key,
-        open_states(encoder, train.windows, replace(config, dtype="int8"), train.origin).key,
-        open_states(encoder, train.windows, replace(config, layers=(0, 1)), train.origin).key,
+        states_store(encoder, train.windows, config, train.origin).key,
+        states_store(encoder, other.windows, config, other.origin).key,
+        states_store(encoder, train.windows, replace(config, dtype="int8"), train.origin).key,
+        states_store(encoder, train.windows, replace(config, layers=(0, 1)), train.origin).key,
     }
     assert len(keys) == 4
     assert {path.name for path in tmp_path.iterdir()} == keys
@@ -282,7 +278,7 @@ def test_a_fit_keeps_to_its_choice_when_it_goes_on(
 ) -> None:
     """Killed before the first step; by then another source would be measured as the fastest."""
     words = ["fit", tiny_bert, "--train", toy_squad, "--out", tmp_path / "zoo", "--heads", "last_state",
-             "--max-seq-length", "64", "--epochs", "2", "--feed.store", tmp_path / "states"]  # fmt: skip
+             "--max-seq-length", "64", "--epochs", "2", "--states.store", tmp_path / "states"]  # fmt: skip
     real = zoo_module.fit
 
     def killed(*_: Any, **__: Any) -> None:
@@ -301,8 +297,8 @@ def test_a_fit_keeps_to_its_choice_when_it_goes_on(
 
 def test_the_fit_says_where_its_time_went(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
     words = ["fit", tiny_bert, "--train", toy_squad, "--out", tmp_path / "zoo", "--heads", "last_state",
-             "--max-seq-length", "64", "--epochs", "2", "--feed.source", "stored",
-             "--feed.store", tmp_path / "s"]  # fmt: skip
+             "--max-seq-length", "64", "--epochs", "2", "--states.source", "stored",
+             "--states.store", tmp_path / "s"]  # fmt: skip
     done = bertvision(*words)
     assert done.code == 0, done.err
     line = done.out.splitlines()[-1]
@@ -327,7 +323,7 @@ def test_dev_is_scored_again_on_the_states_it_was_scored_on(
     )
     words = [*encoder, "--train", toy_squad, "--dev", toy_squad, "--out", tmp_path, "--max-seq-length", "64",
              f"{prefix}heads", "adapter:size=4", f"{prefix}keep", "best", f"{prefix}epochs", "2",
-             "--feed.source", "memory"]  # fmt: skip
+             "--states.source", "memory"]  # fmt: skip
     assert bertvision(*words).code == 0
     (folder,) = tmp_path.rglob("dev/logits.safetensors")
     before = load_file(folder)  # safetensors writes its own header in any order

@@ -23,7 +23,7 @@ def test_a_dumped_config_is_a_recipe_for_the_same_settings(tmp_path: Path) -> No
         run,
         "--encoder some/where --train a.json --dev b.json --out runs/x --max-train-examples 7 --seed 3 "
         "--finetune.lr 5e-5 --finetune.snapshots 0.3,1.0 --fit.heads adapter:size=64,skip last_state "
-        "--fit.seeds 0,1,2 --merging any_null --no-max-context --stride overlap --feed.memory-gb 0",
+        "--fit.seeds 0,1,2 --merging any_null --no-max-context --stride overlap --states.memory-gb 0",
     )
     path = tmp_path / "config.yaml"
     path.write_text(dump_yaml(config, heading="bertvision run\nagain"), encoding="utf-8")

@@ -20,7 +20,9 @@ from bertvision.encoder.cut import LowerEncoder, Top, check_cut, lower_encoder
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.stack import embeddings_of, layer_list
 from bertvision.errors import ConfigError, EncoderError
-from bertvision.feed import LiveFeed, MemoryFeed, StoredFeed
+from bertvision.states.live import LiveStates
+from bertvision.states.memory import MemoryStates
+from bertvision.states.stored import StoredStates
 
 LAYERS = 4
 CUTTABLE = ["bert", "roberta", "distilbert", "electra", "mpnet", "deberta", "deberta-v2", "modernbert"]
@@ -336,15 +338,15 @@ def test_feeds_hand_out_the_state_at_the_cut(
     encoder = fresh("bert")
     lower = lower_encoder(encoder, 3)
     if source == "live":
-        feed = LiveFeed(lower, windows, tokens_per_call=200)
+        states = LiveStates(lower, windows, tokens_per_call=200)
     elif source == "memory":
-        feed = MemoryFeed(lower, windows, tokens_per_call=200)
+        states = MemoryStates(lower, windows, tokens_per_call=200)
     else:
         store = toy_store(tmp_path, lower, windows)
         extract(store, lower)
-        feed = StoredFeed(lower, store, tokens_per_call=200)
+        states = StoredStates(lower, store, tokens_per_call=200)
     seen = 0
-    for batch in feed.epoch(0, batch_size=4, seed=0):
+    for batch in states.epoch(0, batch_size=4, seed=0):
         tokens = collate(windows, batch.windows, pad_id=encoder.pad_id, device=encoder.device)
         wanted = encoder.states(tokens)[1][tokens.mask]
         assert batch.states.shape[0] == 1

@@ -90,12 +90,12 @@ def reference(train: Split, no_dropout: Path) -> tuple[dict[str, Tensor], list[f
 
 
 @pytest.mark.parametrize(
-    ("feed", "tolerance"),
+    ("states", "tolerance"),
     [({"source": "live"}, 1e-6), ({"source": "stored", "dtype": "fp32"}, 1e-6), ({"source": "memory"}, 1e-3)],
     ids=["live", "stored", "memory"],
 )
 def test_a_cut_trains_what_the_whole_model_trains(
-    feed: dict[str, Any],
+    states: dict[str, Any],
     tolerance: float,
     reference: tuple[dict[str, Tensor], list[float]],
     tmp_path: Path,
@@ -105,9 +105,9 @@ def test_a_cut_trains_what_the_whole_model_trains(
     wanted, curve = reference
     begin = {f"encoder.{n}": p for n, p in parameters(no_dropout).items()}
     stage = tuned(
-        tmp_path / "run", train, no_dropout, feed=feed | {"store": str(tmp_path / "store")}, **CUT
+        tmp_path / "run", train, no_dropout, states=states | {"store": str(tmp_path / "store")}, **CUT
     )  # fmt: skip
-    assert stage.results["states"] == feed["source"]
+    assert stage.results["states"] == states["source"]
     assert losses(stage) == pytest.approx(curve, rel=10 * tolerance)
     found = weights(tmp_path / "run" / "snapshot-2")
     found = {n: found[n] for n in wanted}
@@ -140,14 +140,14 @@ def test_a_second_run_reads_the_store_and_encodes_nothing(
         return real(self, batch)
 
     monkeypatch.setattr(LowerEncoder, "layer_states", counted)
-    feed = {"source": "stored", "store": str(tmp_path / "store")}
-    tuned(tmp_path / "a", train, no_dropout, feed=feed, policy="cut-1", epochs=2.0)
+    states = {"source": "stored", "store": str(tmp_path / "store")}
+    tuned(tmp_path / "a", train, no_dropout, states=states, policy="cut-1", epochs=2.0)
     assert sum(calls) == len(train.windows), "every window is encoded once, in two epochs"
     calls.clear()
     # Another seed and another top: what lies below the cut is the same.
-    tuned(tmp_path / "b", train, no_dropout, feed=feed, policy="cut-1", epochs=2.0, seed=1, lr=1e-2)
+    tuned(tmp_path / "b", train, no_dropout, states=states, policy="cut-1", epochs=2.0, seed=1, lr=1e-2)
     assert not calls
-    tuned(tmp_path / "c", train, no_dropout, feed=feed, policy="cut-2", epochs=1.0)
+    tuned(tmp_path / "c", train, no_dropout, states=states, policy="cut-2", epochs=1.0)
     assert sum(calls) == len(train.windows), "another cut has other states"
 
 
@@ -164,15 +164,15 @@ def test_a_run_that_goes_on_encodes_what_the_whole_run_did(
 
     monkeypatch.setattr(LowerEncoder, "layer_states", seen)
     values: dict[str, Any] = {"policy": "cut-1", "batch_size": 4, "epochs": 1.5, "checkpoint_seconds": 0.0}
-    feed = {"source": "live", "tokens_per_call": 500}
-    tuned(tmp_path / "whole", train, no_dropout, feed=feed, **values)
+    states = {"source": "live", "tokens_per_call": 500}
+    tuned(tmp_path / "whole", train, no_dropout, states=states, **values)
     whole = set(calls)
     for step in (1, 3, 8):
         out = tmp_path / str(step)
         with dying_at(step), pytest.raises(Killed):
-            tuned(out, train, no_dropout, feed=feed, **values)
+            tuned(out, train, no_dropout, states=states, **values)
         calls.clear()
-        tuned(out, train, no_dropout, feed=feed, **values)
+        tuned(out, train, no_dropout, states=states, **values)
         assert calls
         assert set(calls) <= whole
         assert_equal(weights(out / "snapshot-1.5"), weights(tmp_path / "whole" / "snapshot-1.5"))
@@ -184,18 +184,18 @@ def test_duplicates_of_balanced_sampling_come_from_every_source(
     values: dict[str, Any] = CUT | {"sampling": "balanced", "batch_tokens": 200, "accumulate": 2}
     curves = {}
     for source in ("live", "stored", "memory"):
-        feed = {"source": source, "dtype": "fp32", "store": str(tmp_path / "store"), "tokens_per_call": 300}
-        curves[source] = losses(tuned(tmp_path / source, train, no_dropout, feed=feed, **values))
+        states = {"source": source, "dtype": "fp32", "store": str(tmp_path / "store"), "tokens_per_call": 300}
+        curves[source] = losses(tuned(tmp_path / source, train, no_dropout, states=states, **values))
     assert curves["live"] == pytest.approx(curves["stored"], rel=1e-5)
     assert curves["live"] == pytest.approx(curves["memory"], rel=1e-2)
 
 
-@pytest.mark.parametrize("feed", [{"source": "live"}, {"source": "memory"}], ids=str)
+@pytest.mark.parametrize("states", [{"source": "live"}, {"source": "memory"}], ids=str)
 def test_a_cross_layer_head_trains_with_the_top(
-    feed: dict[str, Any], tmp_path: Path, train: Split, three_layers: Path
+    states: dict[str, Any], tmp_path: Path, train: Split, three_layers: Path
 ) -> None:
     values = {"policy": "cut-1", "head": "adapter:size=4", "digest": 8, "lr": 5e-3, "snapshots": (1.0,)}
-    stage = tuned(tmp_path, train, three_layers, dev=train, feed=feed, epochs=12.0, **values)
+    stage = tuned(tmp_path, train, three_layers, dev=train, states=states, epochs=12.0, **values)
     curve = losses(stage)
     per_epoch = len(curve) // 12
     assert np.mean(curve[-per_epoch:]) < 0.7 * np.mean(curve[:per_epoch])
@@ -235,7 +235,7 @@ def test_training_sees_the_loss_that_users_see(
 ) -> None:
     """One step of all windows at a rate of nothing: its loss is that of the snapshot, read as any other is."""
     values = {"policy": policy, "head": "adapter:size=4", "batch_size": 1000, "lr": 1e-20}
-    stage = tuned(tmp_path, train, no_dropout, feed={"source": "live"}, **values)
+    stage = tuned(tmp_path, train, no_dropout, states={"source": "live"}, **values)
     (loss,) = losses(stage)
     assert loss == pytest.approx(loss_of(tmp_path / "snapshot-1", train), rel=1e-5)
     head, _ = load_head(tmp_path / "snapshot-1" / "head")
@@ -247,8 +247,8 @@ def test_without_anything_to_train_the_encoder_is_read_without_dropout(tmp_path:
     values = {"batch_size": 1000, "lr": 1e-20, "head": "learned_pooling"}
     seen = {}
     for policy in ("none", "top-0", "cut-1"):
-        feed = {"source": "live"}
-        stage = tuned(tmp_path / policy, train, loud, feed=feed, policy=policy, **values)
+        states = {"source": "live"}
+        stage = tuned(tmp_path / policy, train, loud, states=states, policy=policy, **values)
         seen[policy] = losses(stage)[0]
     quiet = loss_of(tmp_path / "none" / "snapshot-1", train)
     assert seen["none"] == pytest.approx(quiet, rel=1e-5)
@@ -256,13 +256,13 @@ def test_without_anything_to_train_the_encoder_is_read_without_dropout(tmp_path:
 
 
 def test_states_of_another_rounding_are_not_mixed_in(tmp_path: Path, train: Split, no_dropout: Path) -> None:
-    feed = {"source": "stored", "store": str(tmp_path / "store"), "dtype": "fp32"}
+    states = {"source": "stored", "store": str(tmp_path / "store"), "dtype": "fp32"}
     values: dict[str, Any] = {"policy": "cut-1", "checkpoint_seconds": 0.0}
     with dying_at(2), pytest.raises(Killed):
-        tuned(tmp_path / "out", train, no_dropout, feed=feed, **values)
+        tuned(tmp_path / "out", train, no_dropout, states=states, **values)
     for other in ({"dtype": "int8"}, {"source": "memory"}):
         with pytest.raises(BertvisionError, match=r"other settings \(states\."):
-            tuned(tmp_path / "out", train, no_dropout, feed=feed | other, **values)
+            tuned(tmp_path / "out", train, no_dropout, states=states | other, **values)
     # Whole models read tokens, wherever states might come from.
-    tuned(tmp_path / "top", train, no_dropout, feed=feed, policy="top-1")
-    assert tuned(tmp_path / "top", train, no_dropout, feed={"source": "live"}, policy="top-1").done
+    tuned(tmp_path / "top", train, no_dropout, states=states, policy="top-1")
+    assert tuned(tmp_path / "top", train, no_dropout, states={"source": "live"}, policy="top-1").done

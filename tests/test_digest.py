@@ -20,13 +20,16 @@ from bertvision.encoder.digest import Digest, components_of, make_digest
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.stack import layer_list
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.feed import LiveFeed, MemoryFeed, StoredFeed
-from bertvision.feed.batches import StateBatch
 from bertvision.heads import Geometry, cost, head_names, load_head, save_head
 from bertvision.heads.base import head_class, run_head
 from bertvision.heads.catalogue import CATALOGUE, SETS, expand
 from bertvision.heads.cost import activation_bytes
 from bertvision.heads.digest import DigestConfig, DigestHead, digest_head
+from bertvision.states.base import States
+from bertvision.states.batch import StateBatch
+from bertvision.states.live import LiveStates
+from bertvision.states.memory import MemoryStates
+from bertvision.states.stored import StoredStates
 from bertvision.train.zoo import zoo_members
 
 LAYERS, K, SIZE = 4, 2, 6
@@ -213,29 +216,29 @@ def test_the_lower_encoder_puts_the_numbers_behind_the_state(
         lower_encoder(encoder, K + 1, digest)
 
 
-@pytest.mark.parametrize("source", ["live", "memory", "stored", "int8"])
+@pytest.mark.parametrize("kind", ["live", "memory", "stored", "int8"])
 def test_feeds_carry_the_numbers_to_the_head(
-    source: str, encoder: Encoder, windows: Windows, digest: Digest, tmp_path: Path
+    kind: str, encoder: Encoder, windows: Windows, digest: Digest, tmp_path: Path
 ) -> None:
     """What training computes from kept numbers and the top is what the whole head computes from all states."""
     lower, top = lower_encoder(encoder, K, digest), Top(encoder.model, K).eval()
     head = digest_head(digest, "adapter:size=4,skip,init_std=0.1", GEOMETRY, seed=0).eval()
-    if source == "live":
-        feed = LiveFeed(lower, windows, tokens_per_call=200)
-    elif source == "memory":
-        feed = MemoryFeed(lower, windows, tokens_per_call=200)
+    if kind == "live":
+        source: States = LiveStates(lower, windows, tokens_per_call=200)
+    elif kind == "memory":
+        source = MemoryStates(lower, windows, tokens_per_call=200)
     else:
-        store = toy_store(tmp_path, lower, windows, dtype="int8" if source == "int8" else "fp32")
+        store = toy_store(tmp_path, lower, windows, dtype="int8" if kind == "int8" else "fp32")
         extract(store, lower)
-        feed = StoredFeed(lower, store, tokens_per_call=200)
-    rough = {"live": 1e-5, "stored": 1e-5, "memory": 1e-2, "int8": 0.2}[source]
-    for batch in feed.epoch(0, batch_size=4, seed=0):
+        source = StoredStates(lower, store, tokens_per_call=200)
+    rough = {"live": 1e-5, "stored": 1e-5, "memory": 1e-2, "int8": 0.2}[kind]
+    for batch in source.epoch(0, batch_size=4, seed=0):
         state, numbers = lower.parts(batch.states)
         assert numbers is not None
         upper = torch.stack(top(state, batch.mask))
         found = head.from_parts(numbers, upper, batch.mask, context=batch.context)
         states, mask = all_states(encoder, windows, batch.windows.tolist())
-        wanted = run_head(head, StateBatch(states, mask, batch.labels, batch.windows, batch.bounds))
+        wanted = run_head(head, StateBatch(states, mask, batch.targets, batch.windows, batch.bounds))
         torch.testing.assert_close(found[mask], wanted[mask], rtol=0, atol=rough)
 
 
@@ -272,7 +275,7 @@ def test_the_inner_head_reads_lift_cut_and_top(inner: str) -> None:
     numbers = flat @ head.components.transpose(0, 1).flatten(1).T
     lifted = numbers @ head.lift.weight.T + head.lift.bias
     read = torch.cat([lifted[None], states[CUT:]])
-    wanted = run_head(head.inner, StateBatch(read, batch.mask, batch.labels, batch.windows, batch.bounds))
+    wanted = run_head(head.inner, StateBatch(read, batch.mask, batch.targets, batch.windows, batch.bounds))
     found = run_head(head, batch)
     torch.testing.assert_close(found[batch.mask], wanted[batch.mask], rtol=1e-4, atol=1e-4)
     assert head.inner.geometry.states == 1 + K + 1
@@ -309,7 +312,7 @@ def test_half_precision() -> None:
     head, batch = filled("adapter:size=4")
     with torch.autocast("cpu", torch.bfloat16):
         states = batch.states.bfloat16()
-        half = StateBatch(states, batch.mask, batch.labels, batch.windows, batch.bounds)
+        half = StateBatch(states, batch.mask, batch.targets, batch.windows, batch.bounds)
         found = run_head(head, half)
     torch.testing.assert_close(found.float(), run_head(head, batch), rtol=0.1, atol=0.1)
 
@@ -318,7 +321,7 @@ def test_top_and_head_train_together(encoder: Encoder, windows: Windows, digest:
     """One loss through both: the gradient reaches every layer above the cut, the lift and the inner head."""
     lower, top = lower_encoder(encoder, K, digest), Top(encoder.model, K)
     head = digest_head(digest, "adapter:size=4,init_std=0.1", GEOMETRY, seed=0)
-    batch = next(LiveFeed(lower, windows, tokens_per_call=200).epoch(0, batch_size=8, seed=0))
+    batch = next(LiveStates(lower, windows, tokens_per_call=200).epoch(0, batch_size=8, seed=0))
     state, numbers = lower.parts(batch.states)
     assert numbers is not None
     top.zero_grad()
@@ -327,8 +330,8 @@ def test_top_and_head_train_together(encoder: Encoder, windows: Windows, digest:
     for _ in range(15):
         logits = head.from_parts(numbers, torch.stack(top(state, batch.mask)), batch.mask)
         logits = logits.masked_fill(~batch.mask[..., None], -1e4)
-        loss = F.cross_entropy(logits[..., 0], batch.labels[:, 0])
-        loss = loss + F.cross_entropy(logits[..., 1], batch.labels[:, 1])
+        loss = F.cross_entropy(logits[..., 0], batch.targets[:, 0])
+        loss = loss + F.cross_entropy(logits[..., 1], batch.targets[:, 1])
         optimizer.zero_grad()
         loss.backward()
         assert all(p.grad is not None for p in [*top.parameters(), *head.parameters()])

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.errors import ConfigError
-from bertvision.feed.batches import StateBatch
 from bertvision.heads import Geometry, Head, cost, head_names, load_head, parse_head, save_head
 from bertvision.heads.base import head_class, run_head
 from bertvision.heads.conv import BatchNorm
 from bertvision.heads.cost import activation_bytes
 from bertvision.heads.layers import Dropout, set_noise
+from bertvision.states.batch import StateBatch
 
 SPECS: list[str] = [
     text
@@ -68,7 +68,7 @@ def batch_of(head: Head, windows: int = 3, tokens: int = 5) -> StateBatch:
     return StateBatch(
         states=torch.randn(geometry.states, rows, tokens, geometry.hidden, generator=generator),
         mask=torch.arange(tokens) < lengths[:, None],
-        labels=torch.zeros(rows, 2, dtype=torch.long),
+        targets=torch.zeros(rows, 2, dtype=torch.long),
         windows=np.arange(rows),
         bounds=torch.stack([torch.full((rows,), min(2, tokens - 1)), lengths], dim=1),
         pooled=pooled if geometry.pooled else None,
@@ -76,7 +76,7 @@ def batch_of(head: Head, windows: int = 3, tokens: int = 5) -> StateBatch:
 
 
 def changed(batch: StateBatch, states: Tensor, pooled: Tensor | None = None) -> StateBatch:
-    return StateBatch(states, batch.mask, batch.labels, batch.windows, batch.bounds, pooled)
+    return StateBatch(states, batch.mask, batch.targets, batch.windows, batch.bounds, pooled)
 
 
 def real(logits: Tensor, batch: StateBatch) -> Tensor:

@@ -12,11 +12,11 @@ from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, WINDOWS, save_span, sav
 from bertvision.artifacts import write_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
-from bertvision.feed.reading import Reading
 from bertvision.serve.bundle import Bundle
 from bertvision.serve.export import write_package
 from bertvision.serve.load import load_bundle
 from bertvision.serve.sources import find_readers, find_sources
+from bertvision.states.config import Selection
 from bertvision.tasks.kinds import SPAN
 from bertvision.train.trained import Trained, read_trained
 
@@ -185,7 +185,7 @@ def test_every_layer_is_read_in_the_same_call(encoder: Encoder, tmp_path: Path, 
 def test_layers_of_labels_and_scores(encoder: Encoder, tmp_path: Path) -> None:
     colour = read_trained(save_system(tmp_path / "colour", encoder, "tenney_small", COLOUR))
     alike = read_trained(
-        save_system(tmp_path / "alike", encoder, "mean_pooler", ALIKE, reading=Reading((0, 2)))
+        save_system(tmp_path / "alike", encoder, "mean_pooler", ALIKE, selection=Selection((0, 2)))
     )
     layers = {
         "colour": readers(tmp_path, encoder, COLOUR, "a"),
@@ -212,7 +212,9 @@ def test_layer_weights_stand_at_their_states(encoder: Encoder, tmp_path: Path) -
     """The pooled vector's share is told apart, wherever it stands; states that are not read count nothing."""
     first = read_trained(save_system(tmp_path / "first", encoder, "tenney_small", MOOD))
     last = read_trained(save_system(tmp_path / "last", encoder, "tenney_small:order=last", MOOD))
-    few = read_trained(save_system(tmp_path / "few", encoder, "mean_pooler", MOOD, reading=Reading((0, 2))))
+    few = read_trained(
+        save_system(tmp_path / "few", encoder, "mean_pooler", MOOD, selection=Selection((0, 2)))
+    )
     plain = read_trained(save_system(tmp_path / "plain", encoder, "cls_linear", MOOD))
     told = Bundle([first, last, few, plain], encoder).explain(MILL)["tasks"]
     shares = first.heads[0].layer_weights()

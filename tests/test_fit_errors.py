@@ -8,15 +8,15 @@ import pytest
 import torch
 from cli_runner import bertvision, tree
 from fit_helpers import fixture_encoder as fixture_encoder
-from fit_helpers import fixture_feed as fixture_feed
+from fit_helpers import fixture_states as fixture_states
 from fit_helpers import fixture_train as fixture_train
 from fit_helpers import run_of
 from torch import Tensor, nn
 
 from bertvision.errors import ConfigError
-from bertvision.feed import MemoryFeed
 from bertvision.heads import Geometry, Head, cost, parse_head, register
 from bertvision.heads.cost import activation_bytes
+from bertvision.states.memory import MemoryStates
 from bertvision.train.group import rows_at_once
 
 BAD = {
@@ -37,7 +37,7 @@ BAD = {
     "no memory": (("last_state", "--activation-gb", "0"), "--activation-gb must be a finite number above 0"),
     "endless memory": (("last_state", "--activation-gb", "inf"), "--activation-gb must be a finite number"),
     "checkpoints": (("last_state", "--checkpoint-seconds", "nan"), "--checkpoint-seconds must not be negative"),
-    "feed": (("last_state", "--feed.memory-gb", "nan"), "--feed.memory-gb must not be negative"),
+    "states": (("last_state", "--states.memory-gb", "nan"), "--states.memory-gb must not be negative"),
 }  # fmt: skip
 
 
@@ -91,11 +91,11 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> type[Head]:
     return Counting
 
 
-def test_a_head_that_looks_at_values_is_fitted_and_counted(counting: Any, feed: MemoryFeed) -> None:
+def test_a_head_that_looks_at_values_is_fitted_and_counted(counting: Any, states: MemoryStates) -> None:
     price = cost(parse_head("counting"), Geometry(3, 32))
     assert price.parameters == 66
     assert price.flops_per_token is None
-    run = run_of(feed, "counting")
+    run = run_of(states, "counting")
     assert rows_at_once(run.fitted["counting.seed0"].head, 64, 4.0) > 10**6, "it reads a batch whole"
     before = run.fitted["counting.seed0"].head.state_dict()["project.weight"].clone()
     for batch in run.batches():

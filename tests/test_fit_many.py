@@ -16,14 +16,15 @@ import pytest
 import torch
 from fit_helpers import SPAN_SPECS, equal, fitted, groups_of, killed_after, run_of, state, without_dropout
 from fit_helpers import fixture_encoder as fixture_encoder
-from fit_helpers import fixture_feed as fixture_feed
+from fit_helpers import fixture_states as fixture_states
 from fit_helpers import fixture_train as fixture_train
 from torch import Tensor
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import Feed, MemoryFeed
 from bertvision.heads import Head, parse_head
 from bertvision.heads.base import head_class
+from bertvision.states.base import States
+from bertvision.states.memory import MemoryStates
 from bertvision.train.evaluate import span_logits
 from bertvision.train.fit import FittedHead
 from bertvision.train.splits import Split
@@ -42,10 +43,12 @@ def with_options(text: str, options: str) -> str:
     return text + ("," if ":" in text else ":") + options
 
 
-def check_close(feed: Feed, first: dict[str, FittedHead], second: dict[str, FittedHead]) -> None:
+def check_close(states: States, first: dict[str, FittedHead], second: dict[str, FittedHead]) -> None:
     """The same heads by name, losses and logits."""
     assert list(first) == list(second)
-    logits = [span_logits(feed, {name: one.head for name, one in found.items()}) for found in (first, second)]
+    logits = [
+        span_logits(states, {name: one.head for name, one in found.items()}) for found in (first, second)
+    ]
     for name in first:
         losses = [[record["loss"] for record in found[name].history] for found in (first, second)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-3), name
@@ -59,40 +62,40 @@ def check_close(feed: Feed, first: dict[str, FittedHead], second: dict[str, Fitt
 
 
 @pytest.mark.parametrize("text", STACKABLE)
-def test_stacked_heads_are_the_heads_one_by_one(text: str, feed: MemoryFeed, tmp_path: Path) -> None:
+def test_stacked_heads_are_the_heads_one_by_one(text: str, states: MemoryStates, tmp_path: Path) -> None:
     """Rates, seeds, decay, schedules, optimisers and dropout of their own, after several steps."""
     heads = [with_options(text, options) for options in TRAINING]
     if hasattr(parse_head(text).config, "dropout"):
         plain = without_dropout(text)
         noisy = plain.replace("dropout=0", "dropout=0.3")
         heads = [with_options(t, o) for t, o in zip((plain, noisy, noisy, plain), TRAINING, strict=True)]
-    (group,) = groups_of(run_of(feed, *heads))
+    (group,) = groups_of(run_of(states, *heads))
     assert len(group.members) == 4
-    stacked = fitted(feed, tmp_path / "on", *heads)
-    alone = fitted(feed, tmp_path / "off", *heads, stack="off")
-    check_close(feed, stacked, alone)
+    stacked = fitted(states, tmp_path / "on", *heads)
+    alone = fitted(states, tmp_path / "off", *heads, stack="off")
+    check_close(states, stacked, alone)
     starts = {one.history[-1]["loss"] for one in stacked.values()}
     assert len(starts) == 4, "the members of the stack must differ, or nothing is shown"
 
 
 def test_stacked_in_half_precision(tiny_bert: Path, train: Split, tmp_path: Path) -> None:
     encoder = Encoder.load(str(tiny_bert), precision="bf16")
-    feed = MemoryFeed(encoder, train.windows, tokens_per_call=2000)
+    states = MemoryStates(encoder, train.windows, tokens_per_call=2000)
     heads = [
         "adapter:size=8,skip,seed=0",
         "adapter:size=8,skip,seed=1,dropout=0.2",
         "ladder:size=8",
         "ladder:size=8,seed=2",
     ]
-    stacked = fitted(feed, tmp_path / "on", *heads)
-    alone = fitted(feed, tmp_path / "off", *heads, stack="off")
+    stacked = fitted(states, tmp_path / "on", *heads)
+    alone = fitted(states, tmp_path / "off", *heads, stack="off")
     for name in alone:
         assert stacked[name].history[0]["loss"] == pytest.approx(alone[name].history[0]["loss"], rel=0.03)
 
 
-def test_a_stack_leaves_the_heads_modules_of_their_own(feed: MemoryFeed, tmp_path: Path) -> None:
+def test_a_stack_leaves_the_heads_modules_of_their_own(states: MemoryStates, tmp_path: Path) -> None:
     """Parameters are views into the stack while it is fitted: each is saved, loaded and updated alone."""
-    run = run_of(feed, "adapter:size=4,seed=0", "adapter:size=4,seed=1")
+    run = run_of(states, "adapter:size=4,seed=0", "adapter:size=4,seed=1")
     before = {name: state(one) for name, one in run.fitted.items()}
     (group,) = groups_of(run)
     assert all(equal(before[name], state(one)) for name, one in run.fitted.items())
@@ -105,23 +108,23 @@ def test_a_stack_leaves_the_heads_modules_of_their_own(feed: MemoryFeed, tmp_pat
 
 
 def test_a_diverging_member_is_dropped_and_the_rest_goes_on(
-    feed: MemoryFeed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    states: MemoryStates, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     calm = ["adapter:size=8,seed=0", "adapter:size=8,seed=1,lr=1e-2", "adapter:size=8,seed=2,optimizer=sgd"]
     broken = "adapter:size=8,lr=1e30,seed=3"
-    without = fitted(feed, tmp_path / "a", *calm, clip=0.0, epochs=2)
-    (group,) = groups_of(run_of(feed, calm[0], broken, *calm[1:], clip=0.0))
+    without = fitted(states, tmp_path / "a", *calm, clip=0.0, epochs=2)
+    (group,) = groups_of(run_of(states, calm[0], broken, *calm[1:], clip=0.0))
     assert len(group.members) == 4, "all in one stack"
     with caplog.at_level(logging.WARNING):
-        beside = fitted(feed, tmp_path / "b", calm[0], broken, *calm[1:], clip=0.0, epochs=2)
+        beside = fitted(states, tmp_path / "b", calm[0], broken, *calm[1:], clip=0.0, epochs=2)
     assert [record.getMessage() for record in caplog.records if "diverged" in record.getMessage()] == [
         message for message in caplog.messages if "head adapter-8-lr=1e+30.seed3 diverged" in message
     ]
     assert "adapter-8-lr=1e+30.seed3 diverged (loss" in caplog.text
-    check_close(feed, without, beside)
+    check_close(states, without, beside)
 
 
-def test_early_stopping_of_one_member_leaves_the_others(feed: MemoryFeed, tmp_path: Path) -> None:
+def test_early_stopping_of_one_member_leaves_the_others(states: MemoryStates, tmp_path: Path) -> None:
     """Patience is each head's own; the scores are written, so that only it decides."""
     heads = ["adapter:size=8,seed=0,patience=1", "adapter:size=8,seed=1,patience=3", "adapter:size=8,seed=2"]
     seen: list[set[str]] = []
@@ -133,7 +136,7 @@ def test_early_stopping_of_one_member_leaves_the_others(feed: MemoryFeed, tmp_pa
             ends[name] = {k: v.clone() for k, v in head.state_dict().items()}
         return {name: -float(len(seen)) for name in given}  # worse from epoch to epoch
 
-    kept = fitted(feed, tmp_path / "on", *heads, epochs=6, evaluate=evaluate)
+    kept = fitted(states, tmp_path / "on", *heads, epochs=6, evaluate=evaluate)
     one, three, never = (
         f"adapter-8{label}.seed{i}" for i, label in enumerate(("-patience=1", "-patience=3", ""))
     )
@@ -141,14 +144,14 @@ def test_early_stopping_of_one_member_leaves_the_others(feed: MemoryFeed, tmp_pa
     assert [kept[name].status for name in (one, three, never)] == ["stopped", "stopped", "fitting"]
     assert [len(kept[name].history) for name in (one, three, never)] == [2, 4, 6]
     assert all(equal(state(kept[name]), ends[name]) for name in kept), "a stopped head moved on"
-    alone = fitted(feed, tmp_path / "off", heads[2], epochs=6)
-    check_close(feed, {never: kept[never]}, alone)
+    alone = fitted(states, tmp_path / "off", heads[2], epochs=6)
+    check_close(states, {never: kept[never]}, alone)
 
 
-def test_groups_stand_in_the_order_of_their_first_heads(feed: MemoryFeed) -> None:
+def test_groups_stand_in_the_order_of_their_first_heads(states: MemoryStates) -> None:
     heads = ["adapter:size=8", "last_state", "adapter:size=8,lr=1e-2", "cnn:input=average", "adapter:size=8,skip",
              "last_state:seed=4", "adapter:size=8,dropout=0.1", "cnn:input=average,lr=1e-2"]  # fmt: skip
-    names = [[member.name for member in group.members] for group in groups_of(run_of(feed, *heads))]
+    names = [[member.name for member in group.members] for group in groups_of(run_of(states, *heads))]
     assert names == [
         ["adapter-8.seed0", "adapter-8-lr=0.01.seed0", "adapter-8-dropout=0.1.seed0"],
         ["last-state.seed0", "last-state.seed4"],
@@ -156,15 +159,15 @@ def test_groups_stand_in_the_order_of_their_first_heads(feed: MemoryFeed) -> Non
         ["adapter-8-skip.seed0"],
         ["cnn-input=average-lr=0.01.seed0"],
     ]
-    alone = [[m.name for m in group.members] for group in groups_of(run_of(feed, *heads, stack="off"))]
-    assert alone == [[name] for name in run_of(feed, *heads).fitted]
-    assert [len(g.members) for g in groups_of(run_of(feed, *heads, stack="auto"))] == [1] * 8, (
+    alone = [[m.name for m in group.members] for group in groups_of(run_of(states, *heads, stack="off"))]
+    assert alone == [[name] for name in run_of(states, *heads).fitted]
+    assert [len(g.members) for g in groups_of(run_of(states, *heads, stack="auto"))] == [1] * 8, (
         "a CPU stacks nothing"
     )
 
 
-def test_seconds_and_losses_of_a_stack_are_each_heads_own(feed: MemoryFeed, tmp_path: Path) -> None:
-    kept = fitted(feed, tmp_path, "adapter:size=4,seed=0", "adapter:size=4,seed=1", epochs=2)
+def test_seconds_and_losses_of_a_stack_are_each_heads_own(states: MemoryStates, tmp_path: Path) -> None:
+    kept = fitted(states, tmp_path, "adapter:size=4,seed=0", "adapter:size=4,seed=1", epochs=2)
     first, second = kept.values()
     assert first.seconds > 0
     assert first.seconds == pytest.approx(second.seconds)
@@ -189,17 +192,19 @@ RESUMED = [
 
 
 @pytest.mark.parametrize("steps", [1, 4, 6, 9])
-def test_a_killed_fit_of_stacks_ends_with_the_same_bits(steps: int, feed: MemoryFeed, tmp_path: Path) -> None:
+def test_a_killed_fit_of_stacks_ends_with_the_same_bits(
+    steps: int, states: MemoryStates, tmp_path: Path
+) -> None:
     """Stacks, optimisers of all kinds, batch norm, a member that broke and one that stopped, around the kill."""
 
     def evaluate(heads: Mapping[str, Head]) -> dict[str, float]:
         return dict.fromkeys(heads, 1.0)  # never better than after the first epoch
 
     values: dict[str, Any] = {"epochs": 3, "batch_size": 9, "evaluate": evaluate}
-    whole = fitted(feed, tmp_path / "whole", *RESUMED, **values)
-    assert feed.num_batches(9) * 3 > 9
-    killed_after(feed, tmp_path / "killed", steps, *RESUMED, **values)
-    resumed = fitted(feed, tmp_path / "killed", *RESUMED, **values)
+    whole = fitted(states, tmp_path / "whole", *RESUMED, **values)
+    assert states.num_batches(9) * 3 > 9
+    killed_after(states, tmp_path / "killed", steps, *RESUMED, **values)
+    resumed = fitted(states, tmp_path / "killed", *RESUMED, **values)
     assert list(whole) == list(resumed)
     assert not any("1e+30" in name for name in whole)
     assert [one.status for one in whole.values()] == [one.status for one in resumed.values()]

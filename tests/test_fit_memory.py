@@ -9,17 +9,18 @@ import pytest
 import torch
 from fit_helpers import SPAN_SPECS, equal, fitted, groups_of, run_of, state, without_dropout
 from fit_helpers import fixture_encoder as fixture_encoder
-from fit_helpers import fixture_feed as fixture_feed
+from fit_helpers import fixture_states as fixture_states
 from fit_helpers import fixture_train as fixture_train
 from test_every_head import SPAN
 from torch import Tensor
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import LiveFeed, MemoryFeed
 from bertvision.heads import Geometry, parse_head
 from bertvision.heads.base import run_head
 from bertvision.heads.conv import BatchNorm, ConvHead
 from bertvision.heads.cost import activation_bytes
+from bertvision.states.live import LiveStates
+from bertvision.states.memory import MemoryStates
 from bertvision.train import evaluate as evaluate_module
 from bertvision.train import group as group_module
 from bertvision.train.evaluate import span_logits
@@ -45,17 +46,17 @@ def gradient(parameter: torch.nn.Parameter) -> Tensor:
 @pytest.mark.parametrize(
     "text", [text for text in SPAN_SPECS if not has_batch_norm(text) and text != "inception:adapter=4"]
 )
-def test_a_batch_in_parts_is_the_batch(text: str, feed: MemoryFeed, tmp_path: Path) -> None:
+def test_a_batch_in_parts_is_the_batch(text: str, states: MemoryStates, tmp_path: Path) -> None:
     """Without dropout, whose noise follows from a number's place, and batch norm, which reads the part alone.
 
     Plain gradient descent, so that weights can be compared: rounding stays rounding.
     """
     head = without_dropout(text)
     built = parse_head(head).build(Geometry(3, 32), seed=0)
-    longest = int(feed.windows.lengths.max())
+    longest = int(states.windows.lengths.max())
     window = max(1, activation_bytes(parse_head(head), built.geometry, tokens=-(-longest // 32) * 32))
     values: dict[str, Any] = {"optimizer": "sgd", "lr": 0.01, "batch_size": 12, "stack": "off"}
-    whole = fitted(feed, tmp_path / "a", head, **values)
+    whole = fitted(states, tmp_path / "a", head, **values)
     budget = 2.9 * window / 1e9
     cut: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -68,7 +69,7 @@ def test_a_batch_in_parts_is_the_batch(text: str, feed: MemoryFeed, tmp_path: Pa
             return found
 
         patch.setattr(Group, "parts", spy)
-        parts = fitted(feed, tmp_path / "b", head, activation_gb=budget, **values)
+        parts = fitted(states, tmp_path / "b", head, activation_gb=budget, **values)
     if window > 1:
         assert max(cut) >= 3
     ((name, one),) = whole.items()
@@ -80,11 +81,11 @@ def test_a_batch_in_parts_is_the_batch(text: str, feed: MemoryFeed, tmp_path: Pa
 @pytest.mark.parametrize(
     "text", ["adapter:size=8", "head2toe:lasso=0.01", "biaffine:size=4,rank=2", "cacnn:n=2,dropout=0"]
 )
-def test_gradients_of_parts_add_up(text: str, feed: MemoryFeed) -> None:
-    batch = next(iter(feed.epoch(0, batch_size=8, seed=0)))
+def test_gradients_of_parts_add_up(text: str, states: MemoryStates) -> None:
+    batch = next(iter(states.epoch(0, batch_size=8, seed=0)))
     found = []
     for budget in (4.0, 1e-9):
-        run = run_of(feed, text, activation_gb=budget)
+        run = run_of(states, text, activation_gb=budget)
         (group,) = groups_of(run)
         group.prepare(0, 1)
         losses = group._backward(batch, 0, None)
@@ -95,9 +96,9 @@ def test_gradients_of_parts_add_up(text: str, feed: MemoryFeed) -> None:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 * float(one.abs().max()) + 1e-6)
 
 
-def test_parts_hold_what_the_budget_allows(feed: MemoryFeed) -> None:
-    run = run_of(feed, "adapter:size=8")
-    batch = next(iter(feed.epoch(0, batch_size=8, seed=0)))
+def test_parts_hold_what_the_budget_allows(states: MemoryStates) -> None:
+    run = run_of(states, "adapter:size=8")
+    batch = next(iter(states.epoch(0, batch_size=8, seed=0)))
     head, tokens = run.fitted["adapter-8.seed0"].head, batch.mask.shape[1]
     for rows in (1, 2, 3, 5, 8, 9):
         window = (
@@ -107,29 +108,29 @@ def test_parts_hold_what_the_budget_allows(feed: MemoryFeed) -> None:
         )
         budget = (rows + 0.5) * window / 1e9
         assert rows_at_once(head, tokens, budget) == rows
-        run = run_of(feed, "adapter:size=8", activation_gb=budget)
+        run = run_of(states, "adapter:size=8", activation_gb=budget)
         (group,) = groups_of(run)
         sizes = [len(part.windows) for part in group.parts(batch)]
         assert sizes == [min(rows, 8 - begin) for begin in range(0, 8, rows)]
         for part, begin in zip(group.parts(batch), range(0, 8, rows), strict=True):
             assert torch.equal(part.states, batch.states[:, begin : begin + rows])
-            assert torch.equal(part.labels, batch.labels[begin : begin + rows])
+            assert torch.equal(part.targets, batch.targets[begin : begin + rows])
             assert torch.equal(part.context, batch.context[begin : begin + rows])
 
 
-def test_a_head_that_cannot_keep_one_window_recomputes(feed: MemoryFeed, tmp_path: Path) -> None:
+def test_a_head_that_cannot_keep_one_window_recomputes(states: MemoryStates, tmp_path: Path) -> None:
     """And recomputing changes no bit: it is only told so by the budget."""
-    batch = next(iter(feed.epoch(0, batch_size=4, seed=0)))
+    batch = next(iter(states.epoch(0, batch_size=4, seed=0)))
     for budget, again in ((1e-9, True), (4.0, False)):
-        run = run_of(feed, "cnn:input=average,dropout=0.2", activation_gb=budget)
+        run = run_of(states, "cnn:input=average,dropout=0.2", activation_gb=budget)
         (group,) = groups_of(run)
         sizes = [len(part.windows) for part in group.parts(batch)]
         head = group.members[0].head
         assert isinstance(head, ConvHead)
         assert head.checkpoint is again
         assert sizes == ([1] * 4 if again else [4])
-    one = fitted(feed, tmp_path / "a", "cnn:input=average", batch_size=1, activation_gb=1e-9)
-    kept = fitted(feed, tmp_path / "b", "cnn:input=average", batch_size=1)
+    one = fitted(states, tmp_path / "a", "cnn:input=average", batch_size=1, activation_gb=1e-9)
+    kept = fitted(states, tmp_path / "b", "cnn:input=average", batch_size=1)
     ((name, first),) = one.items()
     assert equal(state(first), state(kept[name]))
 
@@ -137,7 +138,7 @@ def test_a_head_that_cannot_keep_one_window_recomputes(feed: MemoryFeed, tmp_pat
 # ---- evaluation
 
 
-def test_evaluation_in_parts_is_evaluation(feed: MemoryFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_in_parts_is_evaluation(states: MemoryStates, monkeypatch: pytest.MonkeyPatch) -> None:
     heads = {
         text: parse_head(text).build(Geometry(3, 32), seed=0)
         for text in ("adapter:size=8", "cnn", "biaffine", "ladder")
@@ -150,34 +151,34 @@ def test_evaluation_in_parts_is_evaluation(feed: MemoryFeed, monkeypatch: pytest
         return real(head, batch)
 
     monkeypatch.setattr(evaluate_module, "run_head", spy)
-    whole = span_logits(feed, heads)
+    whole = span_logits(states, heads)
     counts = {name: len(found) for name, found in sizes.items()}
     for found in sizes.values():
-        assert sum(found) == len(feed.windows)
+        assert sum(found) == len(states.windows)
         found.clear()
-    parts = span_logits(feed, heads, activation_gb=3e-4)
+    parts = span_logits(states, heads, activation_gb=3e-4)
     for name, found in sizes.items():
-        assert sum(found) == len(feed.windows)
-        rows = [rows_at_once(heads[name], batch.mask.shape[1], 3e-4) for batch in feed.walk()]
+        assert sum(found) == len(states.windows)
+        rows = [rows_at_once(heads[name], batch.mask.shape[1], 3e-4) for batch in states.walk()]
         assert max(found) <= max(1, *rows)
         assert (len(found) > counts[name]) == any(
-            r < len(b.windows) for r, b in zip(rows, feed.walk(), strict=True)
+            r < len(b.windows) for r, b in zip(rows, states.walk(), strict=True)
         )
         np.testing.assert_allclose(parts[name].start, whole[name].start, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(parts[name].end, whole[name].end, rtol=1e-4, atol=1e-5)
-    assert len(sizes["cnn"]) == len(feed.windows), "not even one window: one at a time"
+    assert len(sizes["cnn"]) == len(states.windows), "not even one window: one at a time"
     first, second = parts["biaffine"].pairs, whole["biaffine"].pairs
     assert first is not None
     assert second is not None
     np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-5)
 
 
-def test_evaluation_measures_what_training_keeps(feed: MemoryFeed) -> None:
+def test_evaluation_measures_what_training_keeps(states: MemoryStates) -> None:
     """It runs without gradients, under which a head keeps nothing: such a measure would be believed by the next fit."""
     group_module._window_bytes.cache_clear()
     head = parse_head("adapter:size=8").build(Geometry(3, 32), seed=0)
-    span_logits(feed, {"x": head})
-    tokens = feed.windows.lengths.max().item()
+    span_logits(states, {"x": head})
+    tokens = states.windows.lengths.max().item()
     found = rows_at_once(head, tokens, 1.0)
     group_module._window_bytes.cache_clear()
     assert found == rows_at_once(head, tokens, 1.0) < 1e6
@@ -187,20 +188,22 @@ def test_evaluation_measures_what_training_keeps(feed: MemoryFeed) -> None:
 
 
 @pytest.mark.parametrize("together", [1, 2, 3, 5])
-def test_a_stack_takes_as_many_heads_as_fit(together: int, feed: MemoryFeed) -> None:
+def test_a_stack_takes_as_many_heads_as_fit(together: int, states: MemoryStates) -> None:
     heads = [f"adapter:size=8,seed={seed}" for seed in range(5)]
-    run = run_of(feed, *heads)
+    run = run_of(states, *heads)
     head = run.fitted["adapter-8.seed0"].head
     rows = rows_at_once(head, run.longest, 1.0)
     budget = (together + 0.5) * 8 / rows
-    groups = groups_of(run_of(feed, *heads, activation_gb=budget))
+    groups = groups_of(run_of(states, *heads, activation_gb=budget))
     assert [len(g.members) for g in groups] == [min(together, 5 - i) for i in range(0, 5, together)]
     assert [m.seed for group in groups for m in group.members] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", ["memory", "live"])
-def test_states_are_freed_after_the_step(kind: str, encoder: Encoder, train: Split, feed: MemoryFeed) -> None:
-    source = feed if kind == "memory" else LiveFeed(encoder, train.windows, tokens_per_call=1)
+def test_states_are_freed_after_the_step(
+    kind: str, encoder: Encoder, train: Split, states: MemoryStates
+) -> None:
+    source = states if kind == "memory" else LiveStates(encoder, train.windows, tokens_per_call=1)
     run = run_of(
         source,
         "adapter:size=4,seed=0",
@@ -212,17 +215,17 @@ def test_states_are_freed_after_the_step(kind: str, encoder: Encoder, train: Spl
     batches: Any = run.batches()
     for _ in range(3):
         batch = next(batches)
-        states = weakref.ref(batch.states)
+        batch_states = weakref.ref(batch.states)
         run.train_batch(batch)
         del batch
         if kind == "live":  # it may hold a batch until it is asked for the next
             batches.close()
             batches = run.batches()
-        assert states() is None
+        assert batch_states() is None
 
 
-def test_no_gradient_is_kept_between_steps(feed: MemoryFeed) -> None:
-    run = run_of(feed, "adapter:size=4,seed=0", "adapter:size=4,seed=1", "last_state")
+def test_no_gradient_is_kept_between_steps(states: MemoryStates) -> None:
+    run = run_of(states, "adapter:size=4,seed=0", "adapter:size=4,seed=1", "last_state")
     run.train_batch(next(run.batches()))
     assert all(p.grad is None for one in run.fitted.values() for p in one.head.parameters())
     assert all(p.grad is None for group in run.groups for p in group.stacked.values())

@@ -8,13 +8,14 @@ import pytest
 import torch
 from fit_helpers import SPAN_SPECS, equal, fitted, groups_of, killed_after, run_of, state
 from fit_helpers import fixture_encoder as fixture_encoder
-from fit_helpers import fixture_feed as fixture_feed
+from fit_helpers import fixture_states as fixture_states
 from fit_helpers import fixture_train as fixture_train
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import LiveFeed, MemoryFeed
 from bertvision.heads import Geometry, Head, parse_head
 from bertvision.heads.base import run_head
+from bertvision.states.live import LiveStates
+from bertvision.states.memory import MemoryStates
 from bertvision.tasks.span.decode import DecodeConfig, decode
 from bertvision.tasks.span.loss import span_loss
 from bertvision.tasks.span.score import score
@@ -25,13 +26,13 @@ from bertvision.train.splits import Split
 # ---- settings of single heads
 
 
-def test_a_heads_own_settings_reach_its_optimiser(feed: MemoryFeed) -> None:
+def test_a_heads_own_settings_reach_its_optimiser(states: MemoryStates) -> None:
     heads = [
         "adapter:size=4,optimizer=sgd,lr=0.5,clip=0.25,weight_decay=0.125",
         "adapter:size=4,optimizer=adam,schedule=linear,warmup=0.5,patience=7",
         "adapter:size=4",
     ]
-    run = run_of(feed, *heads, lr=0.01, weight_decay=0.5, patience=2, schedule="constant", clip=2.0)
+    run = run_of(states, *heads, lr=0.01, weight_decay=0.5, patience=2, schedule="constant", clip=2.0)
     sgd, adam, plain = run.fitted.values()
     assert [type(one.optimizer) for one in (sgd, adam, plain)] == [
         torch.optim.SGD,
@@ -51,10 +52,10 @@ def test_a_heads_own_settings_reach_its_optimiser(feed: MemoryFeed) -> None:
         assert rates[1] == {learning_rate(adam.config, step, 10)}
 
 
-def test_each_head_of_a_stack_is_clipped_by_itself(feed: MemoryFeed) -> None:
+def test_each_head_of_a_stack_is_clipped_by_itself(states: MemoryStates) -> None:
     """SGD at rate 1 from zero momentum: the step is the clipped gradient."""
     heads = [f"adapter:size=4,optimizer=sgd,lr=1,clip={clip}" for clip in ("1e-3", "1e-2", "0")]
-    run = run_of(feed, *heads)
+    run = run_of(states, *heads)
     before = {name: state(one) for name, one in run.fitted.items()}
     run.train_batch(next(run.batches()))
     lengths = []
@@ -66,9 +67,9 @@ def test_each_head_of_a_stack_is_clipped_by_itself(feed: MemoryFeed) -> None:
 
 
 @pytest.mark.parametrize("text", SPAN_SPECS)
-def test_biases_and_norms_are_never_decayed(text: str, feed: MemoryFeed) -> None:
+def test_biases_and_norms_are_never_decayed(text: str, states: MemoryStates) -> None:
     """A bias may have two axes, one of them the layers."""
-    run = run_of(feed, text, weight_decay=0.3)
+    run = run_of(states, text, weight_decay=0.3)
     (one,) = run.fitted.values()
     decay = {id(p): g["weight_decay"] for g in one.optimizer.param_groups for p in g["params"]}
     assert decay.keys() == {id(p) for p in one.head.parameters()}
@@ -77,8 +78,8 @@ def test_biases_and_norms_are_never_decayed(text: str, feed: MemoryFeed) -> None
         assert decay[id(parameter)] == (0.3 if matrix else 0.0), name
 
 
-def test_the_bias_of_an_unshared_adapter_has_two_axes(feed: MemoryFeed) -> None:
-    run = run_of(feed, "adapter:size=4,unshared,optimizer=adamw,lr=0.1,weight_decay=0.5")
+def test_the_bias_of_an_unshared_adapter_has_two_axes(states: MemoryStates) -> None:
+    run = run_of(states, "adapter:size=4,unshared,optimizer=adamw,lr=0.1,weight_decay=0.5")
     (one,) = run.fitted.values()
     with torch.no_grad():
         one.head.get_parameter("down.bias").fill_(2.0)
@@ -95,72 +96,72 @@ def test_the_bias_of_an_unshared_adapter_has_two_axes(feed: MemoryFeed) -> None:
 
 
 def test_heads_are_told_how_much_is_done(
-    feed: MemoryFeed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    states: MemoryStates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[float] = []
     monkeypatch.setattr(Head, "at", lambda self, progress: told.append(progress))
-    fitted(feed, tmp_path, "last_state", epochs=2, stack="off")
-    steps = 2 * feed.num_batches(8)
+    fitted(states, tmp_path, "last_state", epochs=2, stack="off")
+    steps = 2 * states.num_batches(8)
     assert told == [i / steps for i in range(steps)]
 
 
 @pytest.mark.parametrize("keep", [0.05, 0.4])
-def test_head2toe_selects_in_a_real_fit(keep: float, feed: MemoryFeed, tmp_path: Path) -> None:
+def test_head2toe_selects_in_a_real_fit(keep: float, states: MemoryStates, tmp_path: Path) -> None:
     text = f"head2toe:keep={keep},select_at=0.5"
-    kept = fitted(feed, tmp_path / "whole", text, epochs=4)
+    kept = fitted(states, tmp_path / "whole", text, epochs=4)
     ((_, one),) = kept.items()
     head: Any = one.head
     wanted = round(keep * 3 * 32)
     assert int(head.mask.sum()) == wanted
     assert int(head.weight.any(1).sum()) == wanted, "the other weights are zero at the end"
     assert bool(head.selected)
-    steps = feed.num_batches(8)
-    early = fitted(feed, tmp_path / "half", f"{text},seed=0", epochs=4, lr=3e-3)
+    steps = states.num_batches(8)
+    early = fitted(states, tmp_path / "half", f"{text},seed=0", epochs=4, lr=3e-3)
     assert equal(state(one), state(next(iter(early.values()))))
     # Killed in the epoch before the selection, at it, and in the one after it.
     for stop in (2 * steps - 1, 2 * steps, 2 * steps + 1):
         folder = tmp_path / str(stop)
-        killed_after(feed, folder, stop, text, epochs=4)
-        (again,) = fitted(feed, folder, text, epochs=4).values()
+        killed_after(states, folder, stop, text, epochs=4)
+        (again,) = fitted(states, folder, text, epochs=4).values()
         assert equal(state(one), state(again)), stop
 
 
-def test_a_penalty_is_part_of_the_loss(feed: MemoryFeed) -> None:
-    batch = next(iter(feed.epoch(0, batch_size=8, seed=0)))
+def test_a_penalty_is_part_of_the_loss(states: MemoryStates) -> None:
+    batch = next(iter(states.epoch(0, batch_size=8, seed=0)))
     for lasso in (0.0, 0.7):
-        run = run_of(feed, f"head2toe:lasso={lasso}")
+        run = run_of(states, f"head2toe:lasso={lasso}")
         (group,) = groups_of(run)
         (member,) = group.members
         torch.nn.init.normal_(member.head.get_parameter("weight"), generator=torch.Generator().manual_seed(0))
         group.prepare(0, 10)
         with torch.no_grad():
-            expected = span_loss(member.head(batch.states, batch.mask), batch.mask, batch.labels)
+            expected = span_loss(member.head(batch.states, batch.mask), batch.mask, batch.targets)
             expected = expected + lasso * member.head.get_parameter("weight").square().sum(1).sqrt().sum()
         assert group.run(batch, 0).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_heads_with_a_penalty_are_not_stacked(feed: MemoryFeed) -> None:
-    groups = groups_of(run_of(feed, "head2toe:seed=0", "head2toe:seed=1", "head2toe:lasso=0"))
+def test_heads_with_a_penalty_are_not_stacked(states: MemoryStates) -> None:
+    groups = groups_of(run_of(states, "head2toe:seed=0", "head2toe:seed=1", "head2toe:lasso=0"))
     assert [len(group.members) for group in groups] == [1, 1, 1]
 
 
 # ---- spans scored jointly, and the paragraph
 
 
-def test_biaffine_from_fit_to_answers(feed: MemoryFeed, train: Split, tmp_path: Path) -> None:
+def test_biaffine_from_fit_to_answers(states: MemoryStates, train: Split, tmp_path: Path) -> None:
     heads = (
         "biaffine:size=16,rank=4,seed=0,init_std=0.1",
         "biaffine:size=16,rank=4,seed=1,init_std=0.1",
         "last_state",
     )
-    kept = fitted(feed, tmp_path, *heads, epochs=40, lr=1e-2)
+    kept = fitted(states, tmp_path, *heads, epochs=40, lr=1e-2)
     begin = {name: one.spec.build(one.head.geometry, seed=9) for name, one in kept.items()}
     exact: dict[str, list[float]] = {}
     answer = DecodeConfig(
         null_score_diff_threshold=1e3
     )  # the random encoder tells nobody which question was asked
     for found in (begin, {name: one.head for name, one in kept.items()}):
-        for name, logits in span_logits(feed, found).items():
+        for name, logits in span_logits(states, found).items():
             logits.check(train.windows)
             assert (logits.pairs is not None) == name.startswith("biaffine")
             answers = decode(train.windows, logits, train.spans, answer).predictions()
@@ -172,9 +173,11 @@ def test_biaffine_from_fit_to_answers(feed: MemoryFeed, train: Split, tmp_path: 
             assert kept[name].history[-1]["loss"] < 0.25 * kept[name].history[0]["loss"]
 
 
-def test_the_paragraph_is_marked_as_the_windows_say(encoder: Encoder, train: Split, feed: MemoryFeed) -> None:
-    live = LiveFeed(encoder, train.windows, tokens_per_call=300)
-    for source in (live, feed):
+def test_the_paragraph_is_marked_as_the_windows_say(
+    encoder: Encoder, train: Split, states: MemoryStates
+) -> None:
+    live = LiveStates(encoder, train.windows, tokens_per_call=300)
+    for source in (live, states):
         for batches in (source.epoch(1, batch_size=5, seed=2), source.walk()):
             for batch in batches:
                 for part in (batch, batch.rows(slice(1, 3))):
@@ -187,15 +190,15 @@ def test_the_paragraph_is_marked_as_the_windows_say(encoder: Encoder, train: Spl
 
 
 def test_cacnn_is_given_the_paragraph(
-    feed: MemoryFeed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    states: MemoryStates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """States outside it decide the filters alone: with question masked, its logits there are the bias."""
     head = parse_head("cacnn:n=2,rows=1,kernel=1,mask_question").build(Geometry(3, 32), seed=0).eval()
-    batch = next(iter(feed.walk()))
+    batch = next(iter(states.walk()))
     with torch.no_grad():
         logits = run_head(head, batch)
         outside = head(batch.states * 0, batch.mask, context=batch.context)[0, 0]
     assert bool(logits[batch.mask & ~batch.context].eq(outside).all())
     assert not bool(logits[batch.context].eq(outside).all(-1).any())
-    kept = fitted(feed, tmp_path, "cacnn:mask_question,seed=0", "cacnn:mask_question,seed=1")
+    kept = fitted(states, tmp_path, "cacnn:mask_question,seed=0", "cacnn:mask_question,seed=1")
     assert all(math.isfinite(one.history[-1]["loss"]) for one in kept.values())

@@ -16,12 +16,15 @@ from transformers import BertConfig, BertModel
 from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import LiveFeed, MemoryFeed, Reading, StoredFeed
-from bertvision.feed.measure import measure
 from bertvision.heads import Geometry, fused, parse_head
 from bertvision.heads.base import head_class
-from bertvision.store.identity import Identity
-from bertvision.store.store import create_store
+from bertvision.states.config import Selection
+from bertvision.states.identity import Identity
+from bertvision.states.live import LiveStates
+from bertvision.states.measure import measure
+from bertvision.states.memory import MemoryStates
+from bertvision.states.store import create_store
+from bertvision.states.stored import StoredStates
 from bertvision.tasks.kinds import SPAN, Task
 from bertvision.tasks.text.task import TextTask
 from bertvision.train.evaluate import text_logits
@@ -134,11 +137,11 @@ def test_a_captured_encoder_gives_the_same_states() -> None:
 
 
 def fitted(
-    feed: Any, heads: tuple[str, ...], *, stack: str, graphs: bool = True, task: Task = SPAN, **values: Any
+    states: Any, heads: tuple[str, ...], *, stack: str, graphs: bool = True, task: Task = SPAN, **values: Any
 ) -> FitRun:
     settings: dict[str, Any] = {"heads": heads, "batch_size": 16, "epochs": 3, "lr": 3e-3, "stack": stack}
     config = FitConfig(**(settings | values))
-    run = FitRun(feed, [(text, parse_head(text), 0) for text in heads], config, task=task)
+    run = FitRun(states, [(text, parse_head(text), 0) for text in heads], config, task=task)
     for _ in range(3):
         for member in run.fitted.values():
             member.loss_sum = 0.0
@@ -176,44 +179,44 @@ def way(run: FitRun, name: str) -> torch.Tensor:
     return torch.cat(moved)
 
 
-def stored(root: Path, source: Encoder, data: Windows, dtype: Any = "fp32", **cut: Any) -> StoredFeed:
+def stored(root: Path, source: Encoder, data: Windows, dtype: Any = "fp32", **cut: Any) -> StoredStates:
     values: dict[str, Any] = {
         "encoder": "toy", "configuration": "toy", "precision": source.precision, "windows": "toy", "preprocessing": {},
         "layers": tuple(range(source.num_states)), "hidden": source.hidden, "positions": "all", "dtype": dtype,
     }  # fmt: skip
     store = create_store(root, Identity(**(values | cut)), data, encoder="toy", data="toy", shard_tokens=2048)
-    return StoredFeed(source, store, tokens_per_call=2048)
+    return StoredStates(source, store, tokens_per_call=2048)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "int8"])
 def test_stored_states_reach_the_device_as_they_were(precision: Any, dtype: Any, tmp_path: Path) -> None:
     source, data = encoder(precision), windows()
-    feed, live = stored(tmp_path, source, data, dtype), LiveFeed(source, data, tokens_per_call=2048)
+    states, live = stored(tmp_path, source, data, dtype), LiveStates(source, data, tokens_per_call=2048)
     bound = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 8e-3, "int8": 3e-2}[dtype] + (
         1e-2 if precision == "bf16" else 0
     )
     for epoch in (0, 1):
         pairs = zip(
-            feed.epoch(epoch, batch_size=16, seed=0), live.epoch(epoch, batch_size=16, seed=0), strict=True
+            states.epoch(epoch, batch_size=16, seed=0), live.epoch(epoch, batch_size=16, seed=0), strict=True
         )
         for ours, theirs in pairs:
             assert ours.states.is_cuda
             assert torch.equal(ours.mask, theirs.mask)
-            assert torch.equal(ours.labels, theirs.labels)
+            assert torch.equal(ours.targets, theirs.targets)
             assert distance(ours.states[:, ours.mask], theirs.states[:, theirs.mask]) < bound
-    assert feed.store.info is not None
+    assert states.store.info is not None
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_rates_are_measured_on_the_device(precision: Any, tmp_path: Path) -> None:
     source, data = encoder(precision), windows()
-    measured = measure(source, data, Reading(), "bf16", root=tmp_path, tokens_per_call=2048)
+    measured = measure(source, data, Selection(), "bf16", root=tmp_path, tokens_per_call=2048)
     assert min(vars(measured).values()) > 0
     assert list(tmp_path.iterdir()) == []
     kept = stored(tmp_path, source, data, "bf16")
     list(kept.walk())
-    again = measure(source, data, Reading(), "bf16", root=None, store=kept.store, tokens_per_call=2048)
+    again = measure(source, data, Selection(), "bf16", root=None, store=kept.store, tokens_per_call=2048)
     assert again.read_warm > 0
     assert again.write == 0
 
@@ -221,15 +224,15 @@ def test_rates_are_measured_on_the_device(precision: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", ["live", "memory", "stored"])
 def test_a_part_of_the_states_is_cut_on_the_device(kind: str, tmp_path: Path) -> None:
     source, data = encoder("fp32"), windows()
-    reading = Reading((0, -1), "context")
-    feed: Any
+    selection = Selection((0, -1), "context")
+    states: Any
     if kind == "stored":
-        feed = stored(tmp_path, source, data, layers=(0, 3), positions="context")
+        states = stored(tmp_path, source, data, layers=(0, 3), positions="context")
     else:
-        feed = {"live": LiveFeed, "memory": MemoryFeed}[kind](
-            source, data, tokens_per_call=2048, reading=reading
+        states = {"live": LiveStates, "memory": MemoryStates}[kind](
+            source, data, tokens_per_call=2048, selection=selection
         )
-    for batch in feed.epoch(1, batch_size=16, seed=0):
+    for batch in states.epoch(1, batch_size=16, seed=0):
         for row, window in enumerate(batch.windows):
             one = collate(data, np.array([window]), pad_id=0, device=source.device)
             begin, end = data.context[window].tolist()
@@ -239,21 +242,21 @@ def test_a_part_of_the_states_is_cut_on_the_device(kind: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
 def test_captured_steps_read_a_store(dtype: Any, tmp_path: Path) -> None:
-    feed = stored(tmp_path, encoder("fp32"), windows(), dtype)
-    captured = fitted(feed, HEADS, stack="on")
-    plain = fitted(feed, HEADS, stack="off", graphs=False)
+    states = stored(tmp_path, encoder("fp32"), windows(), dtype)
+    captured = fitted(states, HEADS, stack="on")
+    plain = fitted(states, HEADS, stack="off", graphs=False)
     assert captured.graphs is not None
     assert captured.graphs._captured, "nothing was captured"
     for name in HEADS:
         assert distance(way(captured, name), way(plain, name)) < 0.02, name
 
 
-@pytest.mark.parametrize("kind", [LiveFeed, MemoryFeed])
+@pytest.mark.parametrize("kind", [LiveStates, MemoryStates])
 @pytest.mark.parametrize("stack", ["on", "off"])
 def test_captured_steps_train_like_plain_ones(kind: Any, stack: str) -> None:
-    feed = kind(encoder("fp32"), windows(), tokens_per_call=2048)
-    captured = fitted(feed, HEADS, stack=stack)
-    plain = fitted(feed, HEADS, stack="off", graphs=False)
+    states = kind(encoder("fp32"), windows(), tokens_per_call=2048)
+    captured = fitted(states, HEADS, stack=stack)
+    plain = fitted(states, HEADS, stack="off", graphs=False)
     assert captured.graphs is not None
     assert captured.graphs._captured, "nothing was captured"
     for name in HEADS:
@@ -264,20 +267,20 @@ def test_bf16_with_kernels_and_graphs_learns_as_well_as_fp32() -> None:
     """The mean loss of the last epoch: rounding changes the way, not where it leads."""
     losses: dict[str, dict[str, float]] = {}
     for precision in ("fp32", "bf16"):
-        run = fitted(LiveFeed(encoder(precision), windows(), tokens_per_call=2048), HEADS, stack="on")
+        run = fitted(LiveStates(encoder(precision), windows(), tokens_per_call=2048), HEADS, stack="on")
         losses[precision] = {name: f.loss_sum for name, f in run.fitted.items()}
     for name in HEADS:
         assert losses["bf16"][name] == pytest.approx(losses["fp32"][name], rel=0.02), losses
 
 
 def test_a_diverging_head_is_dropped_and_the_rest_is_captured_again() -> None:
-    feed = LiveFeed(encoder("fp32"), windows(400), tokens_per_call=2048)
+    states = LiveStates(encoder("fp32"), windows(400), tokens_per_call=2048)
     heads = ("adapter:size=20", "adapter:size=20,lr=1e30,clip=0", "adapter:size=20,lr=1e-3")
-    run = fitted(feed, heads, stack="on")
+    run = fitted(states, heads, stack="on")
     assert [f.status for f in run.fitted.values()] == ["fitting", "diverged", "fitting"]
     assert run.graphs is not None
     assert run.graphs._captured, "nothing was captured after the drop"
-    plain = fitted(feed, (heads[0], heads[2]), stack="off", graphs=False)
+    plain = fitted(states, (heads[0], heads[2]), stack="off", graphs=False)
     for name in (heads[0], heads[2]):
         assert distance(way(run, name), way(plain, name)) < 0.02, name
 
@@ -301,17 +304,17 @@ def test_a_killed_fit_goes_on_with_captured_steps(tmp_path: Path) -> None:
     """Rates and step counts live on the device; a checkpoint brings them back."""
     from bertvision.train.stage import Stage
 
-    feed = LiveFeed(encoder("fp32"), windows(), tokens_per_call=2048)
+    states = LiveStates(encoder("fp32"), windows(), tokens_per_call=2048)
     config = FitConfig(heads=HEADS, batch_size=16, epochs=2, schedule="linear", checkpoint_seconds=0.0)
     specs = [(text, parse_head(text), 0) for text in HEADS]
-    whole, stage = FitRun(feed, specs, config), Stage(tmp_path, {})
+    whole, stage = FitRun(states, specs, config), Stage(tmp_path, {})
     log = MetricsLog(stage.metrics, keep=0)
     for i, batch in enumerate(whole.batches()):
         whole.train_batch(batch)
         if i == 7:
             whole.save(stage, log)
     whole.settle()
-    again = FitRun(feed, specs, config)
+    again = FitRun(states, specs, config)
     again.load(stage)
     for batch in again.batches():
         again.train_batch(batch)
@@ -346,27 +349,29 @@ def lively(precision: Any) -> Encoder:
     return encoder(precision, initializer_range=0.2)
 
 
-def feed_of(kind: str, source: Encoder, data: Windows, root: Path, reading: Reading) -> Any:
+def states_of(kind: str, source: Encoder, data: Windows, root: Path, selection: Selection) -> Any:
     if kind == "stored":
-        cut = {"layers": reading.numbers(source.num_states), "positions": reading.positions}
+        cut = {"layers": selection.numbers(source.num_states), "positions": selection.positions}
         return stored(root, source, data, **cut)
-    return {"live": LiveFeed, "memory": MemoryFeed}[kind](source, data, tokens_per_call=2048, reading=reading)
+    return {"live": LiveStates, "memory": MemoryStates}[kind](
+        source, data, tokens_per_call=2048, selection=selection
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", ["live", "memory", "stored"])
-@pytest.mark.parametrize("reading", [Reading(), Reading(positions="cls")], ids=str)
+@pytest.mark.parametrize("selection", [Selection(), Selection(positions="cls")], ids=str)
 def test_pooled_vectors_are_the_model_s_own(
-    reading: Reading, kind: str, precision: Any, tmp_path: Path
+    selection: Selection, kind: str, precision: Any, tmp_path: Path
 ) -> None:
     source, data = lively(precision), texts(TASKS["ce"], 60)
     exact = lively("fp32")
     batch = collate(data, np.arange(60), pad_id=0, device=source.device)
     with torch.no_grad():
         out = exact.model.eval()(input_ids=batch.ids, attention_mask=batch.mask.long())
-    feed = feed_of(kind, source, data, tmp_path, reading)
-    assert feed.has_pooled
-    for found in (*feed.epoch(0, batch_size=16, seed=0), *feed.walk()):
+    states = states_of(kind, source, data, tmp_path, selection)
+    assert states.has_pooled
+    for found in (*states.epoch(0, batch_size=16, seed=0), *states.walk()):
         assert found.pooled.is_cuda
         assert found.pooled.shape == (len(found.windows), 64)
         bound = 0.08 if precision == "bf16" else 5e-3
@@ -379,9 +384,9 @@ def test_pooled_vectors_are_the_model_s_own(
 def test_captured_label_heads_train_like_plain_ones(name: str, kind: str, stack: str, tmp_path: Path) -> None:
     """Pooled vectors are copied to where the graphs read them."""
     task = TASKS[name]
-    feed = feed_of(kind, lively("fp32"), texts(task), tmp_path, Reading())
-    captured = fitted(feed, LABEL_HEADS, stack=stack, task=task, eps=1e-4)
-    plain = fitted(feed, LABEL_HEADS, stack="off", graphs=False, task=task, eps=1e-4)
+    states = states_of(kind, lively("fp32"), texts(task), tmp_path, Selection())
+    captured = fitted(states, LABEL_HEADS, stack=stack, task=task, eps=1e-4)
+    plain = fitted(states, LABEL_HEADS, stack="off", graphs=False, task=task, eps=1e-4)
     assert captured.graphs is not None
     assert captured.graphs._captured, "nothing was captured"
     for head in LABEL_HEADS:
@@ -396,7 +401,7 @@ def test_captured_heads_on_cls_alone_are_those_on_all_tokens(name: str, tmp_path
     assert len(heads) == 6
     runs = {
         positions: fitted(
-            feed_of("memory", source, data, tmp_path, Reading(positions=positions)),  # type: ignore[arg-type]
+            states_of("memory", source, data, tmp_path, Selection(positions=positions)),  # type: ignore[arg-type]
             heads, stack="on", task=task, eps=1e-4,
         )
         for positions in ("all", "cls")
@@ -407,7 +412,7 @@ def test_captured_heads_on_cls_alone_are_those_on_all_tokens(name: str, tmp_path
     for head in heads:
         assert distance(way(runs["cls"], head), way(runs["all"], head)) < 0.02, head
     made = {head: runs["cls"].fitted[head].head for head in heads}
-    narrow, wide = (text_logits(run.feed, made) for run in (runs["cls"], runs["all"]))
+    narrow, wide = (text_logits(run.states, made) for run in (runs["cls"], runs["all"]))
     for head in heads:
         ours, theirs = (torch.from_numpy(found[head].values) for found in (narrow, wide))
         assert distance(ours, theirs) < 1e-3, head
@@ -417,8 +422,8 @@ def test_label_heads_in_bf16_learn_as_well_as_in_fp32() -> None:
     losses: dict[str, dict[str, float]] = {}
     task = TASKS["ce"]
     for precision in ("fp32", "bf16"):
-        feed = MemoryFeed(lively(precision), texts(task), tokens_per_call=2048)
-        run = fitted(feed, LABEL_HEADS, stack="on", task=task)
+        states = MemoryStates(lively(precision), texts(task), tokens_per_call=2048)
+        run = fitted(states, LABEL_HEADS, stack="on", task=task)
         losses[precision] = {name: f.loss_sum for name, f in run.fitted.items()}
     for name in LABEL_HEADS:
         assert losses["bf16"][name] == pytest.approx(losses["fp32"][name], rel=0.05), losses

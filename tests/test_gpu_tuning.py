@@ -15,7 +15,7 @@ from toy import save_encoder, squad_json
 
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import FeedConfig
+from bertvision.states.config import StatesConfig
 from bertvision.train import tuning as tuning_module
 from bertvision.train.finetune import FinetuneConfig, tune, tune_jobs
 from bertvision.train.finetune_config import MultitaskConfig
@@ -70,8 +70,8 @@ def tuned(
     }
     chosen: dict[str, Any] = settings | {"epochs": 4.0} | values
     config = FinetuneConfig(**chosen)
-    feed = FeedConfig(source="memory")
-    stage, folders = tune(made, train, folder=out, config=config, dev=train if dev else None, feed=feed)
+    states = StatesConfig(source="memory")
+    stage, folders = tune(made, train, folder=out, config=config, dev=train if dev else None, states=states)
     return stage, folders, train
 
 
@@ -283,8 +283,8 @@ def test_replayed_steps_on_texts_are_plain_steps(
         made = Encoder.load(str(source), device="cuda", precision=precision)
         settings = STEADY | GENTLE[precision] | {"policy": policy, "head": head, "digest": 8}
         config = FinetuneConfig(**settings)
-        feed = FeedConfig(source="live")
-        stages.append(tune(made, split, folder=tmp_path / name, config=config, dev=split, feed=feed)[0])
+        states = StatesConfig(source="live")
+        stages.append(tune(made, split, folder=tmp_path / name, config=config, dev=split, states=states)[0])
         plainly()
     (steps,) = replayed
     assert steps._possible
@@ -330,7 +330,7 @@ def together(
     settings: dict[str, Any] = STEADY | GENTLE[precision] | {"order": "mixed"} | values
     config = MultitaskConfig(**settings)
     jobs = three_jobs(home, encoder, dev=dev)
-    return tune_jobs(made, jobs, folder=out, config=config, feed=FeedConfig(source="live"))[0]
+    return tune_jobs(made, jobs, folder=out, config=config, states=StatesConfig(source="live"))[0]
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_fit_of_spans_gives_each_state_its_reader(tiny_bert: Path, toy_squad: 
         tmp_path / "two",
         "--heads",
         "each_layer",
-        "--feed.layers",
+        "--states.layers",
         "1",
         "2",
     )

@@ -166,7 +166,7 @@ class Given(nn.Module):
         return states[0]
 
 
-class GivenFeed:
+class GivenStates:
     """The windows' tokens with given states, two windows a batch, pads poisoned."""
 
     def __init__(self, windows: Windows, states: np.ndarray) -> None:
@@ -194,17 +194,17 @@ def joint(seed: int, windows: Windows, *, ties: bool = False) -> SpanLogits:
 
 def evaluated(windows: Windows, values: np.ndarray) -> SpanLogits:
     heads: Any = {"joint": Given()}
-    feed: Any = GivenFeed(windows, values)
-    return span_logits(feed, heads)["joint"]
+    states: Any = GivenStates(windows, values)
+    return span_logits(states, heads)["joint"]
 
 
 def test_evaluation_keeps_pairs_and_marginals() -> None:
     _, windows = make_case(3)
     values = np.random.default_rng(0).normal(0, 2, (windows.num_tokens, 6)).astype(np.float32)
-    feed: Any = GivenFeed(windows, values)
+    source: Any = GivenStates(windows, values)
     heads: Any = {"joint": Given(), "plain": nn.Sequential()}
     heads["plain"].forward = lambda states, mask: states[0, ..., :2]
-    found = span_logits(feed, heads)
+    found = span_logits(source, heads)
     np.testing.assert_array_equal(found["plain"].start, values[:, 0])
     np.testing.assert_array_equal(found["plain"].end, values[:, 1])
     assert found["plain"].pairs is None

@@ -13,8 +13,7 @@ PACKAGE = Path(bertvision.__file__).parent
 FLOW = [
     "data",
     "encoder",
-    "store",
-    "feed",
+    "states",
     "heads",
     "tasks",
     "train",
@@ -153,7 +152,7 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_the_library_needs_no_more_than_torch_and_transformers(tiny_bert: Path) -> None:
     """No command line, no report, no bars: every library room and every public name, and an encoder loaded."""
     blocked = {"tyro", "rich", "yaml", "jinja2", "matplotlib", "datasets", "jaxtyping", "tensorboard"}
-    rooms = ["data", "encoder", "store", "feed", "heads", "tasks", "train", "serve"]
+    rooms = ["data", "encoder", "states", "heads", "tasks", "train", "serve"]
     done = python(_WITHOUT.format(blocked=blocked, rooms=rooms), TOY_ENCODER=str(tiny_bert))
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bertvision.errors import ConfigError
-from bertvision.feed.plan import epoch_batches
+from bertvision.states.plan import epoch_batches
 from bertvision.train.mixing import MixOrder, Sampling, TaskPlan, mix_epoch, score_classes
 
 ORDERS: tuple[MixOrder, ...] = get_args(MixOrder)

@@ -24,8 +24,9 @@ from tuning_helpers import config_of, largest_difference, losses, tuned
 from bertvision.artifacts import read_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, OutputError
-from bertvision.feed import FeedConfig, MemoryFeed
 from bertvision.heads.files import read_head_config
+from bertvision.states.config import StatesConfig
+from bertvision.states.memory import MemoryStates
 from bertvision.tasks.kinds import SPAN, SpanTask, task_words, window_losses
 from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune
@@ -144,22 +145,22 @@ def test_fine_tuning_is_that_of_plain_torch(
 def test_a_fit_is_that_of_plain_torch(tmp_path: Path, lively: Path, train: Split, stack: str) -> None:
     """Two seeds of the last state's output layer: softmax regression, written out."""
     encoder = Encoder.load(str(lively))
-    feed = MemoryFeed(encoder, train.windows, tokens_per_call=2000)
+    states = MemoryStates(encoder, train.windows, tokens_per_call=2000)
     config = fit_config("last_state", seeds=(0, 1), null_weight=2.0, stack=stack, epochs=2, **STEADY)
     members, task = zoo_members(config), null_weighted(train, 2.0).task
-    begun = {n: f.head.state_dict() for n, f in FitRun(feed, members, config).fitted.items()}
+    begun = {n: f.head.state_dict() for n, f in FitRun(states, members, config).fitted.items()}
     plain = {name: {k: v.clone().requires_grad_() for k, v in state.items()} for name, state in begun.items()}
-    done = fit(feed, members, config, Stage(tmp_path, {}), task=task)
+    done = fit(states, members, config, Stage(tmp_path, {}), task=task)
     weights = counts(train, 2.0)
     for name, own in plain.items():
         optimizer = torch.optim.SGD(list(own.values()), lr=config.lr, momentum=0.9)
         for epoch in range(2):
-            for batch in feed.epoch(epoch, batch_size=8, seed=config.seed):
+            for batch in states.epoch(epoch, batch_size=8, seed=config.seed):
                 total = torch.zeros(())
                 for row, window in enumerate(batch.windows):
                     real = batch.states[-1, row][batch.mask[row]].float()
                     logits = F.linear(real, own["project.weight"], own["project.bias"])
-                    parts = [F.cross_entropy(logits[:, i], batch.labels[row, i].long()) for i in (0, 1)]
+                    parts = [F.cross_entropy(logits[:, i], batch.targets[row, i].long()) for i in (0, 1)]
                     total = total + float(weights[window]) * (parts[0] + parts[1]) / 2
                 (total / len(batch.windows)).backward()
                 torch.nn.utils.clip_grad_norm_(list(own.values()), config.clip)
@@ -178,7 +179,7 @@ def test_key_is_as_ever_unless_it_decides_something(tmp_path: Path, lively: Path
         assert "null_weight" not in one.identity
         assert made(null_weight=2.0).identity["null_weight"] == 2.0
     encoder = Encoder.load(str(lively))
-    about: dict[str, Any] = {"encoder_about": {"name": "toy"}, "feed": FeedConfig(source="memory")}
+    about: dict[str, Any] = {"encoder_about": {"name": "toy"}, "states": StatesConfig(source="memory")}
     keys = []
     for weight in (1.0, 2.0):
         folder = tmp_path / f"{weight:g}"
@@ -228,7 +229,7 @@ def test_other_tasks_refuse_it_before_anything_is_written(tmp_path: Path, lively
         with pytest.raises(ConfigError, match=f"--null-weight is for spans, and .*: {way}"):
             fit_zoo(
                 encoder, split, folder=tmp_path / "out", config=FitConfig(heads=("cls_linear",), null_weight=2.0),
-                encoder_about={"name": "toy"}, feed=FeedConfig(),
+                encoder_about={"name": "toy"}, states=StatesConfig(),
             )  # fmt: skip
     with pytest.raises(ConfigError, match="--null-weight is for one task of spans"):
         MultitaskConfig(null_weight=2.0)

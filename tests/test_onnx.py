@@ -14,7 +14,6 @@ from torch import nn
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.feed.reading import Reading
 from bertvision.heads import base, cnn, inception, label_xception, parse_head, xception
 from bertvision.heads.base import Head, head_class
 from bertvision.heads.catalogue import CATALOGUE
@@ -23,6 +22,7 @@ from bertvision.serve import onnx
 from bertvision.serve.bundle import Bundle
 from bertvision.serve.graph import Graph
 from bertvision.serve.onnx import OnnxReport, export_onnx, onnx_of, use_onnx
+from bertvision.states.config import Selection
 from bertvision.tasks.kinds import SPAN
 from bertvision.train.trained import read_trained
 
@@ -108,10 +108,10 @@ class Exported:
                 encoder,
                 "tenney_small",
                 MOOD,
-                reading=Reading(positions="cls"),
+                selection=Selection(positions="cls"),
                 temperature=2.0,
             ),
-            "alike": save_system(home / "alike", encoder, "mean_pooler", ALIKE, reading=Reading((0, 2))),
+            "alike": save_system(home / "alike", encoder, "mean_pooler", ALIKE, selection=Selection((0, 2))),
         }
         self.catalogued = {
             name: save_system(
@@ -254,7 +254,7 @@ def test_heads_of_other_windows_are_refused(encoder: Encoder, tmp_path: Path, un
     )
     with pytest.raises(ConfigError, match=r"the head two/0 \(minbert.v1\) reads pairs encoded apart"):
         export_onnx(bundle_of({"two": two}, [], encoder), tmp_path / "onnx" / "model.onnx")
-    part = save_span(tmp_path / "part", encoder, reading=Reading(positions="context"))
+    part = save_span(tmp_path / "part", encoder, selection=Selection(positions="context"))
     with pytest.raises(ConfigError, match=r"the head part/0 .* reads paragraphs alone"):
         export_onnx(bundle_of({"part": part}, [], encoder), tmp_path / "onnx" / "model.onnx")
     assert not (tmp_path / "onnx").exists()

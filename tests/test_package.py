@@ -16,12 +16,12 @@ import bertvision as bv
 from bertvision.data.load import load_span_data
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
-from bertvision.feed import Reading
 from bertvision.serve.bundle import Bundle
 from bertvision.serve.export import write_package
 from bertvision.serve.load import load_bundle, read_systems
 from bertvision.serve.package import read_layers, read_package
 from bertvision.serve.sources import find_readers, find_sources
+from bertvision.states.config import Selection
 from bertvision.tasks.span.calibration import no_answer_of
 
 QUESTION, MILL = "Who built the mill?", "The mill in Arden was built by Ada Holt in 1871."
@@ -182,11 +182,11 @@ def test_readers_of_layers_are_sorted_by_state(fit: Path, encoder: Encoder, tmp_
     assert [row["layer"] for row in bundle.explain(QUESTION, MILL)["layers"]["adapter-4"]] == [0, 1, 2]
     assert read_layers(fit) == {}, "a fit is no package"
     # Fitted on states 0 and 2 alone, where the option counts among those two.
-    few = Reading((0, 2))
-    save_span(tmp_path / "few" / "a-head", encoder, reading=few)
+    few = Selection((0, 2))
+    save_span(tmp_path / "few" / "a-head", encoder, selection=few)
     for layer in (0, 1):
-        save_span(tmp_path / "few" / f"r{layer}", encoder, f"layer_reader:layer={layer}", reading=few)
-    save_span(tmp_path / "few" / "last", encoder, "layer_reader", reading=few)
+        save_span(tmp_path / "few" / f"r{layer}", encoder, f"layer_reader:layer={layer}", selection=few)
+    save_span(tmp_path / "few" / "last", encoder, "layer_reader", selection=few)
     cut = read_layers(package(tmp_path / "cut", tmp_path / "few"))
     assert {name: [one.folder.name for one in own] for name, own in cut.items()} == {"a-head": ["0", "2"]}
 

@@ -58,7 +58,7 @@ def command(tiny_bert: Path, toy_squad: Path) -> Command:
             "7",
             "--keep",
             "best",
-            "--feed.source",
+            "--states.source",
             "live",
             "--device",
             "cpu",
@@ -199,7 +199,7 @@ def test_two_processes_fit_what_one_fits(single: Path, tmp_path: Path, command: 
 
 def test_a_stack_and_a_store_give_the_same(single: Path, tmp_path: Path, command: Command) -> None:
     out = tmp_path / "out"
-    more = ("--feed.source", "stored", "--feed.store", str(tmp_path / "states"), "--feed.dtype", "fp32")
+    more = ("--states.source", "stored", "--states.store", str(tmp_path / "states"), "--states.dtype", "fp32")
     heads = (*HEADS, "adapter:size=4,dropout=0,lr=2e-3")  # in one stack with the other
     codes = finish_all(begin(command(out, "--stack", "on", *more, heads=heads), tmp_path))
     assert codes == [0, 0], [log.read_text() for log in logs(tmp_path)]
@@ -226,7 +226,7 @@ def _norms(encoder: str, data: str, folder: str) -> None:
     from fit_helpers import WINDOWS
 
     from bertvision.encoder.encoder import Encoder
-    from bertvision.feed.live import LiveFeed
+    from bertvision.states.live import LiveStates
     from bertvision.train.fit import FitConfig, fit
     from bertvision.train.splits import load_split
     from bertvision.train.stage import Stage
@@ -238,7 +238,7 @@ def _norms(encoder: str, data: str, folder: str) -> None:
         windows = load_split(data, source, WINDOWS).windows
         config = FitConfig(heads=("cnn", "adapter:size=4,dropout=0.3"), batch_size=12)
         stage = Stage(Path(folder, "norms"), {}, parallel=parallel)
-        heads = fit(LiveFeed(source, windows), zoo_members(config), config, stage)
+        heads = fit(LiveStates(source, windows), zoo_members(config), config, stage)
         for one in heads.values():
             own = torch.cat([value.double().flatten() for value in one.head.state_dict().values()])
             first, *others = parallel.every(own)
@@ -256,9 +256,9 @@ def test_all_ranks_keep_the_same_heads(tiny_bert: Path, toy_squad: Path, tmp_pat
 
 @pytest.mark.parametrize(
     "more",
-    [(), ("--shard",), ("--policy", "houlsby-4", "--shard"), ("--policy", "cut-1", "--feed.source", "live"),
+    [(), ("--shard",), ("--policy", "houlsby-4", "--shard"), ("--policy", "cut-1", "--states.source", "live"),
      ("--policy", "lora-2", "--accumulate", "2"),
-     ("--policy", "cut-1", "--head", "adapter:size=4", "--feed.source", "stored", "--feed.dtype", "fp32")],
+     ("--policy", "cut-1", "--head", "adapter:size=4", "--states.source", "stored", "--states.dtype", "fp32")],
     ids=" ".join,
 )  # fmt: skip
 def test_two_processes_fine_tune_what_one_does(
@@ -366,7 +366,10 @@ def test_a_killed_rank_ends_the_other_and_the_work_goes_on(
     [
         (("--heads", "nosuch"), "there is no head 'nosuch'"),
         (("--train", "nosuch.json"), "nosuch.json"),
-        (("--feed.source", "memory"), "--feed.source memory would keep all states in each of 2 processes"),
+        (
+            ("--states.source", "memory"),
+            "--states.source memory would keep all states in each of 2 processes",
+        ),
         (("--epochs", "9"), "holds work with other settings (fit.epochs)"),
     ],
 )

@@ -22,7 +22,7 @@ def test_a_whole_run(flags: list[str], tiny_bert: Path, toy_squad: Path, tmp_pat
     words = (
         "run", "--encoder", tiny_bert, "--train", toy_squad, "--dev", toy_squad, "--out", tmp_path, *WINDOWS,
         "--finetune.epochs", "1", "--finetune.snapshots", "0.5", "--fit.heads", "last_state", "adapter:size=4",
-        "--feed.source", "memory", *flags,
+        "--states.source", "memory", *flags,
     )  # fmt: skip
     outcome = bertvision(*words)
     assert outcome.code == 0, outcome.err

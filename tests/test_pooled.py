@@ -17,9 +17,12 @@ from toy import save_encoder
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.feed import Feed, FeedConfig, LiveFeed, MemoryFeed, StoredFeed
-from bertvision.feed.reading import EVERYTHING, Reading
 from bertvision.heads import load_head
+from bertvision.states.base import States
+from bertvision.states.config import EVERYTHING, Selection, StatesConfig
+from bertvision.states.live import LiveStates
+from bertvision.states.memory import MemoryStates
+from bertvision.states.stored import StoredStates
 from bertvision.train.evaluate import text_logits
 from bertvision.train.fit import FitConfig, fit
 from bertvision.train.splits import Split, load_split
@@ -55,12 +58,14 @@ def bert(lively_encoder: Callable[[str], Path]) -> Path:
     return lively_encoder("bert")
 
 
-def feeds(encoder: Encoder, split: Split, root: Path, reading: Reading = EVERYTHING) -> dict[str, Feed]:
-    store = toy_store(root, encoder, split.windows, reading=reading.resolved(encoder.num_states))
+def sources(
+    encoder: Encoder, split: Split, root: Path, selection: Selection = EVERYTHING
+) -> dict[str, States]:
+    store = toy_store(root, encoder, split.windows, selection=selection.resolved(encoder.num_states))
     return {
-        "live": LiveFeed(encoder, split.windows, tokens_per_call=CALL, reading=reading),
-        "memory": MemoryFeed(encoder, split.windows, tokens_per_call=CALL, reading=reading),
-        "stored": StoredFeed(encoder, store, tokens_per_call=CALL),
+        "live": LiveStates(encoder, split.windows, tokens_per_call=CALL, selection=selection),
+        "memory": MemoryStates(encoder, split.windows, tokens_per_call=CALL, selection=selection),
+        "stored": StoredStates(encoder, store, tokens_per_call=CALL),
     }
 
 
@@ -77,19 +82,21 @@ def pooler_output(encoder: Encoder, split: Split) -> torch.Tensor:
 
 @pytest.mark.parametrize("architecture", ["bert", "mpnet", "albert", "roberta"])
 @pytest.mark.parametrize(
-    "reading", [Reading(), Reading(positions="cls"), Reading((-1, 0), "context"), Reading((2,))], ids=str
+    "selection",
+    [Selection(), Selection(positions="cls"), Selection((-1, 0), "context"), Selection((2,))],
+    ids=str,
 )
 def test_every_source_gives_the_model_s_pooled_vectors(
-    architecture: str, reading: Reading, lively_encoder: Callable[[str], Path], tmp_path: Path
+    architecture: str, selection: Selection, lively_encoder: Callable[[str], Path], tmp_path: Path
 ) -> None:
     source = lively_encoder(architecture)
     encoder, split = Encoder.load(str(source)), split_of(label_texts(13, pairs=True), source)
     wanted = pooler_output(encoder, split)
     assert wanted.std(dim=0).max() > 0.01, "they differ from text to text"
-    for kind, feed in feeds(encoder, split, tmp_path, reading).items():
-        assert feed.has_pooled
+    for kind, states in sources(encoder, split, tmp_path, selection).items():
+        assert states.has_pooled
         seen = 0
-        for batches in (feed.epoch(1, batch_size=4, seed=0), feed.walk()):
+        for batches in (states.epoch(1, batch_size=4, seed=0), states.walk()):
             for batch in batches:
                 assert batch.pooled is not None
                 tolerance = 2e-3 if kind == "memory" else 1e-5
@@ -108,9 +115,9 @@ def test_without_a_pooler_there_is_nothing_pooled(
     source = lively_encoder(architecture)
     encoder, split = Encoder.load(str(source)), split_of(label_texts(9), source)
     assert not encoder.has_pooler
-    for feed in feeds(encoder, split, tmp_path).values():
-        assert not feed.has_pooled
-        assert all(batch.pooled is None for batch in feed.walk())
+    for states in sources(encoder, split, tmp_path).values():
+        assert not states.has_pooled
+        assert all(batch.pooled is None for batch in states.walk())
 
 
 def test_spans_and_readings_without_the_last_state_have_nothing_pooled(
@@ -118,20 +125,20 @@ def test_spans_and_readings_without_the_last_state_have_nothing_pooled(
 ) -> None:
     encoder = Encoder.load(str(bert))
     spans = load_split(str(toy_squad), encoder, WindowConfig(max_seq_length=64, doc_stride=24))
-    for feed in feeds(encoder, spans, tmp_path / "a").values():
-        assert all(batch.pooled is None for batch in feed.walk())
+    for states in sources(encoder, spans, tmp_path / "a").values():
+        assert all(batch.pooled is None for batch in states.walk())
     texts = split_of(label_texts(9), bert)
-    for feed in feeds(encoder, texts, tmp_path / "b", Reading((0, 1))).values():
-        assert not feed.has_pooled
-        assert all(batch.pooled is None for batch in feed.walk())
+    for states in sources(encoder, texts, tmp_path / "b", Selection((0, 1))).values():
+        assert not states.has_pooled
+        assert all(batch.pooled is None for batch in states.walk())
 
 
 # ---- heads fitted on them
 
 
-def fitted(feed: Feed, split: Split, folder: Path, *heads: str, **values: Any) -> dict[str, Any]:
+def fitted(states: States, split: Split, folder: Path, *heads: str, **values: Any) -> dict[str, Any]:
     config = FitConfig(heads=heads, epochs=2, batch_size=6, lr=3e-3, eps=1e-2, **values)
-    return fit(feed, zoo_members(config, split.task), config, Stage(folder, {}), task=split.task)
+    return fit(states, zoo_members(config, split.task), config, Stage(folder, {}), task=split.task)
 
 
 def largest(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
@@ -150,8 +157,8 @@ def test_heads_fitted_from_every_source_and_on_cls_alone_are_the_same(
 ) -> None:
     encoder, split = Encoder.load(str(bert)), split_of(data, bert)
     whole, narrow = (
-        feeds(encoder, split, tmp_path / name, reading)
-        for name, reading in (("all", Reading()), ("cls", Reading(positions="cls")))
+        sources(encoder, split, tmp_path / name, selection)
+        for name, selection in (("all", Selection()), ("cls", Selection(positions="cls")))
     )
     reference = fitted(whole["live"], split, tmp_path / "live", *HEADS)
     begun = {
@@ -159,10 +166,10 @@ def test_heads_fitted_from_every_source_and_on_cls_alone_are_the_same(
         for name, f in reference.items()
     }
     assert all((f.head.project.weight - begun[n]).abs().max() > 1e-3 for n, f in reference.items())
-    for kind, feed in {**whole, **{f"{k} cls": f for k, f in narrow.items()}}.items():
-        again = fitted(feed, split, tmp_path / kind, *HEADS)
+    for kind, states in {**whole, **{f"{k} cls": f for k, f in narrow.items()}}.items():
+        again = fitted(states, split, tmp_path / kind, *HEADS)
         assert largest(again, reference) < (2e-4 if "memory" in kind else 2e-6), kind
-        ours = text_logits(feed, {n: f.head for n, f in again.items()})
+        ours = text_logits(states, {n: f.head for n, f in again.items()})
         theirs = text_logits(whole["live"], {n: f.head for n, f in again.items()})
         for name in ours:
             tolerance = 5e-3 if "memory" in kind else 1e-5
@@ -174,29 +181,33 @@ def test_states_kept_in_half_precision_are_read_under_bf16(kind: str, bert: Path
     """Half precision is float16 where an encoder on a CPU computes in bf16: autocast does not mix the two."""
     encoder = Encoder.load(str(bert), device="cpu", precision="bf16")
     split = split_of(label_texts(25), bert)
-    feed: Feed = {"live": LiveFeed, "memory": MemoryFeed}.get(kind, LiveFeed)(encoder, split.windows)
+    states: States = {"live": LiveStates, "memory": MemoryStates}.get(kind, LiveStates)(
+        encoder, split.windows
+    )
     if kind == "stored":
-        feed = StoredFeed(encoder, toy_store(tmp_path / "store", encoder, split.windows, dtype="fp16"))
-    exact = fitted(LiveFeed(Encoder.load(str(bert)), split.windows), split, tmp_path / "exact", *HEADS, *WIDE)
-    rough = fitted(feed, split, tmp_path / kind, *HEADS, *WIDE)
+        states = StoredStates(encoder, toy_store(tmp_path / "store", encoder, split.windows, dtype="fp16"))
+    exact = fitted(
+        LiveStates(Encoder.load(str(bert)), split.windows), split, tmp_path / "exact", *HEADS, *WIDE
+    )
+    rough = fitted(states, split, tmp_path / kind, *HEADS, *WIDE)
     for name, one in rough.items():
         assert one.history[-1]["loss"] == pytest.approx(exact[name].history[-1]["loss"], rel=0.05), name
 
 
 def test_stacked_heads_are_those_fitted_alone(bert: Path, tmp_path: Path) -> None:
     encoder, split = Encoder.load(str(bert)), split_of(score_texts(25), bert)
-    feed = LiveFeed(encoder, split.windows)
+    states = LiveStates(encoder, split.windows)
     texts = [f"{h}{',' if ':' in h else ':'}lr={rate}" for h in (*HEADS, *WIDE) for rate in ("1e-3", "3e-3")]
-    stacked = fitted(feed, split, tmp_path / "on", *texts, stack="on")
-    alone = fitted(feed, split, tmp_path / "off", *texts, stack="off")
+    stacked = fitted(states, split, tmp_path / "on", *texts, stack="on")
+    alone = fitted(states, split, tmp_path / "off", *texts, stack="off")
     assert largest(stacked, alone) < 2e-6
 
 
-def zoo(encoder: Encoder, train: Split, folder: Path, *heads: str, feed: Any = None, **values: Any) -> Any:
+def zoo(encoder: Encoder, train: Split, folder: Path, *heads: str, states: Any = None, **values: Any) -> Any:
     config = FitConfig(heads=heads, epochs=2, batch_size=6, lr=3e-3, **values)
     return fit_zoo(
         encoder, train, folder=folder, config=config, encoder_about={"name": encoder.name},
-        feed=feed or FeedConfig(source="memory"), dev=train,
+        states=states or StatesConfig(source="memory"), dev=train,
     )  # fmt: skip
 
 
@@ -206,13 +217,13 @@ def test_heads_on_cls_are_fitted_and_used_on_it_without_being_asked(
     data = label_texts(25)
     encoder, split = Encoder.load(str(bert)), split_of(data, bert)
     kept: list[int] = []
-    real = MemoryFeed.__init__
+    real = MemoryStates.__init__
 
-    def begin(self: MemoryFeed, *args: Any, **how: Any) -> None:
+    def begin(self: MemoryStates, *args: Any, **how: Any) -> None:
         real(self, *args, **how)
         kept.append(self.store.shape[1])
 
-    monkeypatch.setattr(MemoryFeed, "__init__", begin)
+    monkeypatch.setattr(MemoryStates, "__init__", begin)
     zoo(encoder, split, tmp_path / "cls", *HEADS, keep="best")
     assert kept == [len(split.windows)] * 2, "train and dev: one token a window"
     zoo(encoder, split, tmp_path / "all", *HEADS, WIDE[0], keep="best")
@@ -224,7 +235,7 @@ def test_heads_on_cls_are_fitted_and_used_on_it_without_being_asked(
         for p, q in zip(head.parameters(), twin.parameters(), strict=True):
             assert torch.allclose(p, q, atol=1e-6)
         both = [read_trained(path) for path in (folder, tmp_path / "all" / folder.name)]
-        assert both[0].readings[0].positions == "cls"
+        assert both[0].selections[0].positions == "cls"
         (_, ours), (_, theirs) = logits_of_trained(both, data)
         assert np.allclose(ours.values, theirs.values, atol=1e-5)
 
@@ -234,7 +245,14 @@ def test_a_head_that_reads_all_tokens_is_not_given_one(bert: Path, tmp_path: Pat
     with pytest.raises(
         ConfigError, match=r"positions cls keeps one token, and mean-pooler reads all"
     ) as caught:
-        zoo(encoder, split, tmp_path / "out", "cls_linear", "mean_pooler", feed=FeedConfig(positions="cls"))
+        zoo(
+            encoder,
+            split,
+            tmp_path / "out",
+            "cls_linear",
+            "mean_pooler",
+            states=StatesConfig(positions="cls"),
+        )
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -252,7 +270,7 @@ def test_a_store_of_texts_is_named_by_its_data(bert: Path, tmp_path: Path) -> No
     rows = [f"{e.first}\t{('no', 'yes')[int(e.label or 0)]}" for e in label_texts(12, 2).examples]
     table.write_text("\n".join(["sentence\tlabel", *rows]) + "\n", encoding="utf-8")
     words = ("--train", table, "--heads", "cls_linear", "mean_pooler", "--max-seq-length", "64")
-    kept = ("--feed.source", "stored", "--feed.store", tmp_path / "states")
+    kept = ("--states.source", "stored", "--states.store", tmp_path / "states")
     done = bertvision("fit", bert, *words, "--out", tmp_path / "a", *kept)
     assert done.code == 0, done.err
     (store,) = [path.name for path in (tmp_path / "states").iterdir() if path.is_dir()]
@@ -273,7 +291,7 @@ def test_two_processes_fit_the_label_heads_of_one(bert: Path, tmp_path: Path) ->
     table.write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n", encoding="utf-8")
     for heads in (HEADS, (*HEADS, *WIDE)):  # on [CLS] alone, and on all tokens
         words = ["fit", bert, "--train", table, "--dev", table, "--text.task", "score", "--max-seq-length", "64",
-                 "--heads", *heads, "--batch-size", "8", "--epochs", "2", "--eps", "1e-2", "--feed.source", "live",
+                 "--heads", *heads, "--batch-size", "8", "--epochs", "2", "--eps", "1e-2", "--states.source", "live",
                  "--device", "cpu", "--keep", "best", "--out"]  # fmt: skip
         words = [str(word) for word in words]
         one, two = tmp_path / f"one{len(heads)}", tmp_path / f"two{len(heads)}"

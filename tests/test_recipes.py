@@ -45,7 +45,7 @@ def test_recipe_loads_and_its_command_parses(name: str) -> None:
         "decode",
         "finetune",
         "fit",
-        "feed",
+        "states",
         "compare",
         "space",
         "search",
@@ -77,7 +77,7 @@ def test_answerable_has_the_papers_six_models_on_cls_states_alone() -> None:
     assert all(head_class(spec.name).cls_only for spec in specs)
     fit = config.fit
     assert (fit.lr, fit.batch_size, fit.epochs, fit.weight_decay) == (1e-3, 64, 10, 0.0)
-    assert config.feed.source == "memory"
+    assert config.states.source == "memory"
 
 
 def test_the_papers_recipe_and_a_good_one_differ_where_they_should() -> None:

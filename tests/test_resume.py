@@ -45,14 +45,14 @@ def finetune_command(encoder: Path, data: Path, out: Path) -> list[str]:
 def fit_command(encoder: Path, data: Path, out: Path) -> list[str]:
     return ["fit", str(encoder), "--train", str(data), "--dev", str(data), "--out", str(out), *WINDOWS,
             "--heads", "last_state", "adapter:size=8,skip", "--epochs", "3", "--keep", "best", "--batch-size", "4",
-            "--checkpoint-seconds", "0", "--feed.source", "memory"]  # fmt: skip
+            "--checkpoint-seconds", "0", "--states.source", "memory"]  # fmt: skip
 
 
 def run_command(encoder: Path, data: Path, out: Path) -> list[str]:
     return ["run", "--encoder", str(encoder), "--train", str(data), "--dev", str(data), "--out", str(out), *WINDOWS,
             "--finetune.epochs", "1", "--finetune.batch-size", "8", "--finetune.checkpoint-seconds", "0",
             "--fit.heads", "last_state", "adapter:size=8", "--fit.epochs", "2", "--fit.batch-size", "8",
-            "--fit.checkpoint-seconds", "0", "--feed.source", "memory"]  # fmt: skip
+            "--fit.checkpoint-seconds", "0", "--states.source", "memory"]  # fmt: skip
 
 
 # Times and memory differ between two runs, and nothing else may; a source that is measured might.

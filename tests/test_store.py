@@ -24,14 +24,14 @@ from bertvision.data.kept import kept_tokens
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.feed.extract import store_identity
-from bertvision.feed.reading import Reading
-from bertvision.store.codec import STORED, as_tensor, encode, load_into
-from bertvision.store.folder import Folder, LocalFolder, RemoteFolder, open_folder
-from bertvision.store.identity import SCHEMA
-from bertvision.store.plan import ShardPlan, shuffled_order, tokens_cut
-from bertvision.store.shard import DamagedShard
-from bertvision.store.store import Store, create_store, open_store
+from bertvision.states.codec import STORED, as_tensor, encode, load_into
+from bertvision.states.config import Selection
+from bertvision.states.extract import store_identity
+from bertvision.states.folder import Folder, LocalFolder, RemoteFolder, open_folder
+from bertvision.states.identity import SCHEMA
+from bertvision.states.layout import ShardPlan, shuffled_order, tokens_cut
+from bertvision.states.shard import DamagedShard
+from bertvision.states.store import Store, create_store, open_store
 from bertvision.train.splits import load_split
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=0, max_size=40)
@@ -292,7 +292,7 @@ def key_of(folder: Path, data: Path, stride: int = 24, edit: Callable[[Any], Non
         encoder.changed()
     config = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=stride)
     split = load_split(str(data), encoder, config)
-    return store_identity(encoder, split.origin, Reading(), "fp16").key
+    return store_identity(encoder, split.origin, Selection(), "fp16").key
 
 
 def test_no_snapshot_reads_the_store_of_another(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_no_snapshot_reads_the_store_of_another(tiny_bert: Path, toy_squad: Path
     }
     assert len(keys) == 4
     encoder = Encoder.load(str(tiny_bert), precision="bf16")
-    assert store_identity(encoder, ORIGIN, Reading(), "fp16").precision == "bf16"
+    assert store_identity(encoder, ORIGIN, Selection(), "fp16").precision == "bf16"
 
 
 # ---- where a store may lie
@@ -518,7 +518,7 @@ def test_no_window_at_all(tmp_path: Path) -> None:
 
 
 def test_the_number_of_open_shards_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertvision.store import store as module
+    from bertvision.states import store as module
 
     monkeypatch.setattr(module, "_OPEN", 2)
     store = make(tmp_path, [5] * 60, shard_tokens=10, dtype="int8")

@@ -27,10 +27,10 @@ from test_store import make
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, EncoderError
-from bertvision.feed import StoredFeed
-from bertvision.store.folder import LocalFolder
-from bertvision.store.shard import DamagedShard, ShardLayout, shard_name
-from bertvision.store.store import Store, open_store
+from bertvision.states.folder import LocalFolder
+from bertvision.states.shard import DamagedShard, ShardLayout, shard_name
+from bertvision.states.store import Store, open_store
+from bertvision.states.stored import StoredStates
 
 
 def parts_of(layout: ShardLayout) -> dict[str, tuple[int, int]]:
@@ -98,9 +98,9 @@ def test_a_feed_mends_just_what_is_damaged(
     before = marks(store)
     with pytest.raises(DamagedShard, match=r"shard-00002\.safetensors"):
         read_all(open_store(store.folder))
-    feed = StoredFeed(encoder, open_store(store.folder), tokens_per_call=200)
+    states = StoredStates(encoder, open_store(store.folder), tokens_per_call=200)
     with caplog.at_level(logging.WARNING, "bertvision"):
-        assert same_states(feed, open_store(whole[dtype]))
+        assert same_states(states, open_store(whole[dtype]))
     warned = [record.getMessage() for record in caplog.records]
     if what != "gone":
         assert len(warned) == 1, "made once, however many batches wanted it"
@@ -108,14 +108,14 @@ def test_a_feed_mends_just_what_is_damaged(
     after = marks(store)
     assert {name for name in after if after[name] != before.get(name)} == {path.name}
     assert shard_bytes(Path(store.folder.address)) == shard_bytes(whole[dtype])
-    assert same_states(feed, open_store(whole[dtype])), "and again"
+    assert same_states(states, open_store(whole[dtype])), "and again"
 
 
 def test_all_shards_damaged_at_once(tmp_path: Path, encoder: Encoder, whole: dict[str, Path]) -> None:
     store = copied(whole["fp32"], tmp_path)
     for number in range(store.num_shards):
         flip(Path(store.path(number)), store.layout(number).nbytes // 2)
-    assert same_states(StoredFeed(encoder, store, tokens_per_call=200), open_store(whole["fp32"]))
+    assert same_states(StoredStates(encoder, store, tokens_per_call=200), open_store(whole["fp32"]))
     assert shard_bytes(Path(store.folder.address)) == shard_bytes(whole["fp32"])
 
 
@@ -139,9 +139,9 @@ def test_a_disk_that_keeps_nothing_ends_the_run(
         return context
 
     monkeypatch.setattr(LocalFolder, "write", forgetful)
-    feed = StoredFeed(encoder, toy_store(tmp_path, encoder, windows), tokens_per_call=200)
+    states = StoredStates(encoder, toy_store(tmp_path, encoder, windows), tokens_per_call=200)
     with pytest.raises(ArtifactError, match=r"shard-00001\.safetensors does not keep what is written"):
-        epoch_states(feed)
+        epoch_states(states)
 
 
 class _Exits:
@@ -159,7 +159,7 @@ def test_states_that_are_no_numbers(tmp_path: Path, tiny_bert: Path, windows: Wi
     cases: list[tuple[float, Any, str]] = [
         (torch.nan, "fp32", "no finite numbers"),
         (torch.nan, "int8", "no finite numbers"),
-        (1e6, "fp16", "beyond fp16: store them with --feed.dtype bf16 or fp32"),
+        (1e6, "fp16", "beyond fp16: store them with --states.dtype bf16 or fp32"),
     ]
     for value, dtype, said in cases:
         encoder = Encoder.load(str(tiny_bert))

@@ -15,10 +15,10 @@ from store_cases import fill, random_states
 from test_store import folders, make
 
 from bertvision.errors import ArtifactError, OutputError
-from bertvision.store.about import WINDOWS_FILE
-from bertvision.store.claims import Claims
-from bertvision.store.folder import Folder, LocalFolder, RemoteFolder
-from bertvision.store.store import open_store
+from bertvision.states.about import WINDOWS_FILE
+from bertvision.states.claims import Claims
+from bertvision.states.folder import Folder, LocalFolder, RemoteFolder
+from bertvision.states.store import open_store
 
 # ---- folders
 
@@ -121,8 +121,8 @@ def test_a_store_asked_for_by_its_key_must_be_that_one(tmp_path: Path) -> None:
 TRY = """
 import sys
 from pathlib import Path
-from bertvision.store.claims import Claims
-from bertvision.store.folder import LocalFolder
+from bertvision.states.claims import Claims
+from bertvision.states.folder import LocalFolder
 for number in map(int, sys.argv[2:]):
     with Claims(LocalFolder(Path(sys.argv[1]))).claim(number) as ours:
         print(int(ours), end="")

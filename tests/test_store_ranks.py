@@ -15,11 +15,11 @@ from torch.multiprocessing.spawn import spawn
 
 from bertvision.encoder.encoder import Encoder, choose_device
 from bertvision.errors import OutputError
-from bertvision.feed.extract import Extractor
-from bertvision.feed.live import LiveFeed
-from bertvision.feed.ranks import rank_and_world
-from bertvision.store.shard import shard_name
-from bertvision.store.store import INFO, open_store
+from bertvision.states.extract import Extractor
+from bertvision.states.live import LiveStates
+from bertvision.states.ranks import rank_and_world
+from bertvision.states.shard import shard_name
+from bertvision.states.store import INFO, open_store
 
 CUT = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24", "--shard-tokens", "300")
 
@@ -163,7 +163,7 @@ def _rank_of_a_group(rank: int, folder: str, encoder: str, rendezvous: str, told
     torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
     store = open_store(folder)
     assert rank_and_world() == (rank, 2)
-    extractor = Extractor(store, LiveFeed(Encoder.load(encoder), store.windows))
+    extractor = Extractor(store, LiveStates(Encoder.load(encoder), store.windows))
     if rank == 1:
         # It begins when rank 0 has nothing left to do: without the barrier rank 0 would be gone before the end.
         real, others = extractor.make, set(range(0, store.num_shards, 2))

@@ -40,12 +40,13 @@ from bertvision.data.window_store import pack_windows, unpack_windows
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, OutputError
-from bertvision.feed import LiveFeed, StoredFeed
-from bertvision.feed.extract import Extractor
-from bertvision.store.claims import Claims
-from bertvision.store.folder import LocalFolder
-from bertvision.store.identity import Origin
-from bertvision.store.store import Store, open_store
+from bertvision.states.claims import Claims
+from bertvision.states.extract import Extractor
+from bertvision.states.folder import LocalFolder
+from bertvision.states.identity import Origin
+from bertvision.states.live import LiveStates
+from bertvision.states.store import Store, open_store
+from bertvision.states.stored import StoredStates
 
 
 @pytest.fixture
@@ -101,8 +102,8 @@ def test_killed_at_any_moment(
     store = toy_store(root, encoder, windows)
     before = marks(store)
     assert shards <= len(before) < store.num_shards
-    feed = StoredFeed(encoder, store, tokens_per_call=200)
-    assert same_states(feed, open_store(whole["fp32"])), "a feed goes on where the other was killed"
+    states = StoredStates(encoder, store, tokens_per_call=200)
+    assert same_states(states, open_store(whole["fp32"])), "a feed goes on where the other was killed"
     after = marks(store)
     assert {name: after[name] for name in before} == before
     assert shard_bytes(Path(store.folder.address)) == shard_bytes(whole["fp32"])
@@ -114,7 +115,7 @@ def test_a_kill_before_info_is_made_good_by_the_next_reader(
     store = copied(whole["fp32"], tmp_path)
     store.folder.remove("info.json")
     before = marks(store)
-    StoredFeed(encoder, open_store(store.folder))
+    StoredStates(encoder, open_store(store.folder))
     assert marks(store) == before
     assert shard_bytes(Path(store.folder.address)) == shard_bytes(whole["fp32"])
 
@@ -124,27 +125,27 @@ def test_an_interrupt_in_the_middle_of_a_shard(
 ) -> None:
     """Ctrl-C, or an error of the encoder: threads end, nothing is left, and it goes on."""
     store = toy_store(tmp_path, encoder, windows)
-    feed, real, threads = (
-        StoredFeed(encoder, store, tokens_per_call=60),
-        LiveFeed.read,
+    states, real, threads = (
+        StoredStates(encoder, store, tokens_per_call=60),
+        LiveStates.read,
         threading.active_count(),
     )
     for error in (KeyboardInterrupt, RuntimeError):
         calls: list[int] = []
 
-        def read(self: LiveFeed, indices: Any, error: Any = error, calls: list[int] = calls) -> Any:
+        def read(self: LiveStates, indices: Any, error: Any = error, calls: list[int] = calls) -> Any:
             calls.append(1)
             if len(calls) == 4:
                 raise error
             return real(self, indices)
 
-        monkeypatch.setattr(LiveFeed, "read", read)
+        monkeypatch.setattr(LiveStates, "read", read)
         with pytest.raises(error):
-            feed.extractor.make(2)
+            states.extractor.make(2)
         assert threading.active_count() == threads
         assert not list(tmp_path.glob("*/*shard*"))
-    monkeypatch.setattr(LiveFeed, "read", real)
-    feed.extractor.make_all()
+    monkeypatch.setattr(LiveStates, "read", real)
+    states.extractor.make_all()
     assert store.info is not None
 
 
@@ -217,8 +218,8 @@ def test_a_full_disk_ends_with_one_sentence(
     for number in range(fitting):
         store.verify(number)
     # With room it goes on from what is there.
-    feed = StoredFeed(encoder, toy_store(root, encoder, windows), tokens_per_call=200)
-    assert same_states(feed, open_store(whole["fp32"]))
+    states = StoredStates(encoder, toy_store(root, encoder, windows), tokens_per_call=200)
+    assert same_states(states, open_store(whole["fp32"]))
     after = marks(store)
     assert {name: after[name] for name in before} == before
     assert shard_bytes(Path(store.folder.address)) == shard_bytes(whole["fp32"])
@@ -310,12 +311,12 @@ def test_of_two_plans_the_first_counts(
 
 
 def read_through(store: Path, encoder: Path, ready: Path, go: Path) -> None:
-    feed = StoredFeed(Encoder.load(str(encoder)), open_store(store), tokens_per_call=200)
+    states = StoredStates(Encoder.load(str(encoder)), open_store(store), tokens_per_call=200)
     ready.touch()
     while not go.exists():
         time.sleep(0.002)
     for _ in range(3):
-        assert len(epoch_states(feed)) == len(feed.windows)
+        assert len(epoch_states(states)) == len(states.windows)
 
 
 def test_two_readers_of_a_damaged_store(tmp_path: Path, whole: dict[str, Path], tiny_bert: Path) -> None:
@@ -347,7 +348,7 @@ def test_threads_that_write_the_same_shard(
     """Locks belong to processes: two threads may both make a shard, and must not write into one file."""
     store = toy_store(tmp_path, encoder, windows)
     extractors = [
-        StoredFeed(encoder, open_store(store.folder), tokens_per_call=200).extractor for _ in range(3)
+        StoredStates(encoder, open_store(store.folder), tokens_per_call=200).extractor for _ in range(3)
     ]
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(Extractor.make_all, extractors))
@@ -417,12 +418,12 @@ def test_a_folder_that_vanishes_under_its_reader(
     tmp_path: Path, encoder: Encoder, windows: Windows, whole: dict[str, Path]
 ) -> None:
     store = copied(whole["fp32"], tmp_path)
-    feed = StoredFeed(encoder, open_store(store.folder), tokens_per_call=200)
-    batches = feed.epoch(0, batch_size=4, seed=0)
+    states = StoredStates(encoder, open_store(store.folder), tokens_per_call=200)
+    batches = states.epoch(0, batch_size=4, seed=0)
     next(batches)
     shutil.rmtree(store.folder.address)
-    assert len(list(batches)) == feed.num_batches(4) - 1
-    assert same_states(feed, open_store(whole["fp32"]))
+    assert len(list(batches)) == states.num_batches(4) - 1
+    assert same_states(states, open_store(whole["fp32"]))
     again = toy_store(tmp_path, encoder, windows)
     extract(again, encoder)
     assert shard_bytes(Path(again.folder.address)) == shard_bytes(whole["fp32"])
@@ -436,8 +437,8 @@ def read_only(folder: Path, encoder: Path, windows: Path, result: Path) -> None:
     if os.getuid() == 0:
         os.setuid(65534)
     store = toy_store(folder.parent, loaded, found)
-    feed = StoredFeed(loaded, store, tokens_per_call=200)
-    os.write(handle, f"{len(epoch_states(feed))}\n".encode())
+    states = StoredStates(loaded, store, tokens_per_call=200)
+    os.write(handle, f"{len(epoch_states(states))}\n".encode())
     for number in range(store.num_shards):
         store.verify(number)
     try:
@@ -483,7 +484,7 @@ def test_no_window_and_windows_longer_than_a_shard(tmp_path: Path, encoder: Enco
         store = toy_store(
             tmp_path, encoder, windows_of(lengths), shard_tokens=10, origin=Origin(str(lengths), {}, "")
         )
-        feed = StoredFeed(encoder, store, tokens_per_call=50)
-        assert len(epoch_states(feed)) == len(lengths)
+        states = StoredStates(encoder, store, tokens_per_call=50)
+        assert len(epoch_states(states)) == len(lengths)
         assert store.info is not None
-        assert sum(len(batch.windows) for batch in feed.walk()) == len(lengths)
+        assert sum(len(batch.windows) for batch in states.walk()) == len(lengths)

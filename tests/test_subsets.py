@@ -21,13 +21,13 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.feed.batches import FeedConfig, StateBatch
-from bertvision.feed.live import LiveFeed
-from bertvision.feed.memory import MemoryFeed
-from bertvision.feed.reading import Reading
 from bertvision.heads import Head, load_head
 from bertvision.report.card import card
 from bertvision.serve.load import load
+from bertvision.states.batch import StateBatch
+from bertvision.states.config import Selection, StatesConfig
+from bertvision.states.live import LiveStates
+from bertvision.states.memory import MemoryStates
 from bertvision.tasks.span import DecodeConfig, SpanLogits, combine, decode
 from bertvision.tasks.span.threshold import best_threshold
 from bertvision.train.evaluate import NOT_READ
@@ -37,10 +37,10 @@ from bertvision.train.trained import read_trained
 from bertvision.train.zoo import fit_zoo
 
 READINGS = [
-    Reading((0, -1), "context"),
-    Reading((2, 0), "all"),
-    Reading((), "context"),
-    Reading((1,), "cls"),
+    Selection((0, -1), "context"),
+    Selection((2, 0), "all"),
+    Selection((), "context"),
+    Selection((1,), "cls"),
 ]
 
 
@@ -120,14 +120,14 @@ def test_the_null_token_must_stay() -> None:
 
 
 def test_layers_are_counted_from_either_end_in_the_order_given() -> None:
-    assert Reading().numbers(3) == (0, 1, 2)
-    assert Reading((2, 0, -2)).numbers(3) == (2, 0, 1)
-    assert Reading((-1,)).numbers(13) == (12,)
-    assert Reading((0, 1, -1)).whole(3)
-    assert Reading((0, 1, -1)).resolved(3) == Reading()
-    assert not Reading((2, 1, 0)).whole(3)
-    assert not Reading(positions="context").whole(3)
-    assert Reading(positions="context").resolved(3) == Reading((0, 1, 2), "context")
+    assert Selection().numbers(3) == (0, 1, 2)
+    assert Selection((2, 0, -2)).numbers(3) == (2, 0, 1)
+    assert Selection((-1,)).numbers(13) == (12,)
+    assert Selection((0, 1, -1)).whole(3)
+    assert Selection((0, 1, -1)).resolved(3) == Selection()
+    assert not Selection((2, 1, 0)).whole(3)
+    assert not Selection(positions="context").whole(3)
+    assert Selection(positions="context").resolved(3) == Selection((0, 1, 2), "context")
 
 
 @pytest.mark.parametrize(
@@ -136,24 +136,24 @@ def test_layers_are_counted_from_either_end_in_the_order_given() -> None:
      ((0, 0), "names state 0 twice")],
 )  # fmt: skip
 def test_layers_there_are_not_are_one_sentence(layers: tuple[int, ...], words: str) -> None:
-    with pytest.raises(ConfigError, match=f"--feed.layers {words}") as caught:
-        FeedConfig(layers=layers).reading.numbers(3)
+    with pytest.raises(ConfigError, match=f"--states.layers {words}") as caught:
+        StatesConfig(layers=layers).selection.numbers(3)
     assert "\n" not in str(caught.value)
 
 
 def test_positions_there_are_not_are_one_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"--feed\.positions question is unknown: .*all, cls, context"):
-        FeedConfig(positions="question")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=r"--states\.positions question is unknown: .*all, cls, context"):
+        StatesConfig(positions="question")  # pyright: ignore[reportArgumentType]
 
 
 # ---- feeds
 
 
-def cut(batch: StateBatch, windows: Windows, reading: Reading) -> list[torch.Tensor]:
+def cut(batch: StateBatch, windows: Windows, selection: Selection) -> list[torch.Tensor]:
     """The states of each window of a whole batch, sliced by hand: (layers, kept tokens, H)."""
-    layers = list(reading.numbers(len(batch.states)))
+    layers = list(selection.numbers(len(batch.states)))
     return [
-        batch.states[layers, row][:, positions_of(windows, int(w), reading.positions)]
+        batch.states[layers, row][:, positions_of(windows, int(w), selection.positions)]
         for row, w in enumerate(batch.windows)
     ]
 
@@ -162,51 +162,51 @@ def own(batch: StateBatch) -> list[torch.Tensor]:
     return [batch.states[:, row, mask] for row, mask in enumerate(batch.mask)]
 
 
-@pytest.mark.parametrize("reading", READINGS, ids=str)
-def test_feeds_hand_out_what_slicing_gives(encoder: Encoder, train: Split, reading: Reading) -> None:
+@pytest.mark.parametrize("selection", READINGS, ids=str)
+def test_feeds_hand_out_what_slicing_gives(encoder: Encoder, train: Split, selection: Selection) -> None:
     """Bit by bit: the encoder sees the same calls, whatever is read."""
     windows = train.windows
-    for kind in (LiveFeed, MemoryFeed):
+    for kind in (LiveStates, MemoryStates):
         whole = kind(encoder, windows, tokens_per_call=700)
-        part = kind(encoder, windows, tokens_per_call=700, reading=reading)
-        assert part.layers == reading.numbers(3)
+        part = kind(encoder, windows, tokens_per_call=700, selection=selection)
+        assert part.layers == selection.numbers(3)
         assert part.num_states == len(part.layers)
-        assert (part.kept is windows) == (reading.positions == "all")
+        assert (part.kept is windows) == (selection.positions == "all")
         assert part.num_batches(4) == whole.num_batches(4)
-        walks = (lambda feed: feed.walk()), (lambda feed: feed.epoch(1, batch_size=4, seed=3))
+        walks = (lambda states: states.walk()), (lambda states: states.epoch(1, batch_size=4, seed=3))
         for walk in walks:
             seen = 0
             for a, b in zip(walk(whole), walk(part), strict=True):
                 assert np.array_equal(a.windows, b.windows), "batches do not depend on the reading"
-                for expected, found in zip(cut(a, windows, reading), own(b), strict=True):
+                for expected, found in zip(cut(a, windows, selection), own(b), strict=True):
                     assert torch.equal(expected, found)
                 assert b.mask.shape[1] == part.kept.lengths[b.windows].max()
                 assert b.states.shape == (part.num_states, *b.mask.shape, 32)
-                assert b.labels.tolist() == part.kept.labels[b.windows].tolist()
+                assert b.targets.tolist() == part.kept.labels[b.windows].tolist()
                 assert b.bounds.tolist() == part.kept.context[b.windows].tolist()
                 seen += len(b.windows)
             assert seen == len(windows)
 
 
-@pytest.mark.parametrize("reading", READINGS, ids=str)
-def test_live_and_memory_hand_out_the_same(encoder: Encoder, train: Split, reading: Reading) -> None:
-    live = LiveFeed(encoder, train.windows, tokens_per_call=700, reading=reading)
-    memory = MemoryFeed(encoder, train.windows, tokens_per_call=700, reading=reading)
+@pytest.mark.parametrize("selection", READINGS, ids=str)
+def test_live_and_memory_hand_out_the_same(encoder: Encoder, train: Split, selection: Selection) -> None:
+    live = LiveStates(encoder, train.windows, tokens_per_call=700, selection=selection)
+    memory = MemoryStates(encoder, train.windows, tokens_per_call=700, selection=selection)
     assert memory.store.shape == (live.num_states, live.kept.num_tokens, 32), (
         "nothing is kept that is not read"
     )
     for a, b in zip(live.epoch(0, batch_size=5, seed=1), memory.epoch(0, batch_size=5, seed=1), strict=True):
         assert torch.equal(a.mask, b.mask)
-        assert torch.equal(a.labels, b.labels)
+        assert torch.equal(a.targets, b.targets)
         assert torch.equal(a.bounds, b.bounds)
         assert torch.allclose(a.states[:, a.mask], b.states[:, b.mask], rtol=2**-11, atol=1e-5)
 
 
-@pytest.mark.parametrize("reading", [Reading(), *READINGS[:2]], ids=str)
+@pytest.mark.parametrize("selection", [Selection(), *READINGS[:2]], ids=str)
 def test_read_is_one_call_on_the_windows_asked_for(
-    encoder: Encoder, train: Split, reading: Reading, monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, train: Split, selection: Selection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feed = LiveFeed(encoder, train.windows, reading=reading)
+    source = LiveStates(encoder, train.windows, selection=selection)
     calls: list[list[int]] = []
     real = encoder.layer_states
 
@@ -216,27 +216,27 @@ def test_read_is_one_call_on_the_windows_asked_for(
 
     monkeypatch.setattr(encoder, "layer_states", counted)
     chosen = np.array([7, 2, 19])
-    batch = feed.read(chosen)
+    batch = source.read(chosen)
     assert calls == [[7, 2, 19]]
     whole = collate(train.windows, chosen, pad_id=encoder.pad_id, device=encoder.device)
     states = torch.stack(real(whole))
     for row, w in enumerate(chosen):
-        places = positions_of(train.windows, int(w), reading.positions)
-        assert torch.equal(states[list(feed.layers), row][:, places], own(batch)[row])
+        places = positions_of(train.windows, int(w), selection.positions)
+        assert torch.equal(states[list(source.layers), row][:, places], own(batch)[row])
 
 
 @pytest.mark.parametrize("start", [1, 5])
 def test_a_resumed_epoch_is_the_tail_of_a_whole_one(encoder: Encoder, train: Split, start: int) -> None:
-    feed = LiveFeed(encoder, train.windows, tokens_per_call=700, reading=READINGS[0])
-    whole = list(feed.epoch(2, batch_size=4, seed=5))
-    tail = list(feed.epoch(2, batch_size=4, seed=5, start=start))
+    states = LiveStates(encoder, train.windows, tokens_per_call=700, selection=READINGS[0])
+    whole = list(states.epoch(2, batch_size=4, seed=5))
+    tail = list(states.epoch(2, batch_size=4, seed=5, start=start))
     assert len(tail) == len(whole) - start > 0
     for a, b in zip(tail, whole[start:], strict=True):
         assert torch.equal(a.states[:, a.mask], b.states[:, b.mask])
 
 
 def test_states_are_written_where_the_heads_want_them(encoder: Encoder, train: Split) -> None:
-    feed = LiveFeed(encoder, train.windows, tokens_per_call=700, reading=READINGS[0])
+    states = LiveStates(encoder, train.windows, tokens_per_call=700, selection=READINGS[0])
     buffer = torch.empty(10**6)
     asked: list[tuple[int, ...]] = []
 
@@ -244,8 +244,8 @@ def test_states_are_written_where_the_heads_want_them(encoder: Encoder, train: S
         asked.append(shape)
         return buffer[: int(np.prod(shape))].view(shape)
 
-    plain = list(feed.epoch(0, batch_size=4, seed=0))
-    for a, b in zip(feed.epoch(0, batch_size=4, seed=0, place=place), plain, strict=True):
+    plain = list(states.epoch(0, batch_size=4, seed=0))
+    for a, b in zip(states.epoch(0, batch_size=4, seed=0, place=place), plain, strict=True):
         assert a.states.data_ptr() == buffer.data_ptr()
         assert asked[-1] == tuple(b.states.shape)
         assert torch.equal(a.states, b.states)
@@ -327,7 +327,17 @@ def zoo(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, toy_squad: Pa
 
 def fit_words(encoder: Path, data: Path, out: Path, *layers: str) -> tuple[str | Path, ...]:
     words = ("fit", encoder, "--train", data, "--dev", data, "--out", out, "--heads", *HEADS, *WINDOW_FLAGS)
-    return (*words, "--epochs", "2", "--lr", "3e-3", "--feed.layers", *layers, "--feed.positions", "context")
+    return (
+        *words,
+        "--epochs",
+        "2",
+        "--lr",
+        "3e-3",
+        "--states.layers",
+        *layers,
+        "--states.positions",
+        "context",
+    )
 
 
 def by_hand(head: Head, encoder: Encoder, windows: Windows) -> np.ndarray:
@@ -369,7 +379,7 @@ def test_a_fitted_head_remembers_what_it_read(zoo: Path, encoder: Encoder, train
         np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4)
         assert (logits.start[~mask] == np.float32(NOT_READ)).all()
         assert (logits.end[~mask] == np.float32(NOT_READ)).all()
-    assert read_json(zoo / "cut" / "stage.json")["key"]["reading"] == CUT
+    assert read_json(zoo / "cut" / "stage.json")["key"]["selection"] == CUT
 
 
 def test_a_head_that_reads_everything_says_nothing_of_it(zoo: Path, finished_run: Path) -> None:
@@ -377,7 +387,7 @@ def test_a_head_that_reads_everything_says_nothing_of_it(zoo: Path, finished_run
     assert len(folders) == 4
     for folder in folders:
         assert "states" not in read_json(folder / "config.json")
-        assert "reading" not in read_json(folder.parent / "stage.json")["key"]
+        assert "selection" not in read_json(folder.parent / "stage.json")["key"]
 
 
 def test_eval_reads_what_fit_read(zoo: Path, toy_squad: Path) -> None:
@@ -396,7 +406,7 @@ def test_eval_reads_what_fit_read(zoo: Path, toy_squad: Path) -> None:
 def test_predict_answers_as_the_saved_logits_do(zoo: Path, train: Split) -> None:
     folder = zoo / "cut" / "adapter-4.seed0"
     predictor = load(folder)
-    assert predictor.trained.readings == [Reading((0, 2), "context")]
+    assert predictor.trained.selections == [Selection((0, 2), "context")]
     answers = predictor.answer(train.data)
     expected = decode(train.windows, logits_in(folder, train), train.spans, predictor.decoding)
     assert answers.predictions() == expected.predictions()
@@ -416,7 +426,7 @@ def test_heads_with_different_readings_are_joined(
         assert np.isfinite(joined.start).all()
         expected = decode(train.windows, joined, train.spans, DecodeConfig())
         trained = read_trained(out)
-        assert trained.readings == [Reading(), Reading((0, 2), "context")]
+        assert trained.selections == [Selection(), Selection((0, 2), "context")]
         found = load(out).answer(train.data)
         np.testing.assert_allclose(found.score_diff, expected.score_diff, atol=1e-3)
         done = bertvision("eval", out, "--data", toy_squad, "--json")
@@ -441,7 +451,7 @@ def test_another_reading_does_not_go_on_with_the_work(
     assert same.code == 0, "the same states in other words: nothing to do"
     other = bertvision(*fit_words(tiny_bert, toy_squad, zoo / "cut", "0", "1"))
     assert other.code != 0
-    assert "reading" in other.err or "other settings" in other.err
+    assert "selection" in other.err or "other settings" in other.err
     assert read_json(zoo / "cut" / "adapter-4.seed0" / "config.json")["states"] == CUT
 
 
@@ -451,7 +461,7 @@ def test_run_reads_a_part_and_its_snapshot_everything(
     """The snapshot is the one of the whole run, and so are its own head's logits."""
     out = tmp_path / "run"
     words = ("run", "--encoder", tiny_bert, "--train", toy_squad, "--dev", toy_squad, "--out", out)
-    done = bertvision(*words, *TINY, "--feed.layers=-1,0", "--feed.positions", "context")
+    done = bertvision(*words, *TINY, "--states.layers=-1,0", "--states.positions", "context")
     assert done.code == 0, done.err
     (fit,) = (out / "fit").iterdir()
     heads = sorted(fit.glob("*/config.json"))
@@ -472,7 +482,7 @@ def test_every_source_fits_the_same_heads(
 ) -> None:
     """Whichever one the module's fit took: states are kept to eleven bits at least, two short epochs apart."""
     words = fit_words(tiny_bert, toy_squad, tmp_path / "zoo", "0,-1")
-    done = bertvision(*words, "--feed.source", source, "--feed.store", tmp_path / "states")
+    done = bertvision(*words, "--states.source", source, "--states.store", tmp_path / "states")
     assert done.code == 0, done.err
     for folder in (zoo / "cut").glob("*.seed0"):
         ours, theirs = logits_in(tmp_path / "zoo" / folder.name, train), logits_in(folder, train)
@@ -487,11 +497,11 @@ def test_every_source_fits_the_same_heads(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--feed.positions", "cls"), "--feed.positions cls keeps no token an answer could have"),
-        (("--feed.positions", "question"), "--feed.positions cannot be 'question'"),
-        (("--feed.layers", "0,3"), "--feed.layers names 3, but this encoder has the states 0 to 2"),
-        (("--feed.layers", "-1", "2"), "--feed.layers names state 2 twice"),
-        (("--feed.layers", "first"), "--feed.layers cannot be 'first': give a whole number"),
+        (("--states.positions", "cls"), "--states.positions cls keeps no token an answer could have"),
+        (("--states.positions", "question"), "--states.positions cannot be 'question'"),
+        (("--states.layers", "0,3"), "--states.layers names 3, but this encoder has the states 0 to 2"),
+        (("--states.layers", "-1", "2"), "--states.layers names state 2 twice"),
+        (("--states.layers", "first"), "--states.layers cannot be 'first': give a whole number"),
     ],
 )
 @pytest.mark.parametrize("verb", ["fit", "run"])
@@ -508,19 +518,19 @@ def test_bad_flags_are_one_sentence_and_leave_nothing(
 
 
 def test_a_zoo_of_spans_needs_tokens_of_the_paragraph(encoder: Encoder, train: Split, tmp_path: Path) -> None:
-    feed, config = FeedConfig(positions="cls"), FitConfig(heads=("learned_pooling",))
+    states, config = StatesConfig(positions="cls"), FitConfig(heads=("learned_pooling",))
     about: dict[str, Any] = {"name": encoder.name}
     with pytest.raises(ConfigError, match="keeps no token an answer could have"):
         fit_zoo(
-            encoder, train, folder=tmp_path / "zoo", config=config, encoder_about=about, feed=feed
+            encoder, train, folder=tmp_path / "zoo", config=config, encoder_about=about, states=states
         )  # fmt: skip
     assert not (tmp_path / "zoo").exists()
 
 
 def test_a_fitted_head_is_not_told_what_to_read(zoo: Path, toy_squad: Path) -> None:
-    done = bertvision("eval", zoo / "whole", "--data", toy_squad, "--feed.layers", "0")
+    done = bertvision("eval", zoo / "whole", "--data", toy_squad, "--states.layers", "0")
     assert done.code != 0
-    assert "there is no flag --feed.layers" in done.err
+    assert "there is no flag --states.layers" in done.err
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_trials_score_what_the_grid_scores(words: tuple[str, ...], tmp_path: Pat
     """The same head, rate and seed: alone in a trial as among others in one pass."""
     grid = swept(*words, "--out", tmp_path / "grid", *VARY, "--grid")
     scores = {trial["head"]: trial["history"] for trial in grid["trials"]}
-    search = ("--trials", "6", "--pruner", "none", "--feed.source", "live")
+    search = ("--trials", "6", "--pruner", "none", "--states.source", "live")
     trials = swept(*words, "--out", tmp_path / "trials", *VARY, *search)
     for trial in trials["trials"]:
         assert trial["history"] == pytest.approx(scores[trial["head"]], abs=1e-4)
@@ -130,7 +130,7 @@ def test_killed_and_continued_gives_the_same_trials(words: tuple[str, ...], tmp_
         "2",
         "--checkpoint-seconds",
         "0",
-        "--feed.source",
+        "--states.source",
         "live",
     ]
     whole, out = tmp_path / "whole", tmp_path / "out"

@@ -18,8 +18,9 @@ from bertvision.data.load import load_data
 from bertvision.data.texts import TextData, TextExample
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.feed import LiveFeed, MemoryFeed
 from bertvision.heads import Geometry, load_head, parse_head
+from bertvision.states.live import LiveStates
+from bertvision.states.memory import MemoryStates
 from bertvision.tasks.text.answers import answer
 from bertvision.tasks.text.logits import TextLogits
 from bertvision.train.evaluate import text_logits
@@ -58,7 +59,7 @@ def one_by_one(encoder: Encoder, split: Split, head: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("call", [20, 37, 90, 10_000])
-@pytest.mark.parametrize("kind", [LiveFeed, MemoryFeed])
+@pytest.mark.parametrize("kind", [LiveStates, MemoryStates])
 @pytest.mark.parametrize("gigabytes", [4.0, 1e-6])
 def test_pairs_apart_are_read_as_if_alone(
     gigabytes: float, kind: Any, call: int, lively: Path, monkeypatch: pytest.MonkeyPatch
@@ -71,13 +72,13 @@ def test_pairs_apart_are_read_as_if_alone(
     assert len(set(split.windows.lengths % 2)) == 2
     heads = heads_of(encoder, split, *HEADS)
     monkeypatch.setattr(evaluate, "call_tokens", lambda *_: call)  # how groups are put together
-    feed = kind(encoder, split.windows, tokens_per_call=call)
-    found = text_logits(feed, heads, group=2, activation_gb=gigabytes)
+    states = kind(encoder, split.windows, tokens_per_call=call)
+    found = text_logits(states, heads, group=2, activation_gb=gigabytes)
     for name, head in heads.items():
         wanted = one_by_one(encoder, split, head)
         assert found[name].values.shape == (17, 3)
         assert np.ptp(wanted, axis=0).min() > 0.1, "examples are told apart"
-        tolerance = 2e-2 if kind is MemoryFeed else 1e-4
+        tolerance = 2e-2 if kind is MemoryStates else 1e-4
         assert np.allclose(found[name].values, wanted, atol=tolerance)
 
 

@@ -27,7 +27,7 @@ from bertvision.tasks.text.logits import TextLogits
 from bertvision.train.trained import logits_of_trained, read_trained
 
 SMALL = ("--max-seq-length", "32", "--doc-stride", "8", "--finetune.batch-size", "8", "--finetune.lr", "1e-3",
-         "--fit.batch-size", "8", "--feed.source", "live")  # fmt: skip
+         "--fit.batch-size", "8", "--states.source", "live")  # fmt: skip
 HEADS = ("cls_linear", "tenney_small", "mean_pooler", "mean_pooler:last")
 
 
@@ -207,7 +207,7 @@ def test_logits_of_the_shared_walk_are_those_of_each_head_alone(
     assert len(folders) == 3
     for folder in folders:
         trained = read_trained(folder)
-        assert (trained.readings[0].positions == "cls") == (folder.name != "head")
+        assert (trained.selections[0].positions == "cls") == (folder.name != "head")
         [(split, alone)] = logits_of_trained([trained], data)
         kept = TextLogits.load(folder / "dev" / "logits.safetensors", split.fingerprint)
         np.testing.assert_allclose(kept.values, alone.values, atol=1e-5)
@@ -233,7 +233,7 @@ def test_answer_or_no_answer(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -
         (("--test", "{tables}/unknown.csv"), "unknown.csv:1"),
         (("--apart",), "leave out --apart"),
         (("--combine", "product"), "joined by their mean"),
-        (("--feed.positions", "cls"), "reads all"),
+        (("--states.positions", "cls"), "reads all"),
         (("--fit.heads", "last_state"), "span tasks"),
         (("--fit.heads", "beyond"), "set of span heads"),
         (("--finetune.head", "last_state"), "span tasks"),

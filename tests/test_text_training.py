@@ -65,7 +65,13 @@ def units_of(job: Job, config: Any) -> list[np.ndarray]:
 
 
 def run_both(
-    tmp_path: Path, source: Path, case: str, *, frozen: Any = lambda _: False, feed: Any = None, **values: Any
+    tmp_path: Path,
+    source: Path,
+    case: str,
+    *,
+    frozen: Any = lambda _: False,
+    states: Any = None,
+    **values: Any,
 ) -> tuple[PlainTuning, Any]:
     data, text, head = CASES[case]
     split = split_of(data, source, **text)
@@ -75,7 +81,7 @@ def run_both(
     for units in units_of(job, config_of(**values)):
         assert len(units) <= 8
         plain.step(0, units)
-    stage = tuned(tmp_path, split, source, feed=feed, **values)
+    stage = tuned(tmp_path, split, source, states=states, **values)
     return plain, stage
 
 
@@ -113,7 +119,7 @@ def test_policies_are_the_plain_loop_too(policy: str, case: str, tmp_path: Path,
         return not (last or (policy == "top-1" and "LayerNorm" in name))
 
     plain, stage = run_both(
-        tmp_path, lively, case, frozen=frozen, feed={"source": "live"}, policy=policy, accumulate=2
+        tmp_path, lively, case, frozen=frozen, states={"source": "live"}, policy=policy, accumulate=2
     )
     assert_same(plain, stage, tmp_path / "snapshot-2")
     before = snapshot_weights_of_source(plain)
@@ -130,8 +136,8 @@ def test_the_top_learns_from_any_source(source: str, tmp_path: Path, lively: Pat
     def frozen(name: str) -> bool:
         return not name.startswith("encoder.layer.2.")
 
-    feed = {"source": source, "store": str(tmp_path / "store"), "dtype": "fp32"}
-    plain, stage = run_both(tmp_path / "out", lively, "bce", frozen=frozen, feed=feed, policy="cut-1")
+    states = {"source": source, "store": str(tmp_path / "store"), "dtype": "fp32"}
+    plain, stage = run_both(tmp_path / "out", lively, "bce", frozen=frozen, states=states, policy="cut-1")
     rel = 1e-2 if source == "memory" else 5e-5  # kept in half precision
     assert losses(stage) == pytest.approx(plain.losses, rel=rel)
 
@@ -145,7 +151,7 @@ def test_a_label_head_over_all_layers_trains_with_the_encoder(
     data = label_texts(40, 2)
     split = split_of(data, lively)
     values = {"policy": policy, "head": head, "epochs": 6.0, "lr": 5e-3, "digest": 8}
-    stage = tuned(tmp_path, split, lively, dev=split, feed={"source": "live"}, **values)
+    stage = tuned(tmp_path, split, lively, dev=split, states={"source": "live"}, **values)
     curve = losses(stage)
     assert np.mean(curve[-5:]) < 0.8 * np.mean(curve[:5])
     made, about = load_head(tmp_path / "snapshot-6" / "head")

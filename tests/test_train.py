@@ -18,8 +18,10 @@ from toy import save_encoder
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, TrainingError
-from bertvision.feed import FeedConfig, LiveFeed, MemoryFeed
 from bertvision.heads import Geometry, Head, load_head, register
+from bertvision.states.config import StatesConfig
+from bertvision.states.live import LiveStates
+from bertvision.states.memory import MemoryStates
 from bertvision.tasks.span.decode import DecodeConfig, decode
 from bertvision.tasks.span.score import score
 from bertvision.train.evaluate import span_logits
@@ -47,8 +49,8 @@ def train(encoder: Encoder, toy_squad: Path) -> Split:
 
 
 @pytest.fixture(scope="module")
-def feed(encoder: Encoder, train: Split) -> MemoryFeed:
-    return MemoryFeed(encoder, train.windows, tokens_per_call=2000)
+def states(encoder: Encoder, train: Split) -> MemoryStates:
+    return MemoryStates(encoder, train.windows, tokens_per_call=2000)
 
 
 # ---- optimiser
@@ -289,10 +291,10 @@ def noisy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fitted(
-    feed: MemoryFeed | LiveFeed, folder: Path, *heads: str, evaluate: Any = None, **values: Any
+    states: MemoryStates | LiveStates, folder: Path, *heads: str, evaluate: Any = None, **values: Any
 ) -> dict[str, FittedHead]:
     config = FitConfig(**({"heads": heads, "epochs": 2, "batch_size": 8, "lr": 3e-3} | values))
-    return fit(feed, zoo_members(config), config, Stage(folder, {}), evaluate=evaluate)
+    return fit(states, zoo_members(config), config, Stage(folder, {}), evaluate=evaluate)
 
 
 def state(one: FittedHead) -> dict[str, Tensor]:
@@ -300,21 +302,21 @@ def state(one: FittedHead) -> dict[str, Tensor]:
 
 
 @pytest.mark.usefixtures("noisy")
-def test_heads_fitted_together_equal_each_fitted_alone(feed: MemoryFeed, tmp_path: Path) -> None:
+def test_heads_fitted_together_equal_each_fitted_alone(states: MemoryStates, tmp_path: Path) -> None:
     heads = ("noisy", "last_state:lr=1e-2", "adapter:size=8,skip", "learned_pooling:weight_decay=0.1")
     torch.manual_seed(0)
-    together = fitted(feed, tmp_path / "all", *heads, seeds=(0, 3))
+    together = fitted(states, tmp_path / "all", *heads, seeds=(0, 3))
     assert len(together) == 8
     for i, text in enumerate(heads):
         torch.manual_seed(i + 1)
-        alone = fitted(feed, tmp_path / str(i), text, seeds=(3,))
+        alone = fitted(states, tmp_path / str(i), text, seeds=(3,))
         ((name, one),) = alone.items()
         assert equal(state(one), state(together[name])), name
         assert one.history == together[name].history
 
 
 @pytest.mark.usefixtures("noisy")
-def test_dropout_is_another_one_at_every_step(feed: MemoryFeed, tmp_path: Path) -> None:
+def test_dropout_is_another_one_at_every_step(states: MemoryStates, tmp_path: Path) -> None:
     drawn: list[Tensor] = []
     config = FitConfig(heads=("noisy",), epochs=1, batch_size=8)
     members = zoo_members(config)
@@ -327,14 +329,14 @@ def test_dropout_is_another_one_at_every_step(feed: MemoryFeed, tmp_path: Path) 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.functional, "dropout", spy)
-        fit(feed, members, config, Stage(tmp_path, {}))
+        fit(states, members, config, Stage(tmp_path, {}))
     masks = {tuple(mask.tolist()) for mask in drawn[:-1]}
-    assert len(masks) == feed.num_batches(8)
+    assert len(masks) == states.num_batches(8)
 
 
-def test_seeds_change_weights_and_order(feed: MemoryFeed, tmp_path: Path) -> None:
+def test_seeds_change_weights_and_order(states: MemoryStates, tmp_path: Path) -> None:
     runs = {
-        (seeds, seed): state(next(iter(fitted(feed, tmp_path / f"{seeds}{seed}", "adapter:size=8",
+        (seeds, seed): state(next(iter(fitted(states, tmp_path / f"{seeds}{seed}", "adapter:size=8",
                                               seeds=(seeds,), seed=seed).values())))
         for seeds, seed in ((0, 0), (1, 0), (0, 1))
     }  # fmt: skip
@@ -343,24 +345,24 @@ def test_seeds_change_weights_and_order(feed: MemoryFeed, tmp_path: Path) -> Non
 
 
 def test_a_diverging_head_is_dropped_by_name_and_touches_nobody(
-    feed: MemoryFeed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    states: MemoryStates, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     calm = ("last_state", "adapter:size=8")
-    without = fitted(feed, tmp_path / "a", *calm)
+    without = fitted(states, tmp_path / "a", *calm)
     with caplog.at_level(logging.WARNING):
-        beside = fitted(feed, tmp_path / "b", calm[0], "adapter:size=8,lr=1e30", calm[1], clip=0.0)
-    clipless = fitted(feed, tmp_path / "c", *calm, clip=0.0)
+        beside = fitted(states, tmp_path / "b", calm[0], "adapter:size=8,lr=1e30", calm[1], clip=0.0)
+    clipless = fitted(states, tmp_path / "c", *calm, clip=0.0)
     assert list(beside) == list(without)
     assert all(equal(state(beside[name]), state(clipless[name])) for name in without)
     assert "head adapter-8-lr=1e+30.seed0 diverged" in caplog.text
 
 
 def test_a_head_broken_by_its_very_last_step_is_dropped_too(
-    feed: MemoryFeed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    states: MemoryStates, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One step an epoch and one epoch: no loss comes after the update that broke it."""
     with caplog.at_level(logging.WARNING):
-        kept = fitted(feed, tmp_path, "last_state", "adapter:size=8,lr=1e30", epochs=1, batch_size=1000)
+        kept = fitted(states, tmp_path, "last_state", "adapter:size=8,lr=1e30", epochs=1, batch_size=1000)
     assert list(kept) == ["last-state.seed0"]
     assert "adapter-8-lr=1e+30.seed0 diverged" in caplog.text
 
@@ -374,7 +376,7 @@ def test_a_head_with_broken_dev_logits_does_not_end_the_fit(
     with caplog.at_level(logging.WARNING):
         stage = fit_zoo(
             encoder, train, folder=tmp_path, config=config, dev=train,
-            encoder_about={"name": encoder.name}, feed=FeedConfig(),
+            encoder_about={"name": encoder.name}, states=StatesConfig(),
         )  # fmt: skip
     assert list(stage.results["heads"]) == ["last-state.seed0"]
     assert stage.results["dropped"] == ["adapter-8-lr=1e+30.seed0"]
@@ -382,12 +384,12 @@ def test_a_head_with_broken_dev_logits_does_not_end_the_fit(
     assert "dev logits after epoch 1 are not finite" in caplog.text
 
 
-def test_when_all_heads_diverge_the_fit_says_so(feed: MemoryFeed, tmp_path: Path) -> None:
+def test_when_all_heads_diverge_the_fit_says_so(states: MemoryStates, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="every head diverged: lower --lr"):
-        fitted(feed, tmp_path, "adapter:size=8", "adapter:size=4", lr=1e30, clip=0.0)
+        fitted(states, tmp_path, "adapter:size=8", "adapter:size=4", lr=1e30, clip=0.0)
 
 
-def test_early_stopping_and_the_best_epoch_follow_the_scores(feed: MemoryFeed, tmp_path: Path) -> None:
+def test_early_stopping_and_the_best_epoch_follow_the_scores(states: MemoryStates, tmp_path: Path) -> None:
     """Two heads with written scores: one improves to the end, one stops two epochs after its best."""
     rising, falling = "adapter-8.seed0", "last-state.seed0"
     written = {rising: [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], falling: [1.0, 3.0, 2.0, 3.0, 9.0, 9.0]}
@@ -399,7 +401,7 @@ def test_early_stopping_and_the_best_epoch_follow_the_scores(feed: MemoryFeed, t
         return {name: written[name][epoch] for name in heads}
 
     values: dict[str, Any] = {"epochs": 6, "patience": 2, "evaluate": evaluate}
-    kept = fitted(feed, tmp_path / "a", "last_state", "adapter:size=8", keep="best", **values)
+    kept = fitted(states, tmp_path / "a", "last_state", "adapter:size=8", keep="best", **values)
     assert [set(epoch) for epoch in seen] == [{rising, falling}] * 4 + [{rising}] * 2
     assert kept[falling].status == "stopped"
     assert (kept[falling].best_epoch, kept[falling].best_score) == (2, 3.0)
@@ -409,12 +411,12 @@ def test_early_stopping_and_the_best_epoch_follow_the_scores(feed: MemoryFeed, t
     assert equal(state(kept[rising]), seen[5][rising])
 
     seen.clear()
-    last = fitted(feed, tmp_path / "b", "last_state", "adapter:size=8", keep="last", **values)
+    last = fitted(states, tmp_path / "b", "last_state", "adapter:size=8", keep="last", **values)
     assert equal(state(last[falling]), seen[3][falling])
 
 
 def test_the_best_epoch_is_the_best_when_scored_again(
-    encoder: Encoder, train: Split, feed: MemoryFeed, tmp_path: Path
+    encoder: Encoder, train: Split, states: MemoryStates, tmp_path: Path
 ) -> None:
     """Scores of the fit's history against fits of 1, 2, ... epochs that are scored from outside."""
     options: dict[str, Any] = {"batch_size": 4, "lr": 3e-2}
@@ -422,13 +424,14 @@ def test_the_best_epoch_is_the_best_when_scored_again(
     config = FitConfig(heads=("adapter:size=8",), epochs=8, keep="best", **options)
     stage = fit_zoo(
         encoder, train, folder=tmp_path / "best", config=config, dev=train,
-        encoder_about={"name": encoder.name}, feed=FeedConfig(source="memory", tokens_per_call=2000), decoding=decoding,
+        encoder_about={"name": encoder.name}, states=StatesConfig(source="memory", tokens_per_call=2000),
+        decoding=decoding,
     )  # fmt: skip
     (info,) = stage.results["heads"].values()
     scores, ends = [], []
     for epochs in range(1, 9):
-        (one,) = fitted(feed, tmp_path / str(epochs), "adapter:size=8", epochs=epochs, **options).values()
-        logits = span_logits(feed, {"x": one.head})["x"]
+        (one,) = fitted(states, tmp_path / str(epochs), "adapter:size=8", epochs=epochs, **options).values()
+        logits = span_logits(states, {"x": one.head})["x"]
         answers = decode(train.windows, logits, train.spans, decoding)
         scores.append(score(train.spans, answers.predictions())["f1"])
         ends.append(state(one))
@@ -439,8 +442,8 @@ def test_the_best_epoch_is_the_best_when_scored_again(
     assert equal(head.state_dict(), ends[int(np.argmax(scores))])
 
 
-def test_the_fits_metrics_have_a_line_a_head_and_epoch(feed: MemoryFeed, tmp_path: Path) -> None:
-    kept = fitted(feed, tmp_path, "last_state", "average_pooling", epochs=3)
+def test_the_fits_metrics_have_a_line_a_head_and_epoch(states: MemoryStates, tmp_path: Path) -> None:
+    kept = fitted(states, tmp_path, "last_state", "average_pooling", epochs=3)
     metrics = read_metrics(tmp_path / "metrics.jsonl")
     assert [(r["head"], r["epoch"]) for r in metrics] == [(n, e) for e in (1.0, 2.0, 3.0) for n in kept]
     for name, one in kept.items():
@@ -450,12 +453,12 @@ def test_the_fits_metrics_have_a_line_a_head_and_epoch(feed: MemoryFeed, tmp_pat
 
 
 def test_live_and_stored_states_fit_the_same_heads(
-    encoder: Encoder, train: Split, feed: MemoryFeed, tmp_path: Path
+    encoder: Encoder, train: Split, states: MemoryStates, tmp_path: Path
 ) -> None:
     live = fitted(
-        LiveFeed(encoder, train.windows, tokens_per_call=500), tmp_path / "a", "last_state", lr=1e-3
+        LiveStates(encoder, train.windows, tokens_per_call=500), tmp_path / "a", "last_state", lr=1e-3
     )
-    kept = fitted(feed, tmp_path / "b", "last_state", lr=1e-3)
+    kept = fitted(states, tmp_path / "b", "last_state", lr=1e-3)
     for name in live:
         first, second = live[name].history[-1]["loss"], kept[name].history[-1]["loss"]
         assert first == pytest.approx(second, rel=1e-3)
@@ -469,7 +472,7 @@ def zoo(encoder: Encoder, train: Split, folder: Path, **values: Any) -> Stage:
     config = FitConfig(**({"heads": ("last_state",), "batch_size": 16} | values))
     return fit_zoo(
         encoder, train, folder=folder, config=config,
-        encoder_about={"name": encoder.name}, feed=FeedConfig(),
+        encoder_about={"name": encoder.name}, states=StatesConfig(),
     )  # fmt: skip
 
 
@@ -491,25 +494,25 @@ def test_a_head_finds_a_local_encoder_from_anywhere(
 
 
 def test_logits_are_kept_for_their_data_and_made_anew_for_other(
-    encoder: Encoder, train: Split, feed: MemoryFeed, tmp_path: Path
+    encoder: Encoder, train: Split, states: MemoryStates, tmp_path: Path
 ) -> None:
     opened: list[str] = []
 
-    def open_feed() -> MemoryFeed:
+    def open_states() -> MemoryStates:
         opened.append("x")
-        return feed
+        return states
 
-    heads = {tmp_path / "h": next(iter(fitted(feed, tmp_path / "fit", "last_state").values())).head}
-    first = logits_of(heads, train, "dev", open_feed)[tmp_path / "h"]
-    again = logits_of(heads, train, "dev", open_feed)[tmp_path / "h"]
+    heads = {tmp_path / "h": next(iter(fitted(states, tmp_path / "fit", "last_state").values())).head}
+    first = logits_of(heads, train, "dev", open_states)[tmp_path / "h"]
+    again = logits_of(heads, train, "dev", open_states)[tmp_path / "h"]
     assert len(opened) == 1
     assert np.array_equal(first.start, again.start)
     other = Split(train.data, train.windows, "another fingerprint", WINDOWS)
-    logits_of(heads, other, "dev", open_feed)
+    logits_of(heads, other, "dev", open_states)
     assert len(opened) == 2, "logits of other data were used, or refused"
     file = tmp_path / "h" / "dev" / "logits.safetensors"
     file.write_bytes(file.read_bytes()[:-3])
-    assert np.array_equal(logits_of(heads, other, "dev", open_feed)[tmp_path / "h"].start, first.start)
+    assert np.array_equal(logits_of(heads, other, "dev", open_states)[tmp_path / "h"].start, first.start)
     assert len(opened) == 3
 
 

@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         full = type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "allocate memory" in str(error)
         if debug or not full:
             raise
-        _fail("out of memory: lower the batch size, --feed.tokens-per-call or --feed.memory-gb", 2)
+        _fail("out of memory: lower the batch size, --states.tokens-per-call or --states.memory-gb", 2)
     except OSError as error:
         if debug or error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

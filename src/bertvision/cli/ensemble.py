@@ -10,7 +10,7 @@ import tyro
 from bertvision.cli.flags import OptionalInt, OptionalPath, OptionalText
 from bertvision.data.text_tables import Columns
 from bertvision.encoder.encoder import Precision
-from bertvision.feed.batches import SourceConfig
+from bertvision.states.config import SourceConfig
 from bertvision.tasks.span.decode import DecodeConfig
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class EnsembleArgs:
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
     decode: Annotated[DecodeConfig, tyro.conf.arg(name="")] = field(default_factory=DecodeConfig)
     text: Columns = field(default_factory=Columns)
-    feed: SourceConfig = field(default_factory=SourceConfig)
+    states: SourceConfig = field(default_factory=SourceConfig)
     json: bool = False
     """Print the result as JSON."""
 
@@ -80,7 +80,7 @@ def _logits(args: EnsembleArgs, systems: "list[Trained]", data: Any) -> list[tup
     from bertvision.train.trained import logits_of_trained
 
     results = logits_of_trained(
-        systems, data, encoder=args.encoder, device=args.device, precision=args.precision, feed=args.feed
+        systems, data, encoder=args.encoder, device=args.device, precision=args.precision, states=args.states
     )
     if len({split.fingerprint for split, _ in results}) > 1:
         raise ConfigError(

@@ -11,7 +11,7 @@ from bertvision.cli.flags import OptionalInt, OptionalPath, OptionalText
 from bertvision.data.text_tables import Columns
 from bertvision.encoder.encoder import Precision
 from bertvision.errors import ConfigError
-from bertvision.feed.batches import SourceConfig
+from bertvision.states.config import SourceConfig
 from bertvision.tasks.span.decode import DecodeConfig
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class EvalArgs:
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
     decode: Annotated[DecodeConfig, tyro.conf.arg(name="")] = field(default_factory=DecodeConfig)
     text: Columns = field(default_factory=Columns)
-    feed: SourceConfig = field(default_factory=SourceConfig)
+    states: SourceConfig = field(default_factory=SourceConfig)
     json: bool = False
     """Print the result as JSON."""
 
@@ -78,7 +78,7 @@ def main(args: EvalArgs) -> None:
         raise ConfigError("--text-merge is for labels and scores: spans are merged by their --decoding")
     data = load_span_data(args.data, max_examples=args.max_examples)
     results = logits_of_trained(
-        systems, data, encoder=args.encoder, device=args.device, precision=args.precision, feed=args.feed
+        systems, data, encoder=args.encoder, device=args.device, precision=args.precision, states=args.states
     )
     rows = []
     for name, system, (split, logits) in zip(names, systems, results, strict=True):

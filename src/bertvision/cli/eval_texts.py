@@ -37,7 +37,7 @@ def eval_texts(args: "EvalArgs", names: Sequence[str], systems: "Sequence[Traine
             encoder=args.encoder,
             device=args.device,
             precision=args.precision,
-            feed=args.feed,
+            states=args.states,
         )
         for name, (split, logits) in zip(own, results, strict=True):
             rows[name] = row_of(name, split, logits)

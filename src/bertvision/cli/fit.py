@@ -11,7 +11,7 @@ from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalInt
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
-from bertvision.feed.batches import FeedConfig
+from bertvision.states.config import StatesConfig
 from bertvision.train.fit import FitConfig
 from bertvision.train.splits import TextConfig
 
@@ -63,7 +63,7 @@ class FitArgs:
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
     text: TextConfig = field(default_factory=TextConfig)
     fit: Annotated[FitConfig, tyro.conf.arg(name="")] = field(default_factory=FitConfig)
-    feed: FeedConfig = field(default_factory=FeedConfig)
+    states: StatesConfig = field(default_factory=StatesConfig)
     json: bool = False
     """Print the result as JSON."""
 
@@ -102,7 +102,7 @@ def _fit(args: FitArgs, parallel: "Parallel") -> None:
         encoder,
         args.windows,
         max_examples=args.max_train_examples,
-        stores=args.feed.store,
+        stores=args.states.store,
         text=args.text,
     )
     zoo_members(args.fit, train.task)  # before any state is computed
@@ -117,7 +117,7 @@ def _fit(args: FitArgs, parallel: "Parallel") -> None:
         folder=args.out,
         config=args.fit,
         encoder_about=about,
-        feed=args.feed,
+        states=args.states,
         dev=dev,
         overwrite=args.overwrite,
         tensorboard=args.tensorboard,
@@ -130,18 +130,19 @@ def _score(args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None
     """Dev scores, cards and the table of what was fitted."""
     from bertvision import console
     from bertvision.artifacts import read_json, write_text
-    from bertvision.feed import FeedConfig, open_feed
     from bertvision.heads.cost import cost
     from bertvision.heads.files import load_head
     from bertvision.report.card import card
     from bertvision.report.making import keep_making
     from bertvision.report.results import card_inputs, write_head_results
     from bertvision.report.text_heads import write_text_results
+    from bertvision.states.config import StatesConfig
+    from bertvision.states.source import open_states
     from bertvision.tasks.kinds import SpanTask
     from bertvision.tasks.span.decode import DecodeConfig
     from bertvision.train.profile import profile_text
     from bertvision.train.scoring import logits_of, score_system
-    from bertvision.train.trained import reading_of
+    from bertvision.train.trained import selection_of
     from bertvision.train.zoo import keep_encoder
 
     if args.with_encoder:
@@ -153,9 +154,9 @@ def _score(args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None
     if dev is not None:
         opening = {"label": "states of dev", "passes": 1, "origin": dev.origin, "keep": False}
         opening["source"] = stage.choices.get("dev states")  # in the rounding the fit has read them in
-        reading = FeedConfig.of(args.feed, reading_of(read_json(next(iter(heads)) / "config.json")))
-        feed = partial(open_feed, encoder, dev.windows, reading, **opening)
-        for path, logits in logits_of(heads, dev, "dev", feed).items():
+        selection = StatesConfig.of(args.states, selection_of(read_json(next(iter(heads)) / "config.json")))
+        states = partial(open_states, encoder, dev.windows, selection, **opening)
+        for path, logits in logits_of(heads, dev, "dev", states).items():
             if isinstance(dev.task, SpanTask):
                 found = score_system([logits], dev, DecodeConfig())
                 write_head_results(path, {"dev": (found, 0)}, dev=dev.data.name, decode=DecodeConfig())
@@ -192,15 +193,15 @@ def _score(args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None
 def _check_beside_store(args: FitArgs, train: "Split") -> None:
     """A store has windows, layers and positions of its own: others cannot be asked of it."""
     from bertvision.errors import ConfigError
-    from bertvision.feed import FeedConfig
+    from bertvision.states.config import StatesConfig
 
     if args.windows not in (WindowConfig(), train.config):
         raise ConfigError(
             f"--train {args.train} has windows of its own: leave out --max-seq-length and the like"
         )
-    if args.feed.reading not in (FeedConfig().reading, train.feed(args.feed).reading):
+    if args.states.selection not in (StatesConfig().selection, train.states(args.states).selection):
         raise ConfigError(
-            f"--train {args.train} has layers and positions of its own: leave out --feed.layers and --feed.positions"
+            f"--train {args.train} has layers and positions of its own: leave out --states.layers, --states.positions"
         )
 
 

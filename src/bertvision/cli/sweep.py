@@ -10,7 +10,7 @@ from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalInt
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
-from bertvision.feed.batches import FeedConfig
+from bertvision.states.config import StatesConfig
 from bertvision.train.fit import FitConfig
 from bertvision.train.splits import TextConfig
 from bertvision.train.sweep_study import SearchConfig
@@ -63,7 +63,7 @@ class SweepArgs:
     text: TextConfig = field(default_factory=TextConfig)
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
     fit: Annotated[FitConfig, tyro.conf.arg(name="")] = field(default_factory=FitConfig)
-    feed: FeedConfig = field(default_factory=FeedConfig)
+    states: StatesConfig = field(default_factory=StatesConfig)
     json: bool = False
     """Print the result as JSON."""
 
@@ -74,7 +74,7 @@ ARGS = SweepArgs
 def main(args: SweepArgs) -> None:
     from bertvision.encoder.encoder import choose_device
     from bertvision.errors import ConfigError
-    from bertvision.feed.ranks import rank_and_world
+    from bertvision.states.ranks import rank_and_world
     from bertvision.train.parallel import Parallel
     from bertvision.train.sweep_study import check_optuna
 
@@ -111,13 +111,13 @@ def _sweep(args: SweepArgs, parallel: "Parallel") -> None:
     encoder = Encoder.load(folder, device=args.device, precision=args.precision)
     sizes = (args.max_train_examples, args.max_dev_examples)
     train = load_split(
-        args.train, encoder, args.windows, max_examples=sizes[0], stores=args.feed.store, text=args.text
+        args.train, encoder, args.windows, max_examples=sizes[0], stores=args.states.store, text=args.text
     )
     dev = load_split(args.dev, encoder, train.config, max_examples=sizes[1], like=train)
     space = read_space(args.fit.heads, args.space, args.vary, task=train.task.kind)
     check_space(space, args.fit)
     work = SweepWork(
-        encoder, train, dev, about, args.feed, args.fit, args.out, args.keep_heads, args.overwrite
+        encoder, train, dev, about, args.states, args.fit, args.out, args.keep_heads, args.overwrite
     )
     if args.grid:
         results = run_grid(work, space, parallel)

@@ -1,7 +1,7 @@
 """A frozen model's forward pass captured once per shape and replayed: a small encoder is otherwise bound by Python.
 
 The states a replay gives lie in memory that the next call overwrites: whoever needs them longer copies them, as
-feeds do anyway. That is what lets graphs of many shapes share one pool of memory.
+sources of states do anyway. That is what lets graphs of many shapes share one pool of memory.
 """
 
 import logging

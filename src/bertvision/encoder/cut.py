@@ -1,6 +1,6 @@
 """An encoder cut in two below its top k layers, so that training the top does not pay for what lies below.
 
-    lower = lower_encoder(encoder, k)      # an Encoder of one state: number c = L - 1 - k, frozen; feeds can keep it
+    lower = lower_encoder(encoder, k)      # an Encoder of one state: number c = L - 1 - k, frozen; can be kept
     top = Top(encoder.model, k)            # a module: that state -> the k + 1 states c .. L - 1, with gradients
 
 Both halves run the model's own code. Each is a shell: a shallow copy of the model (and of the module that holds its
@@ -171,7 +171,7 @@ class LowerEncoder(Encoder):
     def parts(
         self, states: Float[Tensor, "1 B T hidden"]
     ) -> tuple[Float[Tensor, "B T H"], Float[Tensor, "B T p"] | None]:
-        """What a feed hands out, as the state at the cut and the digest's numbers."""
+        """What a source hands out, as the state at the cut and the digest's numbers."""
         if self.digest is None:
             return states[0], None
         state, numbers = states[0].split([self.model.config.hidden_size, self.digest.size], dim=-1)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from torch import Tensor, nn
 
 from bertvision.errors import ConfigError
-from bertvision.feed.batches import StateBatch
+from bertvision.states.batch import StateBatch
 
 __all__ = [
     "Geometry",

@@ -9,7 +9,7 @@ import tyro
 
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
-from bertvision.feed import FeedConfig
+from bertvision.states.config import StatesConfig
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.train.finetune import FinetuneConfig
 from bertvision.train.fit import FitConfig
@@ -63,7 +63,7 @@ class RunConfig:
     decode: Annotated[DecodeConfig, tyro.conf.arg(name="")] = field(default_factory=DecodeConfig)
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     fit: FitConfig = field(default_factory=FitConfig)
-    feed: FeedConfig = field(default_factory=FeedConfig)
+    states: StatesConfig = field(default_factory=StatesConfig)
 
     def seeded(self) -> "RunConfig":
         """The same with `seed` handed down."""

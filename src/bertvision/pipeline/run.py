@@ -8,13 +8,13 @@ from bertvision.artifacts import check_output, read_json, write_json, write_text
 from bertvision.config import dump_yaml
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.feed.ranks import rank_and_world
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import parse_head
 from bertvision.pipeline.config import RunConfig
 from bertvision.pipeline.spans import SpanRun
 from bertvision.pipeline.texts import TextRun
 from bertvision.report.pages import write_page
+from bertvision.states.ranks import rank_and_world
 from bertvision.tasks.kinds import SpanTask
 from bertvision.train.job import Job
 from bertvision.train.splits import Split, load_split
@@ -36,7 +36,7 @@ def run(config: RunConfig, *, command: str) -> dict[str, Any]:
     out = config.out
     check_output(out)
     encoder = Encoder.load(config.encoder, device=config.device, precision=config.precision)
-    config.feed.reading.numbers(encoder.num_states)  # so should a layer there is not
+    config.states.selection.numbers(encoder.num_states)  # so should a layer there is not
     splits = _splits(config, encoder)
     task = splits["train"].task
     zoo_members(config.fit, task)  # and heads of another task

@@ -27,7 +27,7 @@ class SpanRun(Stages[Entry]):
 
     @staticmethod
     def settled(config: RunConfig, task: Task) -> RunConfig:
-        config.feed.reading.check_spans()
+        config.states.selection.check_spans()
         if dataclasses.replace(config.text, task="auto") != TextConfig():
             raise ConfigError(
                 f"--text... says how texts with labels or scores are read, and {config.train} holds questions over "

@@ -11,22 +11,25 @@ from typing import Any, Generic, TypeVar
 from bertvision.artifacts import read_json
 from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import Feed, FeedConfig, LiveFeed, open_feed
-from bertvision.feed.choose import Source
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
 from bertvision.pipeline.config import RunConfig
 from bertvision.report.results import Entry
 from bertvision.report.text_results import TextEntry
+from bertvision.states.base import States
+from bertvision.states.choose import Source
+from bertvision.states.config import StatesConfig
+from bertvision.states.live import LiveStates
+from bertvision.states.source import open_states
 from bertvision.tasks.kinds import SpanTask, Task
 from bertvision.train.finetune import tune
 from bertvision.train.scoring import logits_of
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
-from bertvision.train.trained import reading_of
+from bertvision.train.trained import selection_of
 from bertvision.train.zoo import fit_zoo
 
-__all__ = ["Feeds", "SplitLogits", "Stages", "by_label", "pairs_to_join"]
+__all__ = ["SplitLogits", "SplitStates", "Stages", "by_label", "pairs_to_join"]
 
 System = TypeVar("System", Entry, TextEntry)
 SplitLogits = Mapping[str, Mapping[Path, Any]]
@@ -34,7 +37,7 @@ SplitLogits = Mapping[str, Mapping[Path, Any]]
 
 
 class Stages(ABC, Generic[System]):
-    """One run's stages, sharing the encoder, the splits and the feeds."""
+    """One run's stages, sharing the encoder, the splits and the sources of states."""
 
     def __init__(self, config: RunConfig, encoder: Encoder, splits: dict[str, Split]) -> None:
         self.config, self.encoder, self.splits = config, encoder, splits
@@ -88,7 +91,7 @@ class Stages(ABC, Generic[System]):
             self.splits["train"],
             folder=self.out / "finetune",
             config=config,
-            feed=self.config.feed,
+            states=self.config.states,
             overwrite=self.config.overwrite,
             tensorboard=self.config.tensorboard,
         )
@@ -104,7 +107,7 @@ class Stages(ABC, Generic[System]):
                 str(folder / "encoder"), device=self.config.device, precision=self.config.precision
             )
             about = {"name": self.config.encoder, "path": f"../../../finetune/{name}/encoder"}
-        feeds = Feeds(encoder, self.config.feed, self.splits)
+        sources = SplitStates(encoder, self.config.states, self.splits)
         spans = isinstance(self.splits["train"].task, SpanTask)
         stage = fit_zoo(
             encoder,
@@ -112,9 +115,9 @@ class Stages(ABC, Generic[System]):
             folder=self.out / "fit" / name,
             config=self.config.fit,
             encoder_about=about,
-            feed=self.config.feed,
+            states=self.config.states,
             dev=self.splits["dev"],
-            dev_feed=(lambda source: feeds("dev", source)) if spans else None,
+            dev_states=(lambda source: sources("dev", source)) if spans else None,
             decoding=self.config.decode,
             overwrite=self.config.overwrite,
             tensorboard=self.config.tensorboard,
@@ -125,26 +128,26 @@ class Stages(ABC, Generic[System]):
             for head in stage.results["heads"]
         }
         if not spans:  # heads that need [CLS] alone read no more, which their folders tell
-            reading = reading_of(read_json(next(iter(heads)) / "config.json"))
-            feeds = Feeds(encoder, FeedConfig.of(self.config.feed, reading), self.splits)
+            selection = selection_of(read_json(next(iter(heads)) / "config.json"))
+            sources = SplitStates(encoder, StatesConfig.of(self.config.states, selection), self.splits)
         if folder is not None:
             heads = {folder / "head": load_head(folder / "head")[0].to(encoder.device), **heads}
-        logits = {split: self._logits(heads, stage, split, feeds) for split in self.eval_names}
+        logits = {split: self._logits(heads, stage, split, sources) for split in self.eval_names}
         self.entries += self.evaluate(name, heads, stage, logits)
 
     def _logits(
-        self, heads: Mapping[Path, Head], stage: Stage, split: str, feeds: "Feeds"
+        self, heads: Mapping[Path, Head], stage: Stage, split: str, sources: "SplitStates"
     ) -> dict[Path, Any]:
         """Logits of all heads from one walk; from two where the zoo reads less than the snapshot's own head."""
         zoo = {
-            path: head for path, head in heads.items() if path.parent == stage.folder or feeds.serves(head)
+            path: head for path, head in heads.items() if path.parent == stage.folder or sources.serves(head)
         }
         own = {path: head for path, head in heads.items() if path not in zoo}
         data = self.splits[split]
-        logits = logits_of(own, data, split, lambda: feeds.whole(split))
+        logits = logits_of(own, data, split, lambda: sources.whole(split))
         # A run that goes on walks over the states its fit has chosen, in their rounding.
         source = stage.choices.get("dev states") if split == "dev" else None
-        return logits | logits_of(zoo, data, split, lambda: feeds(split, source))
+        return logits | logits_of(zoo, data, split, lambda: sources(split, source))
 
 
 def by_label(name: str, folders: Iterable[Path], stage: Stage) -> dict[str, list[Path]]:
@@ -174,18 +177,18 @@ def pairs_to_join(
             yield first, second, seeds, folders
 
 
-class Feeds:
-    """Feeds of one encoder, opened when first asked for."""
+class SplitStates:
+    """Sources of states of one encoder, opened when first asked for."""
 
-    def __init__(self, encoder: Encoder, config: FeedConfig, splits: dict[str, Split]) -> None:
+    def __init__(self, encoder: Encoder, config: StatesConfig, splits: dict[str, Split]) -> None:
         self.encoder, self.config, self.splits = encoder, config, splits
-        self._kept: dict[str, Feed] = {}
+        self._kept: dict[str, States] = {}
 
-    def __call__(self, name: str, source: Source | None = None) -> Feed:
+    def __call__(self, name: str, source: Source | None = None) -> States:
         """Of one split; `source` where the fit has chosen it, else what suits one walk."""
         if name not in self._kept:
             split = self.splits[name]
-            self._kept[name] = open_feed(
+            self._kept[name] = open_states(
                 self.encoder,
                 split.windows,
                 self.config,
@@ -199,12 +202,12 @@ class Feeds:
 
     def serves(self, head: Head) -> bool:
         """Whether a head that was trained on all states finds all it needs in these."""
-        if self.config.reading.whole(self.encoder.num_states):
+        if self.config.selection.whole(self.encoder.num_states):
             return True
         every = tuple(range(self.encoder.num_states))
-        return head.cls_only and self.config.reading.numbers(self.encoder.num_states) == every
+        return head.cls_only and self.config.selection.numbers(self.encoder.num_states) == every
 
-    def whole(self, name: str) -> Feed:
+    def whole(self, name: str) -> States:
         """All states, read once: for the snapshot's own head."""
         windows, tokens = self.splits[name].windows, self.config.tokens_per_call
-        return LiveFeed(self.encoder, windows, tokens_per_call=tokens)
+        return LiveStates(self.encoder, windows, tokens_per_call=tokens)

@@ -39,7 +39,7 @@ class TextRun(Stages[TextEntry]):
             )
         if config.combine == "product":
             raise ConfigError("--combine product is for spans: labels and scores are joined by their mean")
-        suited(config.feed, zoo_members(config.fit, task), task)
+        suited(config.states, zoo_members(config.fit, task), task)
         return dataclasses.replace(config, combine="mean")
 
     def evaluate(

@@ -186,9 +186,9 @@ _TEXT_PLACES = {
 
 def _states(config: Mapping[str, Any], kind: str) -> str:
     """What the head reads, in words; a config without "states" reads everything."""
-    reading = config.get("states")
-    reading = reading if isinstance(reading, Mapping) else {}
-    numbers, last = reading.get("layers") or [], kind.startswith("last_state")
+    selection = config.get("states")
+    selection = selection if isinstance(selection, Mapping) else {}
+    numbers, last = selection.get("layers") or [], kind.startswith("last_state")
     if kind.startswith("layer_reader"):  # its option counts among those that are read
         layer = _reader_layer(config)
         numbers = numbers[layer:][:1] if numbers else [layer] if layer >= 0 else []
@@ -202,7 +202,7 @@ def _states(config: Mapping[str, Any], kind: str) -> str:
             f"the hidden states {text_card.inline(', '.join(map(str, numbers)))} (0 is the embedding output)"
         )
     places = _TEXT_PLACES if text_card.is_text(config) else _PLACES
-    return said + places.get(str(reading.get("positions")), "")
+    return said + places.get(str(selection.get("positions")), "")
 
 
 def _reader_layer(config: Mapping[str, Any]) -> int:

@@ -98,7 +98,7 @@ def over_channels(results: Mapping[str, Any], system: str) -> bool:
 def _state_names(results: Mapping[str, Any], count: int) -> list[str]:
     """`input` for the embedding output, else the number of the layer; a fit may read only some of them."""
     total = results["encoder"].get("states") or count
-    chosen = results.get("settings", {}).get("feed", {}).get("layers") or range(count)
+    chosen = results.get("settings", {}).get("states", {}).get("layers") or range(count)
     return [str(number % total or "input") for number in chosen]
 
 

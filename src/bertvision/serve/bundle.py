@@ -309,13 +309,13 @@ class Bundle:
         """The heads of systems (none = all): NAME/0 and so on, and with `layers` those of states, NAME/layers/0 ..."""
         names = list(self.systems) if names is None else names
         made = {
-            f"{name}/{i}": Reader(head, reading, self.systems[name].task)
+            f"{name}/{i}": Reader(head, selection, self.systems[name].task)
             for name in names
-            for i, (head, reading) in enumerate(self.systems[name].readers)
+            for i, (head, selection) in enumerate(self.systems[name].readers)
         }
         if layers:
             made |= {
-                f"{name}/layers/{i}": Reader(one.heads[0], one.readings[0], one.task)
+                f"{name}/layers/{i}": Reader(one.heads[0], one.selections[0], one.task)
                 for name in names
                 for i, one in enumerate(self.layers.get(name, []))
             }

@@ -193,7 +193,7 @@ def _layer_weights(system: "Trained", num_states: int) -> dict[str, Any]:
     own = system.heads[0].layer_weights() if len(system.heads) == 1 else None
     if own is None:
         return {"layer_weights": None, "pooled_weight": None}
-    numbers = system.readings[0].numbers(num_states)
+    numbers = system.selections[0].numbers(num_states)
     shares, pooled = [float(weight) for weight in own], None
     if len(shares) == len(numbers) + 1:  # heads/channels.py: one more channel, before or behind the others
         pooled = shares.pop(0 if system.heads[0].config.order == "first" else -1)

@@ -86,10 +86,10 @@ class Graph(nn.Module):
         pooled = pooled_by(self.encoder, layers[-1])
         outputs = []
         for head, reader in zip(self._heads, self._readers.values(), strict=True):
-            numbers = reader.reading.numbers(self.source.num_states)
+            numbers = reader.selection.numbers(self.source.num_states)
             own = states if len(numbers) == len(layers) else torch.stack([layers[n] for n in numbers])
             seen = mask
-            if reader.reading.positions == "cls":
+            if reader.selection.positions == "cls":
                 own, seen = own[:, :, :1], mask[:, :1]
             given: dict[str, Any] = {
                 "context": None if context is None else context.bool(),
@@ -124,13 +124,13 @@ def _check_reader(name: str, reader: Reader, encoder: Encoder) -> None:
         raise ConfigError(
             f"{told} reads pairs encoded apart, which ONNX cannot hold: leave it out of the package"
         )
-    if reader.reading.positions == "context":
+    if reader.selection.positions == "context":
         raise ConfigError(
-            f"{told} reads paragraphs alone (--feed.positions context), which ONNX cannot hold: leave it out of "
+            f"{told} reads paragraphs alone (--states.positions context), which ONNX cannot hold: leave it out of "
             "the package"
         )
     first = {probe_single(encoder.tokenizer).null, probe_template(encoder.tokenizer).null}
-    if reader.reading.positions == "cls" and first != {0}:
+    if reader.selection.positions == "cls" and first != {0}:
         raise ConfigError(
             f"{told} reads a [CLS] that does not stand first, which ONNX cannot hold: leave it out of the package"
         )

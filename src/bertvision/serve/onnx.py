@@ -10,7 +10,7 @@ is 1 on the paragraph's tokens, for heads that want to know; inputs no head need
 for all of them. Windows, decoding, merging and calibration are not part of the graph: they are bertvision's own, so
 texts of any length give the answers that torch gives.
 
-Heads that read paragraphs alone (--feed.positions context) or several windows side by side (pairs encoded apart) are
+Heads that read paragraphs alone (--states.positions context) or several windows side by side (pairs encoded apart) are
 refused, and so is any head whose outputs differ from torch's on windows of other lengths than it was traced with.
 """
 
@@ -36,13 +36,13 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.feed.plan import cut_by_tokens
 from bertvision.heads.base import Head
 from bertvision.serve.bundle import Bundle
 from bertvision.serve.graph import Graph, quiet, sample_windows
 from bertvision.serve.package import is_package, read_package
 from bertvision.serve.sinks import SpanSink, TextSink
 from bertvision.serve.walk import Reader
+from bertvision.states.plan import cut_by_tokens
 from bertvision.tasks.kinds import SpanTask
 from bertvision.train.evaluate import Logits
 

@@ -254,7 +254,7 @@ def layer_number(reader: Trained) -> int:
     number = layer_of(reader.heads[0])
     if number is None:
         raise ArtifactError(f"{reader.folder} is no reader of a layer: export the package again")
-    layers = reader.readings[0].layers
+    layers = reader.selections[0].layers
     return layers[number] if layers else number
 
 

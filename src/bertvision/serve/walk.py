@@ -19,16 +19,16 @@ from torch import Tensor
 from bertvision.console import progress
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed.batches import StateBatch
-from bertvision.feed.live import LiveFeed
-from bertvision.feed.plan import cut_by_tokens, group_rows
-from bertvision.feed.reading import Reading
 from bertvision.heads.base import Head, run_head
 from bertvision.serve.sinks import SpanSink, TextSink
+from bertvision.states.batch import StateBatch
+from bertvision.states.config import Selection
+from bertvision.states.live import LiveStates
+from bertvision.states.plan import cut_by_tokens, group_rows
 from bertvision.tasks.kinds import SpanTask, Task
 from bertvision.train.evaluate import Logits, run_in_parts
 
-__all__ = ["Reader", "narrow", "walk", "wide_reading"]
+__all__ = ["Reader", "narrow", "walk", "wide_selection"]
 
 _ACTIVATION_GB = 4.0
 _CPU_TOKENS = 256
@@ -43,26 +43,26 @@ class Reader:
     """A head, what it reads and what its logits mean."""
 
     head: Head
-    reading: Reading
+    selection: Selection
     task: Task
 
 
 @lru_cache(maxsize=1024)
-def wide_reading(readings: frozenset[Reading], num_states: int) -> Reading:
+def wide_selection(selections: frozenset[Selection], num_states: int) -> Selection:
     """All that any of `readings` asks for; none of them may be of paragraphs alone."""
-    layers = sorted({number for reading in readings for number in reading.numbers(num_states)})
-    positions = "cls" if all(reading.positions == "cls" for reading in readings) else "all"
-    return Reading(tuple(layers), positions).resolved(num_states)
+    layers = sorted({number for selection in selections for number in selection.numbers(num_states)})
+    positions = "cls" if all(selection.positions == "cls" for selection in selections) else "all"
+    return Selection(tuple(layers), positions).resolved(num_states)
 
 
-def narrow(batch: StateBatch, feed: LiveFeed, reading: Reading) -> StateBatch:
-    """The part of a batch of `feed` that a feed with this reading would give; labels stay those of whole windows."""
+def narrow(batch: StateBatch, source: LiveStates, selection: Selection) -> StateBatch:
+    """The part of a batch of `source` that `selection` would give; targets stay those of whole windows."""
     states, mask, bounds = batch.states, batch.mask, batch.bounds
-    numbers = reading.numbers(feed.encoder.num_states)
-    if numbers == feed.layers and reading.positions == feed.reading.positions:
+    numbers = selection.numbers(source.encoder.num_states)
+    if numbers == source.layers and selection.positions == source.selection.positions:
         return batch
-    if reading.positions != feed.reading.positions:  # [CLS] out of all tokens
-        own = feed.windows.null[batch.windows].astype(np.int64)  # (B,)
+    if selection.positions != source.selection.positions:  # [CLS] out of all tokens
+        own = source.windows.null[batch.windows].astype(np.int64)  # (B,)
         null = torch.from_numpy(own).to(states.device)
         if own.any():
             rows = torch.arange(len(null), device=states.device)
@@ -70,21 +70,21 @@ def narrow(batch: StateBatch, feed: LiveFeed, reading: Reading) -> StateBatch:
         else:  # the first token: a view of it costs nothing
             states, mask = states[:, :, :1], mask[:, :1]
         bounds = (null[:, None] < bounds).long()  # tokens that are left before them
-    if numbers != feed.layers:
-        places = [feed.layers.index(number) for number in numbers]
+    if numbers != source.layers:
+        places = [source.layers.index(number) for number in numbers]
         run = slice(places[0], places[-1] + 1)
         states = states[run] if len(places) == run.stop - run.start else states[places]
-    pooled = batch.pooled if feed.encoder.num_states - 1 in numbers else None
+    pooled = batch.pooled if source.encoder.num_states - 1 in numbers else None
     return replace(batch, states=states, mask=mask, bounds=bounds, pooled=pooled)
 
 
 @lru_cache(maxsize=1024)  # a short text is read in the time that working this out for ten heads would take
-def _handed_out(reading: Reading, num_states: int, *, last_only: bool, cls_first: bool) -> Reading:
+def _handed_out(selection: Selection, num_states: int, *, last_only: bool, cls_first: bool) -> Selection:
     """What has to be handed out for a head: the last state alone where it reads no other, and the first token alone
     where it reads no other and that is [CLS]."""
     if last_only:
-        reading = replace(reading, layers=reading.numbers(num_states)[-1:])
-    return replace(reading, positions="cls") if cls_first else reading
+        selection = replace(selection, layers=selection.numbers(num_states)[-1:])
+    return replace(selection, positions="cls") if cls_first else selection
 
 
 @torch.no_grad()
@@ -96,42 +96,44 @@ def walk(
     With a `label` its progress is shown.
     """
     first = not windows.null.any()
-    readings = {
+    selections = {
         name: _handed_out(
-            reader.reading,
+            reader.selection,
             encoder.num_states,
             last_only=reader.head.last_only,
             cls_first=reader.head.cls_only and first,
         )
         for name, reader in readers.items()
     }
-    shared = [reading for reading in readings.values() if reading.positions != "context"]
-    walks = dict.fromkeys(reading for reading in readings.values() if reading.positions == "context")
+    shared = [selection for selection in selections.values() if selection.positions != "context"]
+    walks = dict.fromkeys(selection for selection in selections.values() if selection.positions == "context")
     if shared:
-        walks[wide_reading(frozenset(shared), encoder.num_states)] = None
+        walks[wide_selection(frozenset(shared), encoder.num_states)] = None
     found: dict[str, Logits] = {}
-    for reading in walks:
-        feed = LiveFeed(
+    for selection in walks:
+        states = LiveStates(
             encoder,
             windows,
             tokens_per_call=_CPU_TOKENS if encoder.device.type == "cpu" else 0,
-            reading=reading,
+            selection=selection,
         )
-        of_context = reading.positions == "context"
+        of_context = selection.positions == "context"
         own = {
             name: theirs
-            for name, theirs in readings.items()
-            if (theirs == reading if of_context else theirs.positions != "context")
+            for name, theirs in selections.items()
+            if (theirs == selection if of_context else theirs.positions != "context")
         }
         texts = TextSink(len(windows) // group, group)
         spans = {
-            name: SpanSink(windows, feed.kept, feed.reading.positions)
+            name: SpanSink(windows, states.kept, states.selection.positions)
             for name in own
             if isinstance(readers[name].task, SpanTask)
         }
         with progress(label, len(windows), unit="windows") if label else nullcontext() as bar:
-            for batch in map(feed.read, _plan(feed, group)):
-                parts = {one: batch if of_context else narrow(batch, feed, one) for one in set(own.values())}
+            for batch in map(states.read, _plan(states, group)):
+                parts = {
+                    one: batch if of_context else narrow(batch, states, one) for one in set(own.values())
+                }
                 outputs: dict[str, Tensor] = {}
                 with torch.inference_mode(), encoder.autocast():
                     for name, theirs in own.items():
@@ -147,10 +149,10 @@ def walk(
     return {name: found[name] for name in readers}
 
 
-def _plan(feed: LiveFeed, group: int) -> list[NDArray[np.int64]]:
+def _plan(states: LiveStates, group: int) -> list[NDArray[np.int64]]:
     """The windows of each encoder call, sorted by length; those of an example stay together."""
-    lengths = feed.widths.reshape(-1, group).max(axis=1) * group
-    return [group_rows(units, group) for units in cut_by_tokens(lengths, feed.tokens_per_call)]
+    lengths = states.widths.reshape(-1, group).max(axis=1) * group
+    return [group_rows(units, group) for units in cut_by_tokens(lengths, states.tokens_per_call)]
 
 
 def _run(head: Head, batch: StateBatch) -> Tensor:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import FeedConfig
+from bertvision.states.config import StatesConfig
 from bertvision.train.fit import FitConfig
 from bertvision.train.splits import TextConfig, load_split
 from bertvision.train.zoo import encoder_reference, fit_zoo
@@ -25,13 +25,13 @@ def fit(
     batch_size: int = 16,
     max_seq_length: int = 384,
     seed: int = 0,
-    feed: FeedConfig | None = None,
+    states: StatesConfig | None = None,
     text: TextConfig | None = None,
     overwrite: bool = False,
 ) -> list[Path]:
     """Fit `heads` on the states of a frozen encoder and return their folders, ready for `bv.load`.
 
-    `feed` says where the states come from and which of them heads read (layers, positions), `text` how texts with
+    `states` says where the states come from and which of them heads read (layers, positions), `text` how texts with
     labels or scores are read.
 
     Example:
@@ -54,7 +54,7 @@ def fit(
         folder=Path(out),
         config=config,
         encoder_about=about,
-        feed=feed or FeedConfig(),
+        states=states or StatesConfig(),
         dev=load_split(dev, source, windows, like=split) if dev else None,
         overwrite=overwrite,
     )

@@ -17,7 +17,7 @@ from bertvision.encoder.encoder import Precision
 from bertvision.encoder.load import bases_of, load_config
 from bertvision.encoder.policy import check_policy, check_unadapted, parse_policy
 from bertvision.errors import ConfigError
-from bertvision.feed import LiveFeed
+from bertvision.states.live import LiveStates
 from bertvision.train.evaluate import task_logits
 from bertvision.train.splits import Split
 from bertvision.train.trained import load_encoder, read_trained
@@ -56,11 +56,11 @@ def inference_seconds(
     """Seconds that a saved snapshot, loaded as any other is, takes for all windows of dev; the second of two walks."""
     trained = read_trained(snapshot)
     encoder = load_encoder(trained, device=device, precision=precision)
-    feed = LiveFeed(encoder, dev.windows)
+    states = LiveStates(encoder, dev.windows)
     heads = {"head": trained.heads[0].to(encoder.device)}
     seconds = 0.0
     for label in ("inference, warm-up", "inference"):
         began = time.perf_counter()
-        task_logits(dev.task, feed, heads, label=label)  # gives numbers on the CPU, so the device is done
+        task_logits(dev.task, states, heads, label=label)  # gives numbers on the CPU, so the device is done
         seconds = time.perf_counter() - began
     return seconds

@@ -1,4 +1,4 @@
-"""One walk over a feed gives the logits of any number of heads.
+"""One walk over the states gives the logits of any number of heads.
 
 A head that scores starts and ends together (2 + 2r numbers a token, see `tasks/span/loss.py`) is kept twice: as it
 answered (`SpanLogits.pairs`), and as marginals, which stand where another head's start and end logits stand:
@@ -7,7 +7,7 @@ answered (`SpanLogits.pairs`), and as marginals, which stand where another head'
 
 Their softmax over a window is the probability of a start, or of an end, under the head.
 
-Logits stand for whole windows, whatever the heads read (feed/reading.py): heads that read different tokens are
+Logits stand for whole windows, whatever the heads read (states/config.py): heads that read different tokens are
 decoded, saved and joined alike. A token whose states were not read is neither start nor end.
 
 Heads of labels and scores give a row of logits a window, or one for the windows that are an example side by side
@@ -28,11 +28,12 @@ from torch import Tensor
 from bertvision.console import progress
 from bertvision.data.kept import kept_tokens
 from bertvision.encoder.batch import padded_positions
-from bertvision.feed.batches import Feed, StateBatch, call_tokens
-from bertvision.feed.plan import cut_by_tokens, group_rows
-from bertvision.feed.reading import Reading
 from bertvision.heads.base import Head, run_head
 from bertvision.shapes import Bool, Float
+from bertvision.states.base import States, call_tokens
+from bertvision.states.batch import StateBatch
+from bertvision.states.config import Selection
+from bertvision.states.plan import cut_by_tokens, group_rows
 from bertvision.tasks.kinds import SPAN, SpanTask, Task
 from bertvision.tasks.span.logits import SpanLogits
 from bertvision.tasks.span.loss import pair_scores
@@ -62,23 +63,23 @@ _CELLS = 1 << 24  # pair scores of one chunk: 64 MB
 
 @torch.no_grad()
 def span_logits(
-    feed: Feed, heads: Mapping[str, Head], *, label: str = "evaluate", activation_gb: float = 4.0
+    states: States, heads: Mapping[str, Head], *, label: str = "evaluate", activation_gb: float = 4.0
 ) -> dict[str, SpanLogits]:
-    """Start and end logits of every head for every token of the feed's whole windows."""
-    tokens = feed.windows.num_tokens
+    """Start and end logits of every head for every token of the whole windows."""
+    tokens = states.windows.num_tokens
     read: NDArray[np.int64] | None = None  # (kept tokens,) where each stands in the whole windows
-    if feed.kept is not feed.windows:
-        read = np.flatnonzero(kept_tokens(feed.windows, feed.reading.positions))
+    if states.kept is not states.windows:
+        read = np.flatnonzero(kept_tokens(states.windows, states.selection.positions))
     logits = {name: np.full((2, tokens), NOT_READ, dtype=np.float32) for name in heads}
     pairs: dict[str, NDArray[np.float32]] = {}
     for head in heads.values():
         head.eval()
-    with progress(label, len(feed.windows), unit="windows") as bar:
-        for batch in feed.walk(reuse=True):
-            flat, mask = padded_positions(feed.kept, batch.windows)
+    with progress(label, len(states.windows), unit="windows") as bar:
+        for batch in states.walk(reuse=True):
+            flat, mask = padded_positions(states.kept, batch.windows)
             own = flat[mask] if read is None else read[flat[mask]]
             for name, head in heads.items():
-                with feed.encoder.autocast():
+                with states.encoder.autocast():
                     output = run_in_parts(head, batch, activation_gb)  # (B, T, 2), or (B, T, 2 + 2r)
                 if (width := output.shape[-1]) > 2:
                     if name not in pairs:
@@ -95,7 +96,7 @@ def span_logits(
 
 @torch.no_grad()
 def text_logits(
-    feed: Feed,
+    states: States,
     heads: Mapping[str, Head],
     *,
     group: int = 1,
@@ -103,15 +104,15 @@ def text_logits(
     activation_gb: float = 4.0,
 ) -> dict[str, TextLogits]:
     """The row of logits of every example's windows, of every head; rows of a text stand in the order of its windows."""
-    rows = len(feed.windows) // group
+    rows = len(states.windows) // group
     found: dict[str, NDArray[np.float32]] = {}
     for head in heads.values():
         head.eval()
-    with progress(label, len(feed.windows), unit="windows") as bar:
-        for batch in feed.walk(reuse=True) if group == 1 else _walk_groups(feed, group):
+    with progress(label, len(states.windows), unit="windows") as bar:
+        for batch in states.walk(reuse=True) if group == 1 else _walk_groups(states, group):
             own = batch.windows[::group] // group
             for name, head in heads.items():
-                with feed.encoder.autocast():
+                with states.encoder.autocast():
                     output = run_in_parts(head, batch, activation_gb).float().cpu().numpy()  # (B / group, C)
                 if name not in found:
                     found[name] = np.zeros((rows, output.shape[-1]), np.float32)
@@ -120,16 +121,16 @@ def text_logits(
     return {name: TextLogits(values) for name, values in found.items()}
 
 
-def _walk_groups(feed: Feed, group: int) -> Iterator[StateBatch]:
+def _walk_groups(states: States, group: int) -> Iterator[StateBatch]:
     """Every window once, those of an example side by side in one batch."""
-    lengths = feed.windows.lengths.reshape(-1, group).max(axis=1) * group
-    budget = call_tokens(feed.encoder, 0)
-    return feed.stream([group_rows(units, group) for units in cut_by_tokens(lengths, budget)], reuse=True)
+    lengths = states.windows.lengths.reshape(-1, group).max(axis=1) * group
+    budget = call_tokens(states.encoder, 0)
+    return states.stream([group_rows(units, group) for units in cut_by_tokens(lengths, budget)], reuse=True)
 
 
 def task_logits(
     task: Task,
-    feed: Feed,
+    states: States,
     heads: Mapping[str, Head],
     *,
     label: str = "evaluate",
@@ -137,22 +138,22 @@ def task_logits(
 ) -> Mapping[str, Logits]:
     """Logits of heads for a task, in the form its answers are made from."""
     if isinstance(task, SpanTask):
-        return span_logits(feed, heads, label=label, activation_gb=activation_gb)
-    return text_logits(feed, heads, group=task.group, label=label, activation_gb=activation_gb)
+        return span_logits(states, heads, label=label, activation_gb=activation_gb)
+    return text_logits(states, heads, group=task.group, label=label, activation_gb=activation_gb)
 
 
 def logits_by_reading(
-    heads: Mapping[str, tuple[Head, Reading]],
-    feed_of: Callable[[Reading], Feed],
+    heads: Mapping[str, tuple[Head, Selection]],
+    states_of: Callable[[Selection], States],
     *,
     label: str = "evaluate",
     task: Task = SPAN,
 ) -> dict[str, Any]:
     """Logits of heads that may read different states: one walk for each reading."""
     logits: dict[str, Logits] = {}
-    for reading in dict.fromkeys(reading for _, reading in heads.values()):
-        own = {name: head for name, (head, theirs) in heads.items() if theirs == reading}
-        logits |= task_logits(task, feed_of(reading), own, label=label)
+    for selection in dict.fromkeys(selection for _, selection in heads.values()):
+        own = {name: head for name, (head, theirs) in heads.items() if theirs == selection}
+        logits |= task_logits(task, states_of(selection), own, label=label)
     return {name: logits[name] for name in heads}
 
 

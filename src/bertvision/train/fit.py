@@ -25,11 +25,12 @@ from bertvision.config import to_mapping
 from bertvision.console import progress
 from bertvision.encoder.timing import Clock
 from bertvision.errors import ConfigError, TrainingError
-from bertvision.feed.batches import Feed, StateBatch
-from bertvision.feed.plan import head_batches
 from bertvision.heads.base import Geometry, Head, run_head
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import HeadSpec, parse_head
+from bertvision.states.base import States
+from bertvision.states.batch import StateBatch
+from bertvision.states.plan import head_batches
 from bertvision.tasks.kinds import SPAN, Task, check_null_weight, window_losses
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.graphs import Graphs
@@ -143,15 +144,17 @@ class FitRun:
 
     def __init__(
         self,
-        feed: Feed,
+        states: States,
         specs: Sequence[tuple[str, HeadSpec, int]],
         config: FitConfig,
         parallel: Parallel = ALONE,
         task: Task = SPAN,
     ) -> None:
-        self.feed, self.config, self.parallel, self.task = feed, config, parallel, task
-        self.encoder = feed.encoder
-        geometry = Geometry(feed.num_states, self.encoder.hidden, task.outputs, task.kind, feed.has_pooled)
+        self.states, self.config, self.parallel, self.task = states, config, parallel, task
+        self.encoder = states.encoder
+        geometry = Geometry(
+            states.num_states, self.encoder.hidden, task.outputs, task.kind, states.has_pooled
+        )
         self.on_gpu = on_gpu = self.encoder.device.type == "cuda"
         self.fitted: dict[str, FittedHead] = {}
         for name, spec, seed in specs:
@@ -160,9 +163,9 @@ class FitRun:
             optimizer = make_optimizer([head], optim, capturable=on_gpu)
             self.fitted[name] = FittedHead(name, spec, seed, head, optim, optimizer)
         self.best: dict[str, dict[str, Tensor]] = {}
-        self.steps = feed.num_batches(config.batch_size)
+        self.steps = states.num_batches(config.batch_size)
         self.epoch = self.batch = 0
-        self.longest = int(feed.kept.lengths.max(initial=1))
+        self.longest = int(states.kept.lengths.max(initial=1))
         # A graph cannot hold the sum over ranks, nor parts of different sizes.
         graphs = on_gpu and parallel.alone
         self.graphs = Graphs(config.batch_size, self.longest, self.encoder.device) if graphs else None
@@ -182,13 +185,13 @@ class FitRun:
         """What is left of the present epoch, or this rank's windows of it."""
         size, seed = self.config.batch_size, self.config.seed
         if not self.parallel.alone:
-            plan = head_batches(self.feed.windows.lengths, size, seed=seed, epoch=self.epoch)
+            plan = head_batches(self.states.windows.lengths, size, seed=seed, epoch=self.epoch)
             parts = [self.parallel.part(batch) for batch in plan]
             self.shares = [
                 Share(self.parallel, len(batch), part.weight) for batch, part in zip(plan, parts, strict=True)
             ]
-            return self.feed.stream([part.indices for part in parts], start=self.batch, reuse=True)
-        return self.feed.epoch(
+            return self.states.stream([part.indices for part in parts], start=self.batch, reuse=True)
+        return self.states.epoch(
             self.epoch,
             batch_size=size,
             seed=seed,
@@ -204,7 +207,7 @@ class FitRun:
         self.groups = make_groups(
             self.live(),
             self.encoder,
-            lambda logits, batch: window_losses(self.task, logits, batch.mask, batch.labels, batch.bounds),
+            lambda logits, batch: window_losses(self.task, logits, batch.mask, batch.targets, batch.bounds),
             activation_gb=self.config.activation_gb,
             batch_size=self.config.batch_size,
             tokens=self.longest,
@@ -263,7 +266,7 @@ class FitRun:
 
     @torch.no_grad()
     def _broken(self) -> list[str]:
-        batch = next(iter(self.feed.walk()))
+        batch = next(iter(self.states.walk()))
         broken: list[str] = []
         for fitted in (f for f in self.fitted.values() if f.status != "diverged"):
             with self.encoder.autocast():
@@ -344,7 +347,7 @@ class FitRun:
 
 
 def fit(
-    feed: Feed,
+    states: States,
     specs: Sequence[tuple[str, HeadSpec, int]],
     config: FitConfig,
     stage: Stage,
@@ -358,14 +361,14 @@ def fit(
 
     `on_epoch` is told the scores after every epoch and may end the fit there.
     """
-    run = FitRun(feed, specs, config, stage.parallel, task)
+    run = FitRun(states, specs, config, stage.parallel, task)
     lines = 0
     if stage.resumes:
         lines = run.load(stage)
         logger.info("fitting goes on at epoch %d, batch %d", run.epoch + 1, run.batch + 1)
     log = MetricsLog(stage.metrics, keep=lines, tensorboard=tensorboard, main=run.parallel.main)
     saved = time.monotonic()
-    profile = Profile(feed, run.fitted.values())
+    profile = Profile(states, run.fitted.values())
     total, done = config.epochs * run.steps, run.epoch * run.steps + run.batch
     with progress(f"fit {len(run.fitted)} heads", total, unit="steps", done=done) as bar:
         while run.epoch < config.epochs and run.live():

@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from bertvision.feed.batches import StateBatch
 from bertvision.shapes import Float
+from bertvision.states.batch import StateBatch
 from bertvision.train.group import Group
 
 __all__ = ["Graphs"]
@@ -35,7 +35,7 @@ class Graphs:
         self._groups: list[Group] = []  # held, so that no id is given twice
 
     def states_place(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | None:
-        """Where a feed may write the states of a batch, so that they need not be copied here."""
+        """Where a source may write the states of a batch, so that they need not be copied here."""
         if shape[1] != self.batch_size:
             return None
         return self._view("states", shape, dtype)
@@ -44,7 +44,9 @@ class Graphs:
         """The batch in the memory that graphs read; a batch of another size than usual stays where it is."""
         if len(batch.windows) != self.batch_size:
             return batch
-        names = [n for n in ("states", "mask", "labels", "bounds", "pooled") if getattr(batch, n) is not None]
+        names = [
+            n for n in ("states", "mask", "targets", "bounds", "pooled") if getattr(batch, n) is not None
+        ]
         shape = tuple(batch.states.shape)
         if shape not in self._static:
             views = {n: self._view(n, getattr(batch, n).shape, getattr(batch, n).dtype) for n in names}
@@ -60,7 +62,7 @@ class Graphs:
         """A tensor in the buffer that all shapes share, made for the widest batch there can be."""
         size = math.prod(shape)
         if name not in self._buffers:
-            # labels and bounds have no token axis and are as large in every batch
+            # targets and bounds have no token axis and are as large in every batch
             axis = {"states": 2, "mask": 1}.get(name)
             most = size if axis is None else size // shape[axis] * self.tokens
             self._buffers[name] = torch.empty(most, dtype=dtype, device=self.device)

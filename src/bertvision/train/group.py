@@ -27,13 +27,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed.batches import StateBatch
 from bertvision.heads import fused
 from bertvision.heads.base import Geometry, Head, run_head, running_statistics
 from bertvision.heads.cost import activation_bytes
 from bertvision.heads.layers import Dropout, set_noise
 from bertvision.heads.spec import HeadSpec
 from bertvision.shapes import Float
+from bertvision.states.batch import StateBatch
 from bertvision.train.optim import OptimConfig, apply_gradients, learning_rate, set_rate
 from bertvision.train.parallel import Parallel
 from bertvision.train.randomness import noise_numbers, seeded

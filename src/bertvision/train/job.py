@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.errors import ConfigError
-from bertvision.feed.plan import group_rows
 from bertvision.heads.base import Geometry, Head, check_task, head_class
 from bertvision.heads.spec import HeadSpec, TrainOverrides, parse_head
+from bertvision.states.plan import group_rows
 from bertvision.tasks.kinds import SpanTask, Task, TripletTask, default_head
 from bertvision.train.mixing import Sampling, TaskPlan, score_classes
 from bertvision.train.splits import Split, task_about

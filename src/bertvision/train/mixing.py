@@ -10,8 +10,8 @@ the batches of all tasks then come in one of three orders:
                   starts again, a large one does not come to its end.
 
 Drawing: `natural` takes every unit once; `balanced` every class equally often, a rare class going round (see
-feed/plan.py); `weighted` draws with replacement, each unit with weight 1 / count(its class). With `subset` an epoch has
-so many units of the task, drawn anew every epoch. A single natural or balanced task sees the batches of
+states/plan.py); `weighted` draws with replacement, each unit with weight 1 / count(its class). With `subset` an epoch
+has so many units of the task, drawn anew every epoch. A single natural or balanced task sees the batches of
 `epoch_batches`, which are those of plain fine-tuning.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bertvision.errors import ConfigError
-from bertvision.feed.plan import balanced_order, epoch_batches
+from bertvision.states.plan import balanced_order, epoch_batches
 
 __all__ = ["MixOrder", "Sampling", "TaskPlan", "mix_epoch", "score_classes"]
 

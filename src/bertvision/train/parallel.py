@@ -29,7 +29,7 @@ from torch import Tensor
 
 from bertvision import console
 from bertvision.errors import BertvisionError, ConfigError, TrainingError
-from bertvision.feed.ranks import rank_and_world
+from bertvision.states.ranks import rank_and_world
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store

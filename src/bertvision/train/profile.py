@@ -3,20 +3,20 @@
 import time
 from collections.abc import Iterable
 
-from bertvision.feed.batches import Feed
+from bertvision.states.base import States
 from bertvision.train.group import FittedHead
 
 __all__ = ["Profile", "profile_text"]
 
 
 class Profile:
-    """Times of one try, from the making of the feed to `end`; what an earlier try spent is not counted."""
+    """Times of one try, from the opening of the states to `end`; what an earlier try spent is not counted."""
 
-    def __init__(self, feed: Feed, heads: Iterable[FittedHead]) -> None:
-        self._feed, self._heads = feed, list(heads)
+    def __init__(self, states: States, heads: Iterable[FittedHead]) -> None:
+        self._states, self._heads = states, list(heads)
         self._trained = self._seconds()
-        # A feed in memory has encoded everything by now.
-        self._began = time.perf_counter() - feed.times.encode
+        # A source in memory has encoded everything by now.
+        self._began = time.perf_counter() - states.times.encode
 
     def _seconds(self) -> float:
         return sum(head.seconds for head in self._heads)
@@ -24,7 +24,7 @@ class Profile:
     def end(self) -> dict[str, float]:
         """Seconds by what they went into; `other` is evaluation, checkpoints and the loop itself."""
         total = time.perf_counter() - self._began
-        now = self._feed.times
+        now = self._states.times
         spent = {
             "encoder": now.encode,
             "heads": self._seconds() - self._trained,

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import ArtifactError
-from bertvision.feed import Feed, LiveFeed
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
+from bertvision.states.base import States
+from bertvision.states.live import LiveStates
 from bertvision.tasks.kinds import SpanTask, TripletTask
 from bertvision.tasks.span.answers import SpanAnswers
 from bertvision.tasks.span.compare import mcnemar, paired_bootstrap
@@ -47,11 +48,11 @@ __all__ = [
 
 
 def logits_of(
-    heads: Mapping[Path, Head], split: Split, name: str, feed: Callable[[], Feed]
+    heads: Mapping[Path, Head], split: Split, name: str, states: Callable[[], States]
 ) -> dict[Path, Any]:
     """Logits of heads (by their folders) on a split, kept as FOLDER/NAME/logits.safetensors.
 
-    The feed is opened only when some are missing, damaged or of other data; all of those come from one walk.
+    The states are encoded only when some are missing, damaged or of other data; all of those come from one walk.
     """
     kept: dict[Path, Logits] = {}
     kind = SpanLogits if isinstance(split.task, SpanTask) else TextLogits
@@ -60,7 +61,7 @@ def logits_of(
             kept[folder] = kind.load(folder / name / "logits.safetensors", split.fingerprint)
     missing = {str(folder): head for folder, head in heads.items() if folder not in kept}
     if missing:
-        for folder, logits in task_logits(split.task, feed(), missing, label=f"evaluate {name}").items():
+        for folder, logits in task_logits(split.task, states(), missing, label=f"evaluate {name}").items():
             logits.save(Path(folder) / name / "logits.safetensors", split.fingerprint)
             kept[Path(folder)] = logits
     return {folder: kept[folder] for folder in heads}
@@ -68,7 +69,7 @@ def logits_of(
 
 def score_snapshot(encoder: Encoder, head: Head, dev: Split, folder: Path) -> dict[str, float]:
     """What a head scores on dev; the logits are kept in its folder."""
-    (logits,) = logits_of({folder: head}, dev, "dev", lambda: LiveFeed(encoder, dev.windows)).values()
+    (logits,) = logits_of({folder: head}, dev, "dev", lambda: LiveStates(encoder, dev.windows)).values()
     return score_logits(logits, dev)
 
 
@@ -90,12 +91,12 @@ def kept_logits(
     folder = head_folder or snapshot / "head"
     head, _ = load_head(folder)
 
-    def feed() -> Feed:
+    def states() -> States:
         encoder = Encoder.load(str(snapshot / "encoder"), device=device, precision=precision)
         head.to(encoder.device)
-        return LiveFeed(encoder, dev.windows)
+        return LiveStates(encoder, dev.windows)
 
-    (logits,) = logits_of({folder: head}, dev, "dev", feed).values()
+    (logits,) = logits_of({folder: head}, dev, "dev", states).values()
     return logits
 
 

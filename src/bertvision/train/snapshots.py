@@ -12,9 +12,9 @@ from typing import Any
 from bertvision.artifacts import atomic_folder
 from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import LiveFeed
 from bertvision.heads.base import Head
 from bertvision.heads.files import save_head
+from bertvision.states.live import LiveStates
 from bertvision.tasks.kinds import TripletTask
 from bertvision.train.evaluate import task_logits
 from bertvision.train.job import Job
@@ -96,7 +96,7 @@ def score_kept_jobs(folder: Path, encoder: Encoder, jobs: Sequence[Job]) -> Scor
 def _score(encoder: Encoder, job: Job, head: Head) -> dict[str, float] | None:
     if job.dev is None:
         return None
-    (logits,) = task_logits(job.task, LiveFeed(encoder, job.dev.windows), {"": head}).values()
+    (logits,) = task_logits(job.task, LiveStates(encoder, job.dev.windows), {"": head}).values()
     return score_logits(logits, job.dev)
 
 

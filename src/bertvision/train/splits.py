@@ -25,10 +25,10 @@ from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import tokenizer_fingerprint
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.feed import FeedConfig, Reading
-from bertvision.store.catalogue import default_root, find_entry
-from bertvision.store.identity import Origin
-from bertvision.store.store import Store, open_store
+from bertvision.states.catalogue import default_root, find_entry
+from bertvision.states.config import Selection, StatesConfig
+from bertvision.states.identity import Origin
+from bertvision.states.store import Store, open_store
 from bertvision.tasks.kinds import SPAN, SpanTask, Task, TripletTask, task_words
 from bertvision.tasks.text.task import Merge, TextLoss, TextTask, task_of
 
@@ -124,12 +124,12 @@ class Split:
             return [f"number {i}" for i in numbers]
         return [self.data.examples[i].id for i in numbers]
 
-    def feed(self, config: FeedConfig) -> FeedConfig:
+    def states(self, config: StatesConfig) -> StatesConfig:
         """`config`, but with what its store holds where it was named by that."""
         if self.store is None:
             return config
         identity = self.store.identity
-        return FeedConfig.of(config, Reading(identity.layers, identity.positions))
+        return StatesConfig.of(config, Selection(identity.layers, identity.positions))
 
     @property
     def origin(self) -> Origin:

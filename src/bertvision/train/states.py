@@ -1,4 +1,4 @@
-"""The feed that training reads, the same for one process and for several.
+"""The states that training reads, the same for one process and for several.
 
 A source that is measured is chosen once, by rank 0, and written down (`Stage.choose`): whoever goes on with the work
 must read states of the same rounding. Several processes would each keep a copy of all states in memory, so they do
@@ -10,8 +10,11 @@ from typing import Any
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.feed import Feed, FeedConfig, StoredFeed, choose_source, open_feed
-from bertvision.feed.choose import Source
+from bertvision.states.base import States
+from bertvision.states.choose import Source
+from bertvision.states.config import StatesConfig
+from bertvision.states.source import choose_source, open_states
+from bertvision.states.stored import StoredStates
 from bertvision.train.parallel import Parallel
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
@@ -19,18 +22,25 @@ from bertvision.train.stage import Stage
 __all__ = ["check_source", "training_states"]
 
 
-def check_source(feed: FeedConfig, parallel: Parallel) -> None:
+def check_source(states: StatesConfig, parallel: Parallel) -> None:
     """Refuse, before anything is written, a source that several processes cannot share."""
-    if feed.source == "memory" and not parallel.alone:
+    if states.source == "memory" and not parallel.alone:
         raise ConfigError(
-            f"--feed.source memory would keep all states in each of {parallel.world} processes: use live or stored"
+            f"--states.source memory would keep all states in each of {parallel.world} processes: use live or stored"
         )
 
 
 def training_states(
-    encoder: Encoder, train: Split, feed: FeedConfig, stage: Stage, *, choice: str, label: str, passes: int
-) -> tuple[Feed, Source]:
-    """The feed of `train` and what it is; `choice` is the name it is written down under."""
+    encoder: Encoder,
+    train: Split,
+    states: StatesConfig,
+    stage: Stage,
+    *,
+    choice: str,
+    label: str,
+    passes: int,
+) -> tuple[States, Source]:
+    """The states of `train` and their source; `choice` is the name it is written down under."""
     parallel = stage.parallel
     opening: dict[str, Any] = {
         "label": label,
@@ -38,9 +48,9 @@ def training_states(
         "origin": train.origin,
         "store": train.store,
     }
-    possible = feed if parallel.alone else dataclasses.replace(feed, memory_gb=0.0)
+    possible = states if parallel.alone else dataclasses.replace(states, memory_gb=0.0)
     chosen = stage.choose(choice, lambda: choose_source(encoder, train.windows, possible, **opening))
-    source = open_feed(encoder, train.windows, feed, **opening, source=chosen)
-    if isinstance(source, StoredFeed) and not parallel.alone:
+    source = open_states(encoder, train.windows, states, **opening, source=chosen)
+    if isinstance(source, StoredStates) and not parallel.alone:
         source.extractor.make_all(rank=parallel.rank, world=parallel.world, label=label)
     return source, chosen

@@ -35,10 +35,11 @@ from bertvision.artifacts import remove, write_json
 from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, OutputError, TrainingError
-from bertvision.feed import FeedConfig, choose_source
 from bertvision.heads.base import head_class
 from bertvision.heads.files import read_head_config
 from bertvision.heads.spec import parse_head
+from bertvision.states.config import StatesConfig
+from bertvision.states.source import choose_source
 from bertvision.train.fit import FitConfig, OnEpoch
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.splits import Split
@@ -65,7 +66,7 @@ class SweepWork:
     dev: Split
     about: dict[str, Any]
     """How a head's folder names the encoder."""
-    feed: FeedConfig
+    states: StatesConfig
     fit: FitConfig
     """Settings of the fits; `heads` is what is searched, and the best epoch is kept whatever `keep` says."""
     folder: Path
@@ -78,7 +79,7 @@ class SweepWork:
         heads: Sequence[str],
         folder: Path,
         *,
-        feed: FeedConfig,
+        states: StatesConfig,
         overwrite: bool,
         batch_size: int | None = None,
         parallel: Parallel = ALONE,
@@ -94,7 +95,7 @@ class SweepWork:
             folder=folder,
             config=config,
             encoder_about=self.about,
-            feed=feed,
+            states=states,
             dev=self.dev,
             overwrite=overwrite,
             parallel=parallel,
@@ -106,7 +107,7 @@ class SweepWork:
         fit = self.fit.identity
         for name in ("heads", "keep"):
             del fit[name]
-        reading = self.feed.reading.resolved(self.encoder.num_states)
+        selection = self.states.selection.resolved(self.encoder.num_states)
         return {
             "encoder": self.encoder.fingerprint,
             "train": self.train.fingerprint,
@@ -116,7 +117,7 @@ class SweepWork:
             "fit": fit,
             "search": {name: value for name, value in to_mapping(search).items() if name != "trials"},
             "arithmetic": [self.encoder.device.type, self.encoder.precision],
-            "states": {"source": self.feed.source, "dtype": self.feed.dtype} | to_mapping(reading),
+            "states": {"source": self.states.source, "dtype": self.states.dtype} | to_mapping(selection),
         }
 
 
@@ -179,27 +180,27 @@ def run_trials(work: SweepWork, space: Space, search: SearchConfig) -> dict[str,
         epochs=work.fit.epochs,
         overwrite=work.overwrite,
     )
-    feed = _feed_of_all(work, study, search)
+    states = _states_of_all(work, study, search)
     while True:
         with study.take() as trial:
             if trial is None:
                 break
-            _run_trial(work, study, trial, feed)
+            _run_trial(work, study, trial, states)
         _tidy(work, study)
     _tidy(work, study)
     return _write(work, space, study.trials(), "trials", to_mapping(search))
 
 
-def _feed_of_all(work: SweepWork, study: SharedStudy, search: SearchConfig) -> FeedConfig:
+def _states_of_all(work: SweepWork, study: SharedStudy, search: SearchConfig) -> StatesConfig:
     """Where the states of every trial come from: chosen once, as they are read in all trials.
 
     A copy in memory would be made anew for each trial, so `auto` does not consider one.
     """
     train = work.train
-    feed = train.feed(work.feed)
-    if feed.source != "auto":
-        return feed
-    possible = dataclasses.replace(feed, memory_gb=0.0)
+    states = train.states(work.states)
+    if states.source != "auto":
+        return states
+    possible = dataclasses.replace(states, memory_gb=0.0)
     if work.train.task.kind != "span" and all(
         head_class(parse_head(head).name).cls_only for head in study.space.heads
     ):
@@ -216,10 +217,10 @@ def _feed_of_all(work: SweepWork, study: SharedStudy, search: SearchConfig) -> F
             store=train.store,
         ),
     )
-    return dataclasses.replace(feed, source=chosen)
+    return dataclasses.replace(states, source=chosen)
 
 
-def _run_trial(work: SweepWork, study: SharedStudy, trial: Trial, feed: FeedConfig) -> None:
+def _run_trial(work: SweepWork, study: SharedStudy, trial: Trial, states: StatesConfig) -> None:
     """Fit one candidate, tell its scores epoch by epoch, and close the trial."""
     candidate = trial.candidate
     folder = study.place(trial.number)
@@ -240,7 +241,7 @@ def _run_trial(work: SweepWork, study: SharedStudy, trial: Trial, feed: FeedConf
             [candidate.head],
             folder,
             batch_size=candidate.batch_size,
-            feed=feed,
+            states=states,
             on_epoch=on_epoch,
             overwrite=True,  # the folder is the study's own, and what stands in it is a trial of another one
         )
@@ -288,7 +289,7 @@ def run_grid(work: SweepWork, space: Space, parallel: Parallel = ALONE) -> dict[
     logger.info("a grid of %d heads, with %d seeds each", len(candidates), len(work.fit.seeds))
     folder = work.folder / GRID
     heads = [candidate.head for candidate in candidates]
-    stage = work.fitted(heads, folder, feed=work.feed, overwrite=work.overwrite, parallel=parallel)
+    stage = work.fitted(heads, folder, states=work.states, overwrite=work.overwrite, parallel=parallel)
     rows = []
     for number, candidate in enumerate(candidates):
         label = parse_head(candidate.head).label

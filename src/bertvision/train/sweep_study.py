@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertvision.artifacts import disk_trouble, remove
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.store.claims import Claims
-from bertvision.store.folder import LocalFolder
+from bertvision.states.claims import Claims
+from bertvision.states.folder import LocalFolder
 from bertvision.train.stage import differences
 from bertvision.train.sweep_space import Candidate, Choices, Dimension, Space, Value
 

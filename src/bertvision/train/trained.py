@@ -19,10 +19,10 @@ from bertvision.data.texts import TextData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
-from bertvision.feed import FeedConfig, SourceConfig, open_feed
-from bertvision.feed.reading import EVERYTHING, Reading
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
+from bertvision.states.config import EVERYTHING, Selection, SourceConfig, StatesConfig
+from bertvision.states.source import open_states
 from bertvision.tasks.kinds import SPAN, Task, task_from_words
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.ensemble import Combination, combine
@@ -42,7 +42,7 @@ __all__ = [
     "logits_of_trained",
     "members_of",
     "read_trained",
-    "reading_of",
+    "selection_of",
 ]
 
 
@@ -52,7 +52,7 @@ class Trained:
 
     folder: Path
     heads: list[Head]
-    readings: list[Reading]
+    selections: list[Selection]
     """Which states each head reads: what it was fitted on."""
     windows: WindowConfig
     encoder: str
@@ -75,9 +75,9 @@ class Trained:
         return self.folder.parent.name if self.folder.name == "head" else self.folder.name
 
     @property
-    def readers(self) -> list[tuple[Head, Reading]]:
+    def readers(self) -> list[tuple[Head, Selection]]:
         """Its heads, each with the states it reads."""
-        return list(zip(self.heads, self.readings, strict=True))
+        return list(zip(self.heads, self.selections, strict=True))
 
     @property
     def text(self) -> TextConfig:
@@ -129,7 +129,7 @@ def read_trained(folder: str | Path) -> Trained:
     return Trained(
         folder=folder,
         heads=[head for head, _ in loaded],
-        readings=[reading_of(about, place) for about, place in zip(abouts, places, strict=True)],
+        selections=[selection_of(about, place) for about, place in zip(abouts, places, strict=True)],
         windows=from_mapping(WindowConfig, abouts[0]["windows"], source=str(members[0] / "config.json")),
         encoder=_encoder_source(members[0], abouts[0]["encoder"]),
         fingerprint=fingerprints.pop(),
@@ -201,19 +201,19 @@ def _best_of_run(folder: Path) -> Path:
     return folder / best[-1]["folder"]
 
 
-def reading_of(about: dict[str, Any], source: str = "config.json") -> Reading:
+def selection_of(about: dict[str, Any], source: str = "config.json") -> Selection:
     """Which states a head reads; a config that says nothing of it is of one that reads everything."""
     if "states" not in about:
         return EVERYTHING
     try:
-        reading = from_mapping(Reading, about["states"], source=source)
+        selection = from_mapping(Selection, about["states"], source=source)
     except (ConfigError, AttributeError) as error:
         raise ArtifactError(f"{source} does not say which states the head reads: fit it again") from error
-    if len(reading.layers) != about["geometry"]["states"]:
+    if len(selection.layers) != about["geometry"]["states"]:
         raise ArtifactError(
-            f"{source} names {len(reading.layers)} states for a head of {about['geometry']['states']}: fit it again"
+            f"{source} names {len(selection.layers)} states for a head of {about['geometry']['states']}: fit it again"
         )
-    return reading
+    return selection
 
 
 def _encoder_source(folder: Path, about: dict[str, Any]) -> str:
@@ -240,7 +240,7 @@ def load_encoder(
     if source.fingerprint != trained.fingerprint:
         ours, theirs = trained.heads[0].geometry, (source.num_states, source.hidden)
         size = ""
-        if trained.readings[0] == EVERYTHING and (ours.states, ours.hidden) != theirs:
+        if trained.selections[0] == EVERYTHING and (ours.states, ours.hidden) != theirs:
             size = f", which has {theirs[0]} states of {theirs[1]} and not {ours.states} of {ours.hidden}"
         raise ArtifactError(
             f"{trained.folder} was fitted on another encoder (fingerprint {trained.fingerprint[:12]}) than "
@@ -265,7 +265,7 @@ def logits_of_trained(
     encoder: str | None = None,
     device: str = "auto",
     precision: Precision = "auto",
-    feed: SourceConfig | None = None,
+    states: SourceConfig | None = None,
 ) -> list[tuple[Split, Any]]:
     """Logits of every system on `data`, in their order; heads that read the same states share one walk."""
     done: dict[int, tuple[Split, Any]] = {}
@@ -276,16 +276,16 @@ def logits_of_trained(
         source = load_encoder(first, encoder, device=device, precision=precision)
         split = window_split(data, source, first.windows, task=first.task, text=first.text)
         heads = {
-            f"{i}/{j}": (head.to(source.device), reading)
+            f"{i}/{j}": (head.to(source.device), selection)
             for i, system in group.items()
-            for j, (head, reading) in enumerate(system.readers)
+            for j, (head, selection) in enumerate(system.readers)
         }
         walked = logits_by_reading(
             heads,
-            lambda reading, source=source, split=split: open_feed(
+            lambda selection, source=source, split=split: open_states(
                 source,
                 split.windows,
-                FeedConfig.of(feed or SourceConfig(), reading),
+                StatesConfig.of(states or SourceConfig(), selection),
                 origin=split.origin,
                 **opening,
             ),

@@ -21,17 +21,18 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.cut import Top
 from bertvision.encoder.encoder import Encoder, read_tokens
 from bertvision.encoder.stack import pooled_by
-from bertvision.feed.batches import Feed, StateBatch, label_tensor, widths
 from bertvision.heads.base import Head, run_head
 from bertvision.heads.digest import DigestHead
 from bertvision.shapes import Bool, Float, Int
+from bertvision.states.base import States, label_tensor, widths
+from bertvision.states.batch import StateBatch
 from bertvision.tasks.kinds import Task, window_losses
 
-__all__ = ["Inputs", "Source", "StateSource", "States", "TokenSource", "TopBody", "Tunable", "Whole"]
+__all__ = ["BodyStates", "Inputs", "Source", "StateSource", "TokenSource", "TopBody", "Tunable", "Whole"]
 
 Inputs = dict[str, Tensor]
-"""A batch: mask (B, T), labels (B, K), bounds (B, 2), and what the body reads."""
-States = tuple[tuple[Float[Tensor, "B T H"], ...], Float[Tensor, "B H"] | None]
+"""A batch: mask (B, T), targets (B, K), bounds (B, 2), and what the body reads."""
+BodyStates = tuple[tuple[Float[Tensor, "B T H"], ...], Float[Tensor, "B H"] | None]
 """What a body gives: states, and the pooler's vectors where a head reads them."""
 
 _GPU_WIDTH = 16
@@ -46,7 +47,7 @@ class Whole(nn.Module):
         self.model = encoder.model
         self.passes_types, self.last_only, self.pooled = encoder.passes_types, last_only, pooled
 
-    def forward(self, inputs: Inputs) -> States:
+    def forward(self, inputs: Inputs) -> BodyStates:
         types = inputs["types"] if self.passes_types else None
         states = read_tokens(self.model, inputs["ids"], inputs["mask"], types, last_only=self.last_only)
         return states, pooled_by(self.model, states[-1]) if self.pooled else None
@@ -60,7 +61,7 @@ class TopBody(nn.Module):
         super().__init__()
         self.top, self.hidden, self.pooler = top, hidden, pooler
 
-    def forward(self, inputs: Inputs) -> States:
+    def forward(self, inputs: Inputs) -> BodyStates:
         state = inputs["state"][..., : self.hidden]
         states = self.top(state.to(next(self.top.parameters()).dtype), inputs["mask"])
         return states, None if self.pooler is None else self.pooler(states[-1])
@@ -86,11 +87,11 @@ class Tunable(nn.Module):
             self.body.eval()
         return self
 
-    def forward(self, given: States, inputs: Inputs, job: int = 0) -> Float[Tensor, " B"]:
+    def forward(self, given: BodyStates, inputs: Inputs, job: int = 0) -> Float[Tensor, " B"]:
         """The loss of each window of a batch of task number `job`."""
         states, pooled = given
         head = self.head(job)
-        mask, labels, bounds = (inputs[name] for name in ("mask", "labels", "bounds"))
+        mask, labels, bounds = (inputs[name] for name in ("mask", "targets", "bounds"))
         batch = StateBatch(torch.stack(states), mask, labels, np.zeros(len(mask), np.int64), bounds, pooled)
         if isinstance(head, DigestHead) and isinstance(self.body, TopBody):
             numbers = inputs["state"][..., self.body.hidden :]
@@ -142,18 +143,18 @@ class TokenSource:
             "ids": torch.where(mask, self.ids[flat].long(), self.pad_id),
             "types": torch.where(mask, self.types[flat].long(), 0),
             "mask": mask,
-            "labels": self.labels[numbers],
+            "targets": self.labels[numbers],
             "bounds": self.bounds[numbers],
         }
 
 
 class StateSource:
-    """States at a cut, from any feed of a lower encoder."""
+    """BodyStates at a cut, from any source of a lower encoder."""
 
-    def __init__(self, feed: Feed) -> None:
-        self.feed = feed
+    def __init__(self, states: States) -> None:
+        self.states = states
 
     def stream(self, batches: Sequence[NDArray[np.int64]], *, start: int = 0) -> Iterator[Inputs]:
-        for batch in self.feed.stream(batches, start=start):
-            names = ("mask", "labels", "bounds")
+        for batch in self.states.stream(batches, start=start):
+            names = ("mask", "targets", "bounds")
             yield {"state": batch.states[0]} | {name: getattr(batch, name) for name in names}

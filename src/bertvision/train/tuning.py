@@ -19,10 +19,9 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import Policy, check_policy, count_trainable, parse_policy
 from bertvision.encoder.stack import layers_of, pooler_of
 from bertvision.errors import ConfigError
-from bertvision.feed import FeedConfig
-from bertvision.feed.reading import EVERYTHING
 from bertvision.heads.base import Geometry, Head
 from bertvision.heads.digest import digest_head
+from bertvision.states.config import EVERYTHING, StatesConfig
 from bertvision.tasks.kinds import default_head
 from bertvision.train.finetune_config import FinetuneConfig
 from bertvision.train.job import Job
@@ -41,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_tuning(
-    encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, feed: FeedConfig, parallel: Parallel
+    encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, states: StatesConfig, parallel: Parallel
 ) -> None:
     """Refuse what this encoder cannot do, before anything is changed or written."""
     policy = parse_policy(config.policy)
@@ -57,7 +56,7 @@ def check_tuning(
                 f"--policy {policy} cannot share out its encoder: leave out --shard (or --use_fsdp), or use top-K"
             )
     if policy.cut is not None:
-        check_source(feed, parallel)
+        check_source(states, parallel)
         check_cut(encoder, policy.cut)
     with torch.device("meta"):  # shapes alone: some heads do not fit every encoder
         for job in jobs:
@@ -94,7 +93,12 @@ class Tuning:
     """An encoder, a head for each task, their optimisers and the way to batches and steps."""
 
     def __init__(
-        self, encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, stage: Stage, feed: FeedConfig
+        self,
+        encoder: Encoder,
+        jobs: Sequence[Job],
+        config: FinetuneConfig,
+        stage: Stage,
+        states: StatesConfig,
     ) -> None:
         parallel = stage.parallel
         self.encoder, self.jobs, self.config, self.parallel = encoder, jobs, config, parallel
@@ -107,7 +111,7 @@ class Tuning:
             encoder.checkpoint_gradients()
         self.heads = [job.build(_geometry(encoder, job), seed=config.seed) for job in jobs]
         self.sources: list[Source] = []
-        body = self._whole_body() if policy.cut is None else self._top_body(policy, policy.cut, stage, feed)
+        body = self._whole_body() if policy.cut is None else self._top_body(policy, policy.cut, stage, states)
         for head in self.heads:
             head.to(encoder.device)
         self.counts = count_trainable([encoder.model, *self.heads])
@@ -144,7 +148,7 @@ class Tuning:
         last_only = all(head.last_only for head in self.heads)
         return Whole(self.encoder, last_only=last_only, pooled=self._reads_pooled())
 
-    def _top_body(self, policy: Policy, k: int, stage: Stage, feed: FeedConfig) -> TopBody:
+    def _top_body(self, policy: Policy, k: int, stage: Stage, source: StatesConfig) -> TopBody:
         """The layers above the cut, fed with the state below them."""
         encoder, config = self.encoder, self.config
         digest = None
@@ -162,7 +166,7 @@ class Tuning:
             states, chosen = training_states(
                 lower,
                 job.train,
-                FeedConfig.of(feed, EVERYTHING),
+                StatesConfig.of(source, EVERYTHING),
                 stage,
                 choice=name,
                 label=name,

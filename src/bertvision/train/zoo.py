@@ -18,14 +18,14 @@ from bertvision.artifacts import atomic_folder, read_json, write_json
 from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.feed import Feed, FeedConfig, choose_source, open_feed
-from bertvision.feed.batches import pooled_place
-from bertvision.feed.choose import Source
-from bertvision.feed.reading import EVERYTHING
 from bertvision.heads.base import Geometry, check_task, head_class
 from bertvision.heads.catalogue import expand, for_windows
 from bertvision.heads.files import save_head
 from bertvision.heads.spec import HeadSpec, parse_head
+from bertvision.states.base import States, pooled_place
+from bertvision.states.choose import Source
+from bertvision.states.config import EVERYTHING, StatesConfig
+from bertvision.states.source import choose_source, open_states
 from bertvision.tasks.kinds import SPAN, SpanTask, Task, TripletTask, task_words
 from bertvision.tasks.span.decode import DecodeConfig, decode
 from bertvision.tasks.span.score import score
@@ -92,15 +92,15 @@ def _kind(task: Task) -> Literal["span", "label", "score"]:
     return task.kind
 
 
-def suited(feed: FeedConfig, members: Sequence[tuple[str, HeadSpec, int]], task: Task) -> FeedConfig:
+def suited(states: StatesConfig, members: Sequence[tuple[str, HeadSpec, int]], task: Task) -> StatesConfig:
     """What the heads read: of labels, [CLS] alone where no head asks for more, which is a hundredth of the states."""
     if isinstance(task, SpanTask):
-        feed.reading.check_spans()
-        return feed
+        states.selection.check_spans()
+        return states
     wide = [spec.label for _, spec, _ in members if not head_class(spec.name).cls_only]
-    if wide and feed.positions == "cls":
-        raise ConfigError(f"--feed.positions cls keeps one token, and {wide[0]} reads all: leave it out")
-    return feed if wide or feed.positions != "all" else dataclasses.replace(feed, positions="cls")
+    if wide and states.positions == "cls":
+        raise ConfigError(f"--states.positions cls keeps one token, and {wide[0]} reads all: leave it out")
+    return states if wide or states.positions != "all" else dataclasses.replace(states, positions="cls")
 
 
 def encoder_reference(name: str) -> tuple[str, dict[str, Any]]:
@@ -137,11 +137,11 @@ def _findable(about: dict[str, Any], folder: Path) -> dict[str, Any]:
     return about
 
 
-def _dev_scorer(feed: Feed, dev: Split, config: DecodeConfig, activation_gb: float) -> Evaluate:
+def _dev_scorer(states: States, dev: Split, config: DecodeConfig, activation_gb: float) -> Evaluate:
     """F1 on dev at the decoding's threshold, or the metric of labels and scores, of all heads in one walk."""
 
     def evaluate(heads: Any) -> dict[str, float]:
-        logits = task_logits(dev.task, feed, heads, label="score on dev", activation_gb=activation_gb)
+        logits = task_logits(dev.task, states, heads, label="score on dev", activation_gb=activation_gb)
         return {name: _dev_score(values, dev, config) for name, values in logits.items()}
 
     return evaluate
@@ -177,9 +177,9 @@ def fit_zoo(
     folder: Path,
     config: FitConfig,
     encoder_about: dict[str, Any],
-    feed: FeedConfig,
+    states: StatesConfig,
     dev: Split | None = None,
-    dev_feed: Callable[[Source], Feed] | None = None,
+    dev_states: Callable[[Source], States] | None = None,
     decoding: DecodeConfig | None = None,
     overwrite: bool = False,
     tensorboard: bool = False,
@@ -193,36 +193,36 @@ def fit_zoo(
     """
     train = null_weighted(train, config.null_weight)
     task = train.task
-    feed = train.feed(feed)
-    states = len(feed.reading.numbers(encoder.num_states))
-    members = zoo_members(config, task, tokens=train.config.max_seq_length, states=states)
+    config_states = train.states(states)
+    num_states = len(config_states.selection.numbers(encoder.num_states))
+    members = zoo_members(config, task, tokens=train.config.max_seq_length, states=num_states)
     if task.group > 1:
         raise ConfigError(
             "heads on pairs encoded apart train with their encoder: use finetune, or leave out --apart"
         )
-    feed = suited(feed, members, task)
-    reading = feed.reading.resolved(encoder.num_states)
-    cut = {} if reading == EVERYTHING else to_mapping(reading)
+    config_states = suited(config_states, members, task)
+    selection = config_states.selection.resolved(encoder.num_states)
+    cut = {} if selection == EVERYTHING else to_mapping(selection)
     settings = config.identity
     # A set may grow in another version.
-    settings["heads"] = [text for text, _ in expand(config.heads, _kind(task), states=states)]
+    settings["heads"] = [text for text, _ in expand(config.heads, _kind(task), states=num_states)]
     key = {
         "encoder": encoder.fingerprint,
         "train": train.fingerprint,
         "fit": settings,
         "arithmetic": [encoder.device.type, encoder.precision],
-        "states": {"source": feed.source, "dtype": feed.dtype}
+        "states": {"source": config_states.source, "dtype": config_states.dtype}
         | ({"store": train.store.key} if train.store else {}),
         # Dev decides only where it chooses epochs; elsewhere another dev set must not undo the work.
         "dev": dev.fingerprint if dev and config.scores_epochs else None,
         "decode": to_mapping(decoding or DecodeConfig()) if config.scores_epochs else None,
-    } | ({"reading": cut} if cut else {})
+    } | ({"selection": cut} if cut else {})
     if not isinstance(task, SpanTask):
         key["task"] = task_words(task)
-    check_source(feed, parallel)
+    check_source(config_states, parallel)
     if config.scores_epochs and dev is None:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
-    layers = reading.numbers(encoder.num_states)
+    layers = selection.numbers(encoder.num_states)
     pooled = pooled_place(encoder, train.windows, layers) is not None
     geometry = Geometry(len(layers), encoder.hidden, task.outputs, _kind(task), pooled)
     with torch.device(
@@ -233,8 +233,8 @@ def fit_zoo(
     stage = Stage(folder, key, overwrite=overwrite, parallel=parallel)
     if stage.done:
         return stage
-    source, chosen_train = training_states(
-        encoder, train, feed, stage, choice="states", label="states of train", passes=config.epochs
+    train_states, chosen_train = training_states(
+        encoder, train, config_states, stage, choice="states", label="states of train", passes=config.epochs
     )
     evaluate = None
     if dev is not None and config.scores_epochs:
@@ -244,18 +244,20 @@ def fit_zoo(
             "passes": config.epochs + 1,
             "origin": dev.origin,
         }
-        chosen = stage.choose("dev states", lambda: choose_source(encoder, dev.windows, feed, **opening))
+        chosen = stage.choose(
+            "dev states", lambda: choose_source(encoder, dev.windows, config_states, **opening)
+        )
 
-        def dev_states() -> Feed:
-            if dev_feed is not None:
-                return dev_feed(chosen)
-            return open_feed(encoder, dev.windows, feed, **opening, source=chosen)
+        def scored() -> States:
+            if dev_states is not None:
+                return dev_states(chosen)
+            return open_states(encoder, dev.windows, config_states, **opening, source=chosen)
 
         # Rank 0 scores, so nobody else needs the states.
-        states = dev_states() if parallel.main else source
-        evaluate = _dev_scorer(states, dev, decoding or DecodeConfig(), config.activation_gb)
+        scorer_states = scored() if parallel.main else train_states
+        evaluate = _dev_scorer(scorer_states, dev, decoding or DecodeConfig(), config.activation_gb)
     fitted = fit(
-        source,
+        train_states,
         members,
         config,
         stage,
@@ -281,7 +283,7 @@ def fit_zoo(
             "heads": heads,
             "dropped": dropped,
             "states": chosen_train,
-            "encode_seconds": source.times.encode,
+            "encode_seconds": train_states.times.encode,
             "profile": stage.profile,
         }
     )

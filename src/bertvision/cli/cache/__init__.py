@@ -24,5 +24,5 @@ def help_text() -> str:
         "  --store ADDRESS   folder or fsspec address of the stores; by default ~/.cache/bertvision/states\n"
         "  --json            print the result as JSON\n\n"
         "  bertvision cache ACTION --help      the flags of an action\n"
-        "  fit, eval and run read a store with --feed.source stored or auto (and --feed.store ADDRESS)\n"
+        "  fit, eval and run read a store with --states.source stored or auto (and --states.store ADDRESS)\n"
     )

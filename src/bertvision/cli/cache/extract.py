@@ -22,11 +22,11 @@ from bertvision.data.kept import Positions
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
 from bertvision.errors import BertvisionError, ConfigError
-from bertvision.store.plan import SHARD_TOKENS
+from bertvision.states.layout import SHARD_TOKENS
 from bertvision.train.splits import TextConfig
 
 if TYPE_CHECKING:
-    from bertvision.store.store import Store
+    from bertvision.states.store import Store
 
 __all__ = ["ARGS", "ExtractArgs", "main"]
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ExtractArgs:
-    """Encode a data set once and keep the hidden states, for any number of fits with --feed.source stored.
+    """Encode a data set once and keep the hidden states, for any number of fits with --states.source stored.
 
     What is there already is not made again: the same command goes on where it was stopped. Under torchrun every rank
     makes its own shards.
@@ -85,28 +85,28 @@ def main(args: ExtractArgs) -> None:
 
 @contextmanager
 def _own_flags() -> Iterator[None]:
-    """Settings of feeds have a prefix in other verbs; their mistakes are told here without it."""
+    """Settings of states have a prefix in other verbs; their mistakes are told here without it."""
     try:
         yield
     except BertvisionError as error:
-        raise type(error)(str(error).replace("--feed.", "--")) from error
+        raise type(error)(str(error).replace("--states.", "--")) from error
 
 
 def _extract(args: ExtractArgs) -> None:
     from bertvision import console
     from bertvision.artifacts import check_output
     from bertvision.encoder.encoder import Encoder
-    from bertvision.feed.batches import FeedConfig
-    from bertvision.feed.extract import check_room
-    from bertvision.feed.open import open_states, planned_states
-    from bertvision.feed.ranks import rank_and_world
-    from bertvision.feed.stored import StoredFeed
-    from bertvision.store.folder import LocalFolder, open_folder
+    from bertvision.states.config import StatesConfig
+    from bertvision.states.extract import check_room
+    from bertvision.states.folder import LocalFolder, open_folder
+    from bertvision.states.ranks import rank_and_world
+    from bertvision.states.source import planned_store, states_store
+    from bertvision.states.stored import StoredStates
     from bertvision.tasks.kinds import SpanTask
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import encoder_reference
 
-    config = FeedConfig(
+    config = StatesConfig(
         source="stored",
         store=args.store,
         dtype=args.dtype,
@@ -123,15 +123,15 @@ def _extract(args: ExtractArgs) -> None:
     encoder = Encoder.load(encoder_reference(args.encoder)[0], device=args.device, precision=args.precision)
     split = load_split(args.data, encoder, args.windows, max_examples=args.max_examples, text=args.text)
     about = (encoder, split.windows, config, split.origin)
-    store = planned_states(*about, shard_tokens=args.shard_tokens)
+    store = planned_store(*about, shard_tokens=args.shard_tokens)
     if local is not None and (store.missing() or store.info is None):
         check_output(local)
     if rank == 0:
         _announce(store, args)
     check_room(store)
     if "key" not in store.about:  # only planned; another rank may have begun it since
-        store = open_states(*about, shard_tokens=args.shard_tokens)
-    extractor = StoredFeed(encoder, store, tokens_per_call=args.tokens_per_call).extractor
+        store = states_store(*about, shard_tokens=args.shard_tokens)
+    extractor = StoredStates(encoder, store, tokens_per_call=args.tokens_per_call).extractor
     began = time.perf_counter()
     encoded = extractor.make_all(rank=rank, world=world)
     seconds = time.perf_counter() - began
@@ -160,11 +160,11 @@ def _extract(args: ExtractArgs) -> None:
 
 def _flags(args: ExtractArgs) -> str:
     """What makes a fit find this very store."""
-    flags = ["--feed.source stored"]
-    flags += [f"--feed.store {args.store}"] * bool(args.store)
-    flags += [f"--feed.dtype {args.dtype}"] * (args.dtype != "auto")
-    flags += [f"--feed.layers={','.join(map(str, args.layers))}"] * bool(args.layers)
-    flags += [f"--feed.positions {args.positions}"] * (args.positions != "all")
+    flags = ["--states.source stored"]
+    flags += [f"--states.store {args.store}"] * bool(args.store)
+    flags += [f"--states.dtype {args.dtype}"] * (args.dtype != "auto")
+    flags += [f"--states.layers={','.join(map(str, args.layers))}"] * bool(args.layers)
+    flags += [f"--states.positions {args.positions}"] * (args.positions != "all")
     flags += [f"--max-train-examples {args.max_examples}"] * (args.max_examples is not None)
     flags += [f"--precision {args.precision}"] * (args.precision != "auto")
     flags += _other(args.windows, WindowConfig(), "")
@@ -226,7 +226,7 @@ def _tell(result: dict[str, Any], args: ExtractArgs, world: int, *, spans: bool)
         console.emit(f"{name:<8} {text}")
     if result["finished"]:
         console.emit(f"finished: fit reads it with --train {args.data} {result['flags']}")
-        where = f" --feed.store {args.store}" * bool(args.store)
+        where = f" --states.store {args.store}" * bool(args.store)
         if spans:  # of texts a store does not know what their labels mean
             console.emit(f"          or without the data, with --train store:{result['key'][:12]}{where}")
         elif args.positions == "all":

@@ -7,8 +7,8 @@ import tyro
 
 from bertvision.cli.cache import told
 from bertvision.cli.columns import columns, terminal_width
-from bertvision.store.about import read_info
-from bertvision.store.catalogue import Entry, find_entry
+from bertvision.states.about import read_info
+from bertvision.states.catalogue import Entry, find_entry
 
 __all__ = ["ARGS", "InfoArgs", "main"]
 

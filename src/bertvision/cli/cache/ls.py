@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from bertvision.cli.cache import told
 from bertvision.cli.columns import columns, terminal_width
-from bertvision.store.catalogue import Entry, entries
-from bertvision.store.folder import open_folder
+from bertvision.states.catalogue import Entry, entries
+from bertvision.states.folder import open_folder
 
 __all__ = ["ARGS", "LsArgs", "main"]
 

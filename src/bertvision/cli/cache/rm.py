@@ -9,8 +9,8 @@ import tyro
 from bertvision.cli.cache import told
 from bertvision.cli.flags import OptionalFloat
 from bertvision.errors import ConfigError, OutputError
-from bertvision.store.catalogue import Entry, entries, find_entries
-from bertvision.store.claims import Claims
+from bertvision.states.catalogue import Entry, entries, find_entries
+from bertvision.states.claims import Claims
 
 __all__ = ["ARGS", "RmArgs", "main"]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.console import size_text
-from bertvision.store.catalogue import Entry, default_root
+from bertvision.states.catalogue import Entry, default_root
 
 __all__ = ["KEY", "age", "count", "name", "root", "row", "short", "size"]
 

@@ -11,12 +11,12 @@ import tyro
 from bertvision.cli.cache import told
 from bertvision.data.window_store import unpack_windows
 from bertvision.errors import ArtifactError
-from bertvision.store.about import INFO, PLAN, WINDOWS_FILE, read_info
-from bertvision.store.catalogue import Entry, find_entries
-from bertvision.store.claims import Claims
-from bertvision.store.folder import LocalFolder
-from bertvision.store.shard import DamagedShard, OpenShard, shard_name
-from bertvision.store.store import open_store
+from bertvision.states.about import INFO, PLAN, WINDOWS_FILE, read_info
+from bertvision.states.catalogue import Entry, find_entries
+from bertvision.states.claims import Claims
+from bertvision.states.folder import LocalFolder
+from bertvision.states.shard import DamagedShard, OpenShard, shard_name
+from bertvision.states.store import open_store
 
 __all__ = ["ARGS", "VerifyArgs", "main"]
 

@@ -13,9 +13,13 @@ from bertvision.data.squad import read_squad
 from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, EncoderError
-from bertvision.feed import Feed, FeedConfig, LiveFeed, MemoryFeed, StateBatch
-from bertvision.feed.choose import stored_bytes
-from bertvision.feed.plan import HEAD_RUN, cut_by_tokens, epoch_batches, group_calls
+from bertvision.states.base import States
+from bertvision.states.batch import StateBatch
+from bertvision.states.choose import stored_bytes
+from bertvision.states.config import StatesConfig
+from bertvision.states.live import LiveStates
+from bertvision.states.memory import MemoryStates
+from bertvision.states.plan import HEAD_RUN, cut_by_tokens, epoch_batches, group_calls
 
 LENGTHS = st.lists(st.integers(1, 400), min_size=1, max_size=300).map(
     lambda values: np.array(values, np.int64)
@@ -107,21 +111,21 @@ def test_a_walk_visits_all_within_its_budget(lengths: np.ndarray, budget: int) -
 # ---- feeds
 
 
-def feeds(encoder: Encoder, windows: Windows) -> list[Feed]:
-    return [kind(encoder, windows, tokens_per_call=700) for kind in (LiveFeed, MemoryFeed)]
+def sources(encoder: Encoder, windows: Windows) -> list[States]:
+    return [kind(encoder, windows, tokens_per_call=700) for kind in (LiveStates, MemoryStates)]
 
 
 def same(first: StateBatch, second: StateBatch) -> bool:
     return (
         torch.equal(first.states[:, first.mask], second.states[:, second.mask])
         and torch.equal(first.mask, second.mask)
-        and torch.equal(first.labels, second.labels)
+        and torch.equal(first.targets, second.targets)
         and np.array_equal(first.windows, second.windows)
     )
 
 
 def test_live_and_memory_hand_out_the_same(encoder: Encoder, windows: Windows) -> None:
-    live, memory = feeds(encoder, windows)
+    live, memory = sources(encoder, windows)
     for first, second in (
         (live.epoch(1, batch_size=4, seed=3), memory.epoch(1, batch_size=4, seed=3)),
         (live.walk(), memory.walk()),
@@ -131,7 +135,7 @@ def test_live_and_memory_hand_out_the_same(encoder: Encoder, windows: Windows) -
             count += len(a.windows)
             assert np.array_equal(a.windows, b.windows)
             assert torch.equal(a.mask, b.mask)
-            assert torch.equal(a.labels, b.labels)
+            assert torch.equal(a.targets, b.targets)
             assert a.states.shape == b.states.shape == (3, *a.mask.shape, 32)
             assert a.states.dtype == b.states.dtype == torch.float32
             # Half precision keeps eleven bits; a call pads differently in a walk, which moves the last of 24.
@@ -141,17 +145,17 @@ def test_live_and_memory_hand_out_the_same(encoder: Encoder, windows: Windows) -
 
 
 def test_labels_and_masks_are_the_windows_own(encoder: Encoder, windows: Windows) -> None:
-    for feed in feeds(encoder, windows):
-        for batch in feed.epoch(0, batch_size=5, seed=0):
-            assert batch.labels.tolist() == windows.labels[batch.windows].tolist()
+    for states in sources(encoder, windows):
+        for batch in states.epoch(0, batch_size=5, seed=0):
+            assert batch.targets.tolist() == windows.labels[batch.windows].tolist()
             assert batch.mask.sum(1).tolist() == windows.lengths[batch.windows].tolist()
             assert batch.mask.shape[1] == windows.lengths[batch.windows].max(), "padded beyond the longest"
 
 
 def test_states_do_not_depend_on_the_call_they_came_in(encoder: Encoder, windows: Windows) -> None:
     """The states of one window, whatever stands beside it in the encoder's call."""
-    small = LiveFeed(encoder, windows, tokens_per_call=1)
-    large = LiveFeed(encoder, windows, tokens_per_call=10**6)
+    small = LiveStates(encoder, windows, tokens_per_call=1)
+    large = LiveStates(encoder, windows, tokens_per_call=10**6)
     pairs = zip(small.epoch(0, batch_size=4, seed=0), large.epoch(0, batch_size=4, seed=0), strict=True)
     for a, b in pairs:
         assert torch.allclose(a.states[:, a.mask], b.states[:, b.mask], atol=1e-5)
@@ -160,20 +164,20 @@ def test_states_do_not_depend_on_the_call_they_came_in(encoder: Encoder, windows
 @pytest.mark.parametrize("start", [1, 4, 6, 7])
 def test_a_resumed_epoch_is_the_tail_of_a_whole_one(encoder: Encoder, windows: Windows, start: int) -> None:
     """Bit by bit: also where the first batch of the rest shared its encoder call with one before it."""
-    for feed in feeds(encoder, windows):
-        whole = list(feed.epoch(2, batch_size=4, seed=5))
-        assert len(whole) == feed.num_batches(4) > 7
-        tail = list(feed.epoch(2, batch_size=4, seed=5, start=start))
+    for states in sources(encoder, windows):
+        whole = list(states.epoch(2, batch_size=4, seed=5))
+        assert len(whole) == states.num_batches(4) > 7
+        tail = list(states.epoch(2, batch_size=4, seed=5, start=start))
         assert len(tail) == len(whole) - start
         assert all(same(a, b) for a, b in zip(tail, whole[start:], strict=True))
-        assert list(feed.epoch(2, batch_size=4, seed=5, start=len(whole))) == []
+        assert list(states.epoch(2, batch_size=4, seed=5, start=len(whole))) == []
 
 
 def test_the_memory_feed_holds_no_pads(encoder: Encoder, windows: Windows) -> None:
-    feed = MemoryFeed(encoder, windows, tokens_per_call=700)
+    states = MemoryStates(encoder, windows, tokens_per_call=700)
     layers, tokens, hidden = 3, int(windows.offsets[-1]), 32
-    assert feed.store.shape == (layers, tokens, hidden)
-    assert feed.store.numel() * feed.store.element_size() == 2 * layers * tokens * hidden
+    assert states.store.shape == (layers, tokens, hidden)
+    assert states.store.numel() * states.store.element_size() == 2 * layers * tokens * hidden
     assert stored_bytes(layers, hidden, tokens, "fp16") == 2 * layers * tokens * hidden
 
 
@@ -181,10 +185,10 @@ def test_the_memory_feed_reads_what_a_plain_loop_encodes(encoder: Encoder, windo
     """Every window alone through the encoder, rounded to half precision."""
     from bertvision.encoder.batch import collate
 
-    feed = MemoryFeed(encoder, windows, tokens_per_call=700)
+    states = MemoryStates(encoder, windows, tokens_per_call=700)
     for i in range(0, len(windows), 5):
         alone = encoder.states(collate(windows, np.array([i]), pad_id=0, device=encoder.device))[:, 0]
-        kept = feed.store[:, windows.offsets[i] : windows.offsets[i + 1]].float()
+        kept = states.store[:, windows.offsets[i] : windows.offsets[i + 1]].float()
         assert torch.allclose(kept, alone, rtol=2**-10, atol=2e-5)
 
 
@@ -192,8 +196,8 @@ def test_states_beyond_half_precision_are_refused(tiny_bert: Path, windows: Wind
     encoder = Encoder.load(str(tiny_bert))
     with torch.no_grad():
         encoder.model.encoder.layer[-1].output.LayerNorm.weight.fill_(1e6)
-    with pytest.raises(EncoderError, match=r"beyond half precision: use --feed\.source live"):
-        MemoryFeed(encoder, windows, tokens_per_call=700)
+    with pytest.raises(EncoderError, match=r"beyond half precision: use --states\.source live"):
+        MemoryStates(encoder, windows, tokens_per_call=700)
 
 
 def test_stored_states_fit_the_heads_in_either_precision(tiny_bert: Path, windows: Windows) -> None:
@@ -203,8 +207,8 @@ def test_stored_states_fit_the_heads_in_either_precision(tiny_bert: Path, window
     head = parse_head("adapter:size=4,skip").build(Geometry(3, 32), seed=0)
     for precision in ("fp32", "bf16"):
         encoder = Encoder.load(str(tiny_bert), precision=precision)
-        feed = MemoryFeed(encoder, windows, tokens_per_call=700)
-        batch = next(iter(feed.walk()))
+        states = MemoryStates(encoder, windows, tokens_per_call=700)
+        batch = next(iter(states.walk()))
         assert batch.states.dtype == (torch.float32 if precision == "fp32" else torch.float16)
         with encoder.autocast():
             assert head(batch.states, batch.mask).isfinite().all()
@@ -213,4 +217,4 @@ def test_stored_states_fit_the_heads_in_either_precision(tiny_bert: Path, window
 @pytest.mark.parametrize("values", [{"tokens_per_call": -1}, {"memory_gb": -1.0}])
 def test_impossible_settings_are_refused(values: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(values)).replace("_", "-")):
-        FeedConfig(**values)  # pyright: ignore[reportArgumentType]
+        StatesConfig(**values)  # pyright: ignore[reportArgumentType]

@@ -10,8 +10,8 @@ read (rights, a failing disk) says nothing about damage: that is an `ArtifactErr
 import json
 from typing import Any
 
-from bertvision.store.folder import Folder
-from bertvision.store.identity import SCHEMA, Identity, is_key
+from bertvision.states.folder import Folder
+from bertvision.states.identity import SCHEMA, Identity, is_key
 
 __all__ = ["INFO", "PLAN", "WINDOWS_FILE", "identity_of", "read_info", "read_plan"]
 

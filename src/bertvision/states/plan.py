@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.store.plan import SHARD_TOKENS, tokens_cut
+from bertvision.states.layout import SHARD_TOKENS, tokens_cut
 
 __all__ = [
     "HEAD_RUN",
@@ -26,7 +26,7 @@ _POOL = 64
 """Batches whose windows are sorted among themselves: enough to find neighbours, few enough to stay shuffled."""
 
 HEAD_RUN = 8
-"""Neighbouring head batches kept together, the same for every feed: live and stored training see equal batches."""
+"""Neighbouring head batches kept together, the same for every source: live and stored training see equal batches."""
 
 _WASTE = 1.15
 """How many times its real tokens a call may have, pads included."""
@@ -78,7 +78,7 @@ def balanced_order(classes: NDArray[np.int64], rng: np.random.Generator) -> NDAr
 def head_batches(
     lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int
 ) -> list[NDArray[np.int64]]:
-    """Batches that heads are fitted on, the same for every feed.
+    """Batches that heads are fitted on, the same for every source.
 
     The first epoch goes through the store's shards, in an order of its seed: a store that is being written can serve
     it shard after shard. As shards are random samples of the windows, so are its batches.

@@ -1,7 +1,7 @@
 """How fast states are encoded, kept, written and read here: a sample of the windows goes every way once.
 
-The sample is encoded, gathered from memory as `MemoryFeed` does, put into a small store beside the real one, and read
-by `StoredFeed` itself, with its threads and its way to the device: first straight from the disk (where the system can
+The sample is encoded, gathered from memory as `MemoryStates` does, put into a small store beside the real one, and read
+by `StoredStates` itself, with its threads and its way to the device: first straight from the disk (where the system can
 be told to forget the files), then again.
 """
 
@@ -22,14 +22,14 @@ from bertvision.artifacts import sweep
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, EncoderError, OutputError
-from bertvision.feed.choose import Measured
-from bertvision.feed.live import LiveFeed
-from bertvision.feed.plan import head_batches
-from bertvision.feed.reading import Reading
-from bertvision.feed.stored import StoredFeed
-from bertvision.store.folder import LocalFolder, open_folder
-from bertvision.store.identity import Identity, StateType
-from bertvision.store.store import Store, create_store, open_store
+from bertvision.states.choose import Measured
+from bertvision.states.config import Selection
+from bertvision.states.folder import LocalFolder, open_folder
+from bertvision.states.identity import Identity, StateType
+from bertvision.states.live import LiveStates
+from bertvision.states.plan import head_batches
+from bertvision.states.store import Store, create_store, open_store
+from bertvision.states.stored import StoredStates
 
 __all__ = ["free_memory", "measure"]
 
@@ -48,7 +48,7 @@ _READ = 65_536
 def measure(
     encoder: Encoder,
     windows: Windows,
-    reading: Reading,
+    selection: Selection,
     dtype: StateType,
     *,
     root: str | Path | None,
@@ -56,7 +56,7 @@ def measure(
     tokens_per_call: int = 0,
 ) -> Measured:
     """Rates of all ways that are possible: a store below `root`, where it is given, or `store` as it is there."""
-    live = LiveFeed(encoder, windows, tokens_per_call=tokens_per_call, reading=reading)
+    live = LiveStates(encoder, windows, tokens_per_call=tokens_per_call, selection=selection)
     sample = _sample(live)
     tokens = int(windows.lengths[sample].sum())
     # The first call loads libraries; on a GPU the second is captured.
@@ -96,35 +96,35 @@ def _with_store(found: Measured, store: Store, encoder: Encoder) -> Measured:
     """Rates of a store that is there: as the system has it now, and again."""
     batches = head_batches(store.windows.lengths, _BATCH, seed=0, epoch=1)
     some = batches[: max(1, _READ // max(_tokens(store, batches[:1]), 1))]
-    feed = StoredFeed(encoder, store)
-    cold, warm = _reading(feed, some), _reading(feed, some)
+    states = StoredStates(encoder, store)
+    cold, warm = _reading(states, some), _reading(states, some)
     return replace(found, read_cold=cold, read_warm=warm)
 
 
 def _with_sample(
-    found: Measured, live: LiveFeed, sample: NDArray[np.int64], dtype: StateType, root: str | Path
+    found: Measured, live: LiveStates, sample: NDArray[np.int64], dtype: StateType, root: str | Path
 ) -> Measured:
     """Rates of a store that is made of the sample, beside the real ones."""
     encoder = live.encoder
     identity = Identity(
         encoder="sample", configuration="", precision=encoder.precision, windows="", preprocessing={},
-        layers=live.layers, hidden=encoder.hidden, positions=live.reading.positions, dtype=dtype,
+        layers=live.layers, hidden=encoder.hidden, positions=live.selection.positions, dtype=dtype,
     )  # fmt: skip
     folder = open_folder(root) / f".measure.tmp-{os.getpid()}"
     if isinstance(folder, LocalFolder):
         sweep(folder.path.parent)  # what a killed process left
     try:
         store = create_store(folder.address, identity, live.windows.take(sample), encoder="", data="")
-        maker = StoredFeed(encoder, store, tokens_per_call=live.tokens_per_call)
+        maker = StoredStates(encoder, store, tokens_per_call=live.tokens_per_call)
         began = time.perf_counter()
         for number in range(store.num_shards):
             maker.extractor.make(number)
         writing = time.perf_counter() - began - maker.times.encode
         _forget(store)
         batches = [np.arange(len(sample))[i : i + _BATCH] for i in range(0, len(sample), _BATCH)]
-        feed = StoredFeed(encoder, open_store(store.folder))
-        cold = _reading(feed, batches)
-        warm = _reading(feed, batches * max(1, _READ // found.tokens))
+        states = StoredStates(encoder, open_store(store.folder))
+        cold = _reading(states, batches)
+        warm = _reading(states, batches * max(1, _READ // found.tokens))
     except (OutputError, ArtifactError, EncoderError) as error:
         logger.info("states are not stored: %s", error)
         raise _NotStored from error
@@ -134,21 +134,21 @@ def _with_sample(
     return replace(found, write=found.tokens / max(writing, 1e-6), read_cold=cold, read_warm=warm)
 
 
-def _reading(feed: StoredFeed, batches: Sequence[NDArray[np.int64]]) -> float:
+def _reading(states: StoredStates, batches: Sequence[NDArray[np.int64]]) -> float:
     """Tokens a second."""
 
     def read() -> None:
-        for _ in feed.stream(batches, reuse=True):
+        for _ in states.stream(batches, reuse=True):
             pass
 
-    return _tokens(feed.store, batches) / _timed(read, feed.encoder)[1]
+    return _tokens(states.store, batches) / _timed(read, states.encoder)[1]
 
 
 def _tokens(store: Store, batches: Sequence[NDArray[np.int64]]) -> int:
     return int(sum(store.windows.lengths[batch].sum() for batch in batches))
 
 
-def _sample(live: LiveFeed) -> NDArray[np.int64]:
+def _sample(live: LiveStates) -> NDArray[np.int64]:
     """Windows of about the usual length, as many as the sample has room for."""
     budget = min(live.tokens_per_call, _SAMPLE) if live.encoder.device.type == "cpu" else live.tokens_per_call
     order = np.argsort(live.windows.lengths, kind="stable")

@@ -26,11 +26,11 @@ from bertvision.data.kept import keep_tokens, kept_tokens
 from bertvision.data.window_store import pack_windows, unpack_windows
 from bertvision.data.windows import Windows
 from bertvision.errors import ArtifactError
-from bertvision.store.about import INFO, PLAN, WINDOWS_FILE, identity_of, read_info, read_plan
-from bertvision.store.folder import Folder, open_folder
-from bertvision.store.identity import SCHEMA, Identity
-from bertvision.store.plan import SHARD_TOKENS, ShardPlan
-from bertvision.store.shard import OpenShard, ShardLayout, ShardWriter, shard_name
+from bertvision.states.about import INFO, PLAN, WINDOWS_FILE, identity_of, read_info, read_plan
+from bertvision.states.folder import Folder, open_folder
+from bertvision.states.identity import SCHEMA, Identity
+from bertvision.states.layout import SHARD_TOKENS, ShardPlan
+from bertvision.states.shard import OpenShard, ShardLayout, ShardWriter, shard_name
 
 __all__ = ["INFO", "PLAN", "Store", "create_store", "open_store"]
 

@@ -22,9 +22,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.store.folder import Folder, will_need
-from bertvision.store.identity import Identity
-from bertvision.store.plan import ShardPlan
+from bertvision.states.folder import Folder, will_need
+from bertvision.states.identity import Identity
+from bertvision.states.layout import ShardPlan
 
 __all__ = ["DamagedShard", "OpenShard", "ShardLayout", "ShardWriter", "shard_name"]
 

@@ -12,15 +12,15 @@ from contextlib import nullcontext
 from bertvision.console import Progress, progress, size_text
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, EncoderError, OutputError
-from bertvision.feed.live import LiveFeed
-from bertvision.feed.plan import cut_by_tokens
-from bertvision.feed.ranks import ending_together
-from bertvision.feed.reading import Reading
-from bertvision.store.claims import Claims
-from bertvision.store.codec import encode
-from bertvision.store.identity import Identity, Origin, StateType
-from bertvision.store.shard import DamagedShard, shard_name
-from bertvision.store.store import Store
+from bertvision.states.claims import Claims
+from bertvision.states.codec import encode
+from bertvision.states.config import Selection
+from bertvision.states.identity import Identity, Origin, StateType
+from bertvision.states.live import LiveStates
+from bertvision.states.plan import cut_by_tokens
+from bertvision.states.ranks import ending_together
+from bertvision.states.shard import DamagedShard, shard_name
+from bertvision.states.store import Store
 
 __all__ = ["Extractor", "check_room", "store_identity"]
 
@@ -30,7 +30,7 @@ _UNWRITTEN = 2
 """Encoder calls whose states may wait for the disk."""
 
 
-def store_identity(encoder: Encoder, origin: Origin, reading: Reading, dtype: StateType) -> Identity:
+def store_identity(encoder: Encoder, origin: Origin, selection: Selection, dtype: StateType) -> Identity:
     """What the store of these states is called by."""
     return Identity(
         encoder=encoder.fingerprint,
@@ -38,9 +38,9 @@ def store_identity(encoder: Encoder, origin: Origin, reading: Reading, dtype: St
         precision=encoder.precision,
         windows=origin.fingerprint,
         preprocessing=origin.preprocessing,
-        layers=reading.numbers(encoder.num_states),
+        layers=selection.numbers(encoder.num_states),
         hidden=encoder.hidden,
-        positions=reading.positions,
+        positions=selection.positions,
         dtype=dtype,
     )
 
@@ -52,15 +52,15 @@ def check_room(store: Store) -> None:
     if free is not None and needed > free:
         raise OutputError(
             f"the states need {size_text(needed)} and the disk of {store.folder.address} has {size_text(free)} free: "
-            "make room, choose another --feed.store, or keep less (--feed.layers, --feed.positions, "
-            "--feed.dtype int8)"
+            "make room, choose another --states.store, or keep less (--states.layers, --states.positions, "
+            "--states.dtype int8)"
         )
 
 
 class Extractor:
     """Makes the shards of a store from an encoder."""
 
-    def __init__(self, store: Store, live: LiveFeed) -> None:
+    def __init__(self, store: Store, live: LiveStates) -> None:
         self.store, self.live = store, live
         self.claims = Claims(store.folder)
 
@@ -154,7 +154,7 @@ class Extractor:
             ) from error
         except OverflowError as error:
             raise EncoderError(
-                f"{self.live.encoder.name} has states beyond {error}: store them with --feed.dtype bf16 or fp32"
+                f"{self.live.encoder.name} has states beyond {error}: store them with --states.dtype bf16 or fp32"
             ) from error
         except OutputError as error:
             kept = len(self.store.finished())

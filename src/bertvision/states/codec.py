@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertvision.shapes import Float
-from bertvision.store.identity import StateType
+from bertvision.states.identity import StateType
 
 __all__ = ["STORED", "as_tensor", "encode", "load_into"]
 

@@ -16,15 +16,16 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import EncoderError
-from bertvision.feed.batches import Feed, FeedTimes, Place, StateBatch
-from bertvision.feed.live import LiveFeed
-from bertvision.feed.plan import cut_by_tokens
-from bertvision.feed.reading import EVERYTHING, Reading
+from bertvision.states.base import Place, States, StateTimes
+from bertvision.states.batch import StateBatch
+from bertvision.states.config import EVERYTHING, Selection
+from bertvision.states.live import LiveStates
+from bertvision.states.plan import cut_by_tokens
 
-__all__ = ["MemoryFeed"]
+__all__ = ["MemoryStates"]
 
 
-class MemoryFeed(Feed):
+class MemoryStates(States):
     """Encodes all windows when built; every later pass only reads."""
 
     def __init__(
@@ -33,11 +34,11 @@ class MemoryFeed(Feed):
         windows: Windows,
         *,
         tokens_per_call: int = 0,
-        reading: Reading = EVERYTHING,
+        selection: Selection = EVERYTHING,
         label: str = "encode",
     ) -> None:
-        self.encoder, self.windows, self.reading = encoder, windows, reading
-        live = LiveFeed(encoder, windows, tokens_per_call=tokens_per_call, reading=reading)
+        self.encoder, self.windows, self.selection = encoder, windows, selection
+        live = LiveStates(encoder, windows, tokens_per_call=tokens_per_call, selection=selection)
         self._live = live
         self.kept, self.layers = live.kept, live.layers
         self.tokens_per_call = live.tokens_per_call
@@ -52,17 +53,17 @@ class MemoryFeed(Feed):
             for batch in live.walk():
                 self._keep(batch)
                 bar.advance(int(windows.lengths[batch.windows].sum()))
-        self._times = FeedTimes(encode=time.perf_counter() - began)
+        self._times = StateTimes(encode=time.perf_counter() - began)
 
     @property
-    def times(self) -> FeedTimes:
+    def times(self) -> StateTimes:
         return self._times
 
     def _keep(self, batch: StateBatch) -> None:
         states = batch.states[:, batch.mask].to(self.store.dtype)  # (L, real tokens, H)
         if not torch.isfinite(states).all():
             raise EncoderError(
-                f"{self.encoder.name} has states beyond half precision: use --feed.source live to encode in every pass"
+                f"{self.encoder.name} has states beyond half precision: use --states.source live (encode in every pass)"
             )
         self.store[:, self._tokens(batch.windows)[0][batch.mask]] = states
 
@@ -100,7 +101,7 @@ class MemoryFeed(Feed):
         return StateBatch(
             states=states,
             mask=mask,
-            labels=self.labels[chosen],
+            targets=self.labels[chosen],
             windows=indices,
             bounds=self.bounds[chosen],
             pooled=self._live.pooled(states),

@@ -1,4 +1,4 @@
-"""Open a feed: the source the settings name, or the one `auto` chooses."""
+"""Open States: the source the settings name, or the one `auto` chooses."""
 
 import logging
 from dataclasses import asdict
@@ -8,43 +8,44 @@ from bertvision.data.kept import kept_tokens
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.feed.batches import Feed, FeedConfig
-from bertvision.feed.choose import Case, Source, choose, stored_bytes
-from bertvision.feed.extract import check_room, store_identity
-from bertvision.feed.live import LiveFeed
-from bertvision.feed.measure import free_memory, measure
-from bertvision.feed.memory import MemoryFeed
-from bertvision.feed.stored import StoredFeed
-from bertvision.store.catalogue import default_root
-from bertvision.store.folder import open_folder
-from bertvision.store.identity import Identity, Origin, StateType
-from bertvision.store.plan import SHARD_TOKENS
-from bertvision.store.store import INFO, PLAN, Store, create_store
+from bertvision.states.base import States
+from bertvision.states.catalogue import default_root
+from bertvision.states.choose import Case, Source, choose, stored_bytes
+from bertvision.states.config import StatesConfig
+from bertvision.states.extract import check_room, store_identity
+from bertvision.states.folder import open_folder
+from bertvision.states.identity import Identity, Origin, StateType
+from bertvision.states.layout import SHARD_TOKENS
+from bertvision.states.live import LiveStates
+from bertvision.states.measure import free_memory, measure
+from bertvision.states.memory import MemoryStates
+from bertvision.states.store import INFO, PLAN, Store, create_store
+from bertvision.states.stored import StoredStates
 
-__all__ = ["choose_source", "open_feed", "open_states", "planned_states", "state_type"]
+__all__ = ["choose_source", "open_states", "planned_store", "state_type"]
 
 logger = logging.getLogger(__name__)
 
 
-def state_type(encoder: Encoder, config: FeedConfig) -> StateType:
+def state_type(encoder: Encoder, config: StatesConfig) -> StateType:
     """How states are stored: as configured, else in half precision, what the encoder gives in bf16 as it is."""
     if config.dtype != "auto":
         return config.dtype
     return "bf16" if encoder.precision == "bf16" and encoder.device.type == "cuda" else "fp16"
 
 
-def _root(config: FeedConfig) -> str | Path:
+def _root(config: StatesConfig) -> str | Path:
     return config.store or default_root()
 
 
-def _identity(encoder: Encoder, origin: Origin, config: FeedConfig) -> Identity:
-    return store_identity(encoder, origin, config.reading, state_type(encoder, config))
+def _identity(encoder: Encoder, origin: Origin, config: StatesConfig) -> Identity:
+    return store_identity(encoder, origin, config.selection, state_type(encoder, config))
 
 
-def open_states(
+def states_store(
     encoder: Encoder,
     windows: Windows,
-    config: FeedConfig,
+    config: StatesConfig,
     origin: Origin,
     *,
     shard_tokens: int = SHARD_TOKENS,
@@ -56,10 +57,10 @@ def open_states(
     )
 
 
-def planned_states(
+def planned_store(
     encoder: Encoder,
     windows: Windows,
-    config: FeedConfig,
+    config: StatesConfig,
     origin: Origin,
     *,
     shard_tokens: int = SHARD_TOKENS,
@@ -68,14 +69,14 @@ def planned_states(
     identity = _identity(encoder, origin, config)
     folder = open_folder(_root(config)) / identity.key
     if folder.size(PLAN) is not None:
-        return open_states(encoder, windows, config, origin, shard_tokens=shard_tokens)
+        return states_store(encoder, windows, config, origin, shard_tokens=shard_tokens)
     return Store(folder, {"identity": asdict(identity), "shard_tokens": shard_tokens}, windows)
 
 
 def choose_source(
     encoder: Encoder,
     windows: Windows,
-    config: FeedConfig,
+    config: StatesConfig,
     *,
     label: str,
     passes: int,
@@ -92,7 +93,7 @@ def choose_source(
         store: One that holds them, whatever the settings would call it.
     """
     if config.source == "stored" and origin is None:
-        raise ConfigError("--feed.source stored needs windows that were made from a data set")
+        raise ConfigError("--states.source stored needs windows that were made from a data set")
     if config.source in ("live", "memory"):
         return config.source
     if store is not None:
@@ -108,7 +109,7 @@ def choose_source(
     if there is None and passes < 2:
         logger.info("%s: %s tokens, read once: live", label, f"{windows.num_tokens:,}")
         return "live"
-    dtype, layers = state_type(encoder, config), len(config.reading.numbers(encoder.num_states))
+    dtype, layers = state_type(encoder, config), len(config.selection.numbers(encoder.num_states))
     kept = int(kept_tokens(windows, config.positions).sum())
     case = Case(
         label=label,
@@ -124,19 +125,21 @@ def choose_source(
     )
     root = _root(config) if origin is not None and keep else None
     calls = config.tokens_per_call
-    measured = measure(encoder, windows, config.reading, dtype, root=root, store=there, tokens_per_call=calls)
+    measured = measure(
+        encoder, windows, config.selection, dtype, root=root, store=there, tokens_per_call=calls
+    )
     return choose(case, measured)
 
 
 def _finished_store(
-    encoder: Encoder, windows: Windows, config: FeedConfig, origin: Origin, label: str
+    encoder: Encoder, windows: Windows, config: StatesConfig, origin: Origin, label: str
 ) -> Store | None:
     """The store that has all these states, if there is one."""
     folder = open_folder(_root(config)) / _identity(encoder, origin, config).key
     try:
         if folder.size(INFO) is None:
             return None
-        return open_states(encoder, windows, config, origin)
+        return states_store(encoder, windows, config, origin)
     except ArtifactError as error:
         if config.source == "stored":
             raise
@@ -144,10 +147,10 @@ def _finished_store(
         return None
 
 
-def open_feed(
+def open_states(
     encoder: Encoder,
     windows: Windows,
-    config: FeedConfig,
+    config: StatesConfig,
     *,
     label: str,
     passes: int = 2,
@@ -155,25 +158,25 @@ def open_feed(
     keep: bool = True,
     store: Store | None = None,
     source: Source | None = None,
-) -> Feed:
-    """The feed `source` names, or the one that `choose_source` chooses."""
+) -> States:
+    """The `States` that `source` names, or the one that `choose_source` chooses."""
     source = source or choose_source(
         encoder, windows, config, label=label, passes=passes, origin=origin, keep=keep, store=store
     )
     if source == "stored" and origin is not None:
         if store is None:
-            planned = planned_states(encoder, windows, config, origin)
+            planned = planned_store(encoder, windows, config, origin)
             check_room(planned)
             # Without a key it is only planned; another process may have begun it since.
-            store = planned if "key" in planned.about else open_states(encoder, windows, config, origin)
+            store = planned if "key" in planned.about else states_store(encoder, windows, config, origin)
         if missing := len(store.missing()):
             logger.info(
                 "%s: %d of %d shards are missing in %s and are encoded when an epoch comes to them",
                 label, missing, store.num_shards, store.folder.address,
             )  # fmt: skip
-        return StoredFeed(encoder, store, tokens_per_call=config.tokens_per_call)
+        return StoredStates(encoder, store, tokens_per_call=config.tokens_per_call)
     if source == "memory":
-        return MemoryFeed(
-            encoder, windows, tokens_per_call=config.tokens_per_call, label=label, reading=config.reading
+        return MemoryStates(
+            encoder, windows, tokens_per_call=config.tokens_per_call, label=label, selection=config.selection
         )
-    return LiveFeed(encoder, windows, tokens_per_call=config.tokens_per_call, reading=config.reading)
+    return LiveStates(encoder, windows, tokens_per_call=config.tokens_per_call, selection=config.selection)

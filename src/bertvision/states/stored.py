@@ -1,4 +1,4 @@
-"""States read from a store, in the batches every feed has.
+"""States read from a store, in the batches every source has.
 
 Threads assemble the next batches while the heads work on this one: a window's states are mapped from the disk and
 turned from (n, L, H) into their rows of (L, B, T, H). On a GPU they are put together in pinned memory, in the dtype
@@ -25,18 +25,19 @@ from torch import Tensor
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, OutputError
-from bertvision.feed.batches import Feed, FeedTimes, Place, StateBatch
-from bertvision.feed.extract import Extractor
-from bertvision.feed.live import LiveFeed
-from bertvision.feed.plan import cut_by_tokens
-from bertvision.feed.reading import Reading
 from bertvision.shapes import Float
-from bertvision.store.codec import STORED, as_tensor, load_into
-from bertvision.store.folder import LocalFolder
-from bertvision.store.shard import DamagedShard
-from bertvision.store.store import Store
+from bertvision.states.base import Place, States, StateTimes
+from bertvision.states.batch import StateBatch
+from bertvision.states.codec import STORED, as_tensor, load_into
+from bertvision.states.config import Selection
+from bertvision.states.extract import Extractor
+from bertvision.states.folder import LocalFolder
+from bertvision.states.live import LiveStates
+from bertvision.states.plan import cut_by_tokens
+from bertvision.states.shard import DamagedShard
+from bertvision.states.store import Store
 
-__all__ = ["StoredFeed"]
+__all__ = ["StoredStates"]
 
 _AHEAD = 2
 """Batches that are put together in advance."""
@@ -44,16 +45,18 @@ _TRIES = 3
 """How often one shard is made anew for one batch: a disk that never keeps it should end the run."""
 
 
-class StoredFeed(Feed):
+class StoredStates(States):
     """Reads a store; encodes what is missing in it."""
 
     def __init__(self, encoder: Encoder, store: Store, *, tokens_per_call: int = 0) -> None:
         self.encoder, self.store = encoder, store
         identity = store.identity
         layers = () if identity.layers == tuple(range(encoder.num_states)) else identity.layers
-        self.reading = Reading(layers, identity.positions)
+        self.selection = Selection(layers, identity.positions)
         # It knows masks, labels and widths, and makes the shards that are missing.
-        self._live = LiveFeed(encoder, store.windows, tokens_per_call=tokens_per_call, reading=self.reading)
+        self._live = LiveStates(
+            encoder, store.windows, tokens_per_call=tokens_per_call, selection=self.selection
+        )
         self.windows, self.kept, self.layers = store.windows, self._live.kept, self._live.layers
         self.extractor = Extractor(store, self._live)
         self._read_seconds = self._wait_seconds = self._write_seconds = 0.0
@@ -73,8 +76,10 @@ class StoredFeed(Feed):
         return self.encoder.state_dtype if stored == "int8" else STORED[stored]
 
     @property
-    def times(self) -> FeedTimes:
-        return FeedTimes(self._live.times.encode, self._read_seconds, self._wait_seconds, self._write_seconds)
+    def times(self) -> StateTimes:
+        return StateTimes(
+            self._live.times.encode, self._read_seconds, self._wait_seconds, self._write_seconds
+        )
 
     def walk(self, *, reuse: bool = False) -> Iterator[StateBatch]:
         return self.stream(cut_by_tokens(self._live.widths, self._live.tokens_per_call), reuse=reuse)

@@ -16,12 +16,16 @@ from store_cases import extract, fill, marks, toy_store
 from torch import Tensor
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import Feed, LiveFeed, MemoryFeed, StateBatch, StoredFeed
-from bertvision.feed.plan import cut_by_tokens, head_batches
-from bertvision.feed.reading import EVERYTHING, Reading
-from bertvision.store.codec import STORED
-from bertvision.store.plan import SHARD_TOKENS, tokens_cut
-from bertvision.store.store import Store
+from bertvision.states.base import States
+from bertvision.states.batch import StateBatch
+from bertvision.states.codec import STORED
+from bertvision.states.config import EVERYTHING, Selection
+from bertvision.states.layout import SHARD_TOKENS, tokens_cut
+from bertvision.states.live import LiveStates
+from bertvision.states.memory import MemoryStates
+from bertvision.states.plan import cut_by_tokens, head_batches
+from bertvision.states.store import Store
+from bertvision.states.stored import StoredStates
 from bertvision.train.fit import FittedHead
 from bertvision.train.splits import Split, load_split
 
@@ -46,13 +50,13 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("states")
 
 
-def stored(root: Path, encoder: Encoder, split: Split, **options: Any) -> StoredFeed:
+def stored(root: Path, encoder: Encoder, split: Split, **options: Any) -> StoredStates:
     """A feed of a store that may be there already."""
-    return StoredFeed(encoder, toy_store(root, encoder, split.windows, **options), tokens_per_call=CALL)
+    return StoredStates(encoder, toy_store(root, encoder, split.windows, **options), tokens_per_call=CALL)
 
 
 @pytest.fixture(scope="module", params=DTYPES)
-def finished(request: pytest.FixtureRequest, roots: Path, encoder: Encoder, train: Split) -> StoredFeed:
+def finished(request: pytest.FixtureRequest, roots: Path, encoder: Encoder, train: Split) -> StoredStates:
     store = toy_store(roots, encoder, train.windows, dtype=request.param)
     extract(store, encoder, tokens_per_call=CALL)
     return stored(roots, encoder, train, dtype=request.param)
@@ -66,7 +70,7 @@ def rounded(states: Tensor, dtype: str) -> Tensor:
     return torch.nan_to_num(states / scale).round() * scale
 
 
-def by_hand(store: Store, live: LiveFeed) -> dict[int, Tensor]:
+def by_hand(store: Store, live: LiveStates) -> dict[int, Tensor]:
     """(L, n, H) of every window: shard after shard, call after call, rounded."""
     found = {}
     for shard in store.plan.shards:
@@ -81,7 +85,7 @@ def same_plan(mine: StateBatch, other: StateBatch) -> bool:
     return (
         np.array_equal(mine.windows, other.windows)
         and torch.equal(mine.mask, other.mask)
-        and torch.equal(mine.labels, other.labels)
+        and torch.equal(mine.targets, other.targets)
         and torch.equal(mine.bounds, other.bounds)
         and mine.states.shape == other.states.shape
     )
@@ -96,9 +100,9 @@ def same(mine: StateBatch, other: StateBatch) -> bool:
 
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_batches_are_those_of_the_live_feed(
-    finished: StoredFeed, encoder: Encoder, train: Split, epoch: int
+    finished: StoredStates, encoder: Encoder, train: Split, epoch: int
 ) -> None:
-    live = LiveFeed(encoder, train.windows, tokens_per_call=CALL)
+    live = LiveStates(encoder, train.windows, tokens_per_call=CALL)
     right = by_hand(finished.store, live)
     step = {"fp32": 1e-5, "bf16": 2**-8, "fp16": 2**-11, "int8": 1 / 200}[finished.store.identity.dtype]
     assert finished.num_batches(6) == live.num_batches(6)
@@ -119,26 +123,28 @@ def test_batches_are_those_of_the_live_feed(
 
 
 def test_the_epoch_that_writes_gives_what_later_ones_read(
-    tmp_path: Path, finished: StoredFeed, encoder: Encoder, train: Split
+    tmp_path: Path, finished: StoredStates, encoder: Encoder, train: Split
 ) -> None:
-    feed = stored(tmp_path, encoder, train, dtype=finished.store.identity.dtype)
-    assert feed.store.missing()
+    states = stored(tmp_path, encoder, train, dtype=finished.store.identity.dtype)
+    assert states.store.missing()
     for epoch in (0, 0, 1):
         pairs = zip(
-            feed.epoch(epoch, batch_size=6, seed=1), finished.epoch(epoch, batch_size=6, seed=1), strict=True
+            states.epoch(epoch, batch_size=6, seed=1),
+            finished.epoch(epoch, batch_size=6, seed=1),
+            strict=True,
         )
         assert all(same(mine, other) for mine, other in pairs)
-        assert feed.store.info is not None, "finished with the first epoch"
+        assert states.store.info is not None, "finished with the first epoch"
 
 
 def test_a_first_epoch_encodes_only_what_it_needs_so_far(
     tmp_path: Path, encoder: Encoder, train: Split
 ) -> None:
-    feed = stored(tmp_path, encoder, train, shard_tokens=60)
-    batches = feed.epoch(0, batch_size=2, seed=0)
+    states = stored(tmp_path, encoder, train, shard_tokens=60)
+    batches = states.epoch(0, batch_size=2, seed=0)
     seen = [next(batches)]
-    there = feed.store.finished()
-    assert 0 < len(there) <= 2 * 3 < feed.store.num_shards, "three batches of two windows"
+    there = states.store.finished()
+    assert 0 < len(there) <= 2 * 3 < states.store.num_shards, "three batches of two windows"
     seen += list(batches)
     assert sorted(np.concatenate([batch.windows for batch in seen]).tolist()) == list(
         range(len(train.windows))
@@ -155,11 +161,11 @@ def test_a_resumed_epoch_is_the_tail_of_a_whole_one(
     tail = list(stored(tmp_path / "tail", encoder, train).epoch(0, batch_size=4, seed=5, start=start))
     assert len(tail) == len(whole) - start
     assert all(same(mine, other) for mine, other in zip(tail, whole[start:], strict=True))
-    feed = stored(tmp_path / "whole", encoder, train)
-    assert list(feed.epoch(0, batch_size=4, seed=5, start=len(whole))) == []
+    states = stored(tmp_path / "whole", encoder, train)
+    assert list(states.epoch(0, batch_size=4, seed=5, start=len(whole))) == []
 
 
-def test_memory_that_is_used_again_holds_the_same_numbers(finished: StoredFeed) -> None:
+def test_memory_that_is_used_again_holds_the_same_numbers(finished: StoredStates) -> None:
     kept = list(finished.epoch(1, batch_size=5, seed=0))
     copies = [batch.states.clone() for batch in kept]
     places = set()
@@ -174,27 +180,27 @@ def test_memory_that_is_used_again_holds_the_same_numbers(finished: StoredFeed) 
 
 
 @pytest.mark.parametrize(
-    "reading",
-    [Reading((0, 2)), Reading((-1,), "cls"), Reading((), "context"), Reading((2, 1), "context")],
+    "selection",
+    [Selection((0, 2)), Selection((-1,), "cls"), Selection((), "context"), Selection((2, 1), "context")],
     ids=str,
 )
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
 def test_parts_are_parts_of_the_whole(
-    tmp_path: Path, encoder: Encoder, train: Split, reading: Reading, dtype: str
+    tmp_path: Path, encoder: Encoder, train: Split, selection: Selection, dtype: str
 ) -> None:
-    feed = stored(tmp_path, encoder, train, reading=reading, dtype=dtype)
+    states = stored(tmp_path, encoder, train, selection=selection, dtype=dtype)
     whole = stored(tmp_path, encoder, train, dtype=dtype)
-    live = LiveFeed(encoder, train.windows, tokens_per_call=CALL, reading=reading)
-    assert (feed.layers, feed.num_states) == (live.layers, live.num_states)
-    assert feed.kept.equals(live.kept)
-    layers = list(reading.numbers(encoder.num_states))
+    live = LiveStates(encoder, train.windows, tokens_per_call=CALL, selection=selection)
+    assert (states.layers, states.num_states) == (live.layers, live.num_states)
+    assert states.kept.equals(live.kept)
+    layers = list(selection.numbers(encoder.num_states))
     kept = np.split(np.ones(train.windows.num_tokens, bool), train.windows.offsets[1:-1])
-    if reading.positions != "all":
+    if selection.positions != "all":
         from bertvision.data.kept import kept_tokens
 
-        kept = np.split(kept_tokens(train.windows, reading.positions), train.windows.offsets[1:-1])
+        kept = np.split(kept_tokens(train.windows, selection.positions), train.windows.offsets[1:-1])
     for _ in range(2):  # while it is written, and from the disk
-        triples = zip(*(one.epoch(0, batch_size=6, seed=2) for one in (feed, whole, live)), strict=True)
+        triples = zip(*(one.epoch(0, batch_size=6, seed=2) for one in (states, whole, live)), strict=True)
         for mine, everything, other in triples:
             assert same_plan(mine, other)
             for row, window in enumerate(mine.windows.tolist()):
@@ -205,8 +211,8 @@ def test_parts_are_parts_of_the_whole(
 # ---- parity of fits
 
 
-def heads_from(feed: Feed, folder: Path) -> Heads:
-    return fitted(feed, folder, "learned_pooling", "adapter:size=8,skip", epochs=3, seed=4)
+def heads_from(states: States, folder: Path) -> Heads:
+    return fitted(states, folder, "learned_pooling", "adapter:size=8,skip", epochs=3, seed=4)
 
 
 def weights(heads: Heads) -> Tensor:
@@ -229,17 +235,17 @@ def distance(mine: Heads, other: Heads, batch: StateBatch) -> float:
 
 
 @pytest.fixture(scope="module")
-def live(encoder: Encoder, train: Split) -> LiveFeed:
-    return LiveFeed(encoder, train.windows, tokens_per_call=CALL)
+def live(encoder: Encoder, train: Split) -> LiveStates:
+    return LiveStates(encoder, train.windows, tokens_per_call=CALL)
 
 
 @pytest.fixture(scope="module")
-def live_heads(live: LiveFeed, tmp_path_factory: pytest.TempPathFactory) -> Heads:
+def live_heads(live: LiveStates, tmp_path_factory: pytest.TempPathFactory) -> Heads:
     return heads_from(live, tmp_path_factory.mktemp("live"))
 
 
 def test_heads_fitted_from_a_store_are_those_fitted_live(
-    tmp_path: Path, finished: StoredFeed, live: LiveFeed, live_heads: Heads
+    tmp_path: Path, finished: StoredStates, live: LiveStates, live_heads: Heads
 ) -> None:
     bound = {"fp32": 1e-5, "fp16": 1e-4, "bf16": 1e-3, "int8": 2e-3}[finished.store.identity.dtype]
     heads = heads_from(finished, tmp_path / "finished")
@@ -249,7 +255,7 @@ def test_heads_fitted_from_a_store_are_those_fitted_live(
 
 
 def test_heads_fitted_while_the_store_is_written_are_the_same_bits(
-    tmp_path: Path, finished: StoredFeed, encoder: Encoder, train: Split
+    tmp_path: Path, finished: StoredStates, encoder: Encoder, train: Split
 ) -> None:
     fresh = stored(tmp_path / "states", encoder, train, dtype=finished.store.identity.dtype)
     assert fresh.store.missing()
@@ -258,14 +264,14 @@ def test_heads_fitted_while_the_store_is_written_are_the_same_bits(
 
 
 def test_a_wrong_store_would_be_noticed(
-    tmp_path: Path, encoder: Encoder, train: Split, live: LiveFeed, live_heads: Heads
+    tmp_path: Path, encoder: Encoder, train: Split, live: LiveStates, live_heads: Heads
 ) -> None:
     """The bounds above mean something: windows with their tokens in reverse give other heads."""
     store = toy_store(tmp_path / "states", encoder, train.windows)
     right = by_hand(store, live)
     fill(store, [right[window].flip(1).transpose(0, 1) for window in range(len(train.windows))])
-    feed = stored(tmp_path / "states", encoder, train)
-    wrong = heads_from(feed, tmp_path / "wrong")
+    states = stored(tmp_path / "states", encoder, train)
+    wrong = heads_from(states, tmp_path / "wrong")
     assert distance(wrong, live_heads, next(live.walk())) > 0.02, "ten times as far as int8 may be"
 
 
@@ -276,7 +282,7 @@ def reading_threads() -> int:
     return sum(thread.name.startswith("read states") for thread in threading.enumerate())
 
 
-def test_a_feed_that_is_left_in_the_middle(finished: StoredFeed) -> None:
+def test_a_feed_that_is_left_in_the_middle(finished: StoredStates) -> None:
     right = list(finished.epoch(1, batch_size=4, seed=0))
     for leave in (lambda batches: batches.close(), _fail_inside):
         batches = finished.epoch(1, batch_size=4, seed=0, reuse=True)
@@ -301,7 +307,7 @@ def _fail_inside(batches: Iterator[StateBatch]) -> None:
     batches.close()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_two_epochs_of_one_feed_at_once(finished: StoredFeed) -> None:
+def test_two_epochs_of_one_feed_at_once(finished: StoredStates) -> None:
     """Evaluation may walk while an epoch is under way."""
     right = [batch.states for batch in finished.epoch(1, batch_size=4, seed=0)]
     walk = [batch.states for batch in finished.walk()]
@@ -313,13 +319,13 @@ def test_two_epochs_of_one_feed_at_once(finished: StoredFeed) -> None:
 
 
 def test_times_say_where_they_went(tmp_path: Path, encoder: Encoder, train: Split) -> None:
-    feed = stored(tmp_path, encoder, train)
-    assert (feed.times.encode, feed.times.read, feed.times.wait) == (0, 0, 0)
-    list(feed.epoch(0, batch_size=4, seed=0))
-    first = feed.times
+    states = stored(tmp_path, encoder, train)
+    assert (states.times.encode, states.times.read, states.times.wait) == (0, 0, 0)
+    list(states.epoch(0, batch_size=4, seed=0))
+    first = states.times
     assert min(first.encode, first.read, first.wait) > 0
-    list(feed.epoch(1, batch_size=4, seed=0))
-    second = feed.times
+    list(states.epoch(1, batch_size=4, seed=0))
+    second = states.times
     assert second.encode == first.encode, "the encoder rests"
     assert second.read > first.read
     again = stored(tmp_path, encoder, train)
@@ -328,7 +334,7 @@ def test_times_say_where_they_went(tmp_path: Path, encoder: Encoder, train: Spli
 
 
 def test_a_finished_store_is_only_read(
-    roots: Path, finished: StoredFeed, monkeypatch: pytest.MonkeyPatch
+    roots: Path, finished: StoredStates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("the encoder was asked")
@@ -346,12 +352,12 @@ def test_a_finished_store_is_only_read(
 
 def test_a_store_in_memory_serves_a_run(encoder: Encoder, train: Split, tmp_path: Path) -> None:
     address = f"memory://{tmp_path.name}/states"
-    remote = StoredFeed(
+    remote = StoredStates(
         encoder, toy_store(address, encoder, train.windows, dtype="int8"), tokens_per_call=CALL
     )
     local = stored(tmp_path, encoder, train, dtype="int8")
     for epoch in (0, 1):
-        pairs = zip(*(feed.epoch(epoch, batch_size=4, seed=0) for feed in (remote, local)), strict=True)
+        pairs = zip(*(states.epoch(epoch, batch_size=4, seed=0) for states in (remote, local)), strict=True)
         assert all(same(mine, other) for mine, other in pairs)
     # A flipped bit there is mended too.
     store = remote.store
@@ -359,10 +365,10 @@ def test_a_store_in_memory_serves_a_run(encoder: Encoder, train: Split, tmp_path
     blob[len(blob) // 2] ^= 4
     with store.folder.write("shard-00001.safetensors") as file:
         file.write(bytes(blob))
-    again = StoredFeed(
+    again = StoredStates(
         encoder, toy_store(address, encoder, train.windows, dtype="int8"), tokens_per_call=CALL
     )
-    pairs = zip(*(feed.epoch(1, batch_size=4, seed=0) for feed in (again, local)), strict=True)
+    pairs = zip(*(states.epoch(1, batch_size=4, seed=0) for states in (again, local)), strict=True)
     assert all(same(mine, other) for mine, other in pairs)
     assert store.folder.read("shard-00001.safetensors") == Path(local.store.path(1)).read_bytes()
 
@@ -413,14 +419,15 @@ def test_a_first_epoch_goes_through_the_shards() -> None:
     assert pads < 0.05 * lengths.sum()
 
 
-def test_all_feeds_have_the_same_batches(finished: StoredFeed, encoder: Encoder, train: Split) -> None:
-    feeds: list[Feed] = [
+def test_all_feeds_have_the_same_batches(finished: StoredStates, encoder: Encoder, train: Split) -> None:
+    sources: list[States] = [
         finished,
-        LiveFeed(encoder, train.windows, tokens_per_call=CALL, reading=EVERYTHING),
-        MemoryFeed(encoder, train.windows, tokens_per_call=CALL),
+        LiveStates(encoder, train.windows, tokens_per_call=CALL, selection=EVERYTHING),
+        MemoryStates(encoder, train.windows, tokens_per_call=CALL),
     ]
     for epoch in (0, 1):
         orders = [
-            [batch.windows.tolist() for batch in feed.epoch(epoch, batch_size=4, seed=7)] for feed in feeds
+            [batch.windows.tolist() for batch in states.epoch(epoch, batch_size=4, seed=7)]
+            for states in sources
         ]
         assert orders[0] == orders[1] == orders[2]

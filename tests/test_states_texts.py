@@ -14,8 +14,8 @@ from text_tables import write_labels
 
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
-from bertvision.feed import FeedConfig
-from bertvision.feed.open import planned_states
+from bertvision.states.config import StatesConfig
+from bertvision.states.source import planned_store
 from bertvision.train.splits import load_split
 
 WINDOWS = ("--max-seq-length", "32", "--doc-stride", "8")
@@ -31,7 +31,7 @@ def test_keys_of_stores_know_later_window_settings_only_where_they_are_used(
 ) -> None:
     """The key as it was computed when windows had four settings, written out."""
     encoder = Encoder.load(str(tiny_bert), device="cpu", precision="fp32")
-    feed = FeedConfig(source="stored", store=str(tmp_path), dtype="fp32")
+    states = StatesConfig(source="stored", store=str(tmp_path), dtype="fp32")
     split = load_split(str(toy_squad), encoder, WindowConfig(max_seq_length=64, max_query_length=16))
     told = {"max_seq_length": 64, "max_query_length": 16, "doc_stride": 128, "stride": "step"}
     before: dict[str, Any] = {
@@ -47,14 +47,14 @@ def test_keys_of_stores_know_later_window_settings_only_where_they_are_used(
         "schema": 1,
     }
     text = json.dumps(before, sort_keys=True).encode()
-    store = planned_states(encoder, split.windows, feed, split.origin)
+    store = planned_store(encoder, split.windows, states, split.origin)
     assert store.key == hashlib.blake2b(text, digest_size=16).hexdigest()
     keys = set()
     later: dict[str, Any]
     for later in ({}, {"segments": False}, {"apart": True}):
         own = load_split(str(table), encoder, WindowConfig(max_seq_length=32, doc_stride=8, **later))
         assert set(own.origin.preprocessing) == {*told, *later}
-        keys.add(planned_states(encoder, own.windows, feed, own.origin).key)
+        keys.add(planned_store(encoder, own.windows, states, own.origin).key)
     assert len(keys) == 3
 
 
@@ -75,7 +75,7 @@ def test_the_flags_it_names_lead_to_its_store(
         "64",
     )
     fit = ("fit", tiny_bert, "--train", table, "--heads", "mean_pooler", "tenney_small", "--epochs", "2")
-    live = bertvision(*fit, *asked, "--feed.source", "live", "--out", tmp_path / "live")
+    live = bertvision(*fit, *asked, "--states.source", "live", "--out", tmp_path / "live")
     assert live.code == 0, live.err
     store = ("--store", tmp_path / "stores", "--dtype", "fp32")
     made = as_json("extract", tiny_bert, "--data", table, *asked, *store)
@@ -106,9 +106,9 @@ def test_cls_states_are_enough_for_heads_that_read_no_more(
         "--train",
         table,
         *WINDOWS,
-        "--feed.source",
+        "--states.source",
         "stored",
-        "--feed.store",
+        "--states.store",
         tmp_path / "stores",
     )
     for head in ("adapter_pooler:size=4", "mean_pooler"):
@@ -123,7 +123,7 @@ def test_a_store_of_texts_is_no_training_set_by_itself(tiny_bert: Path, table: P
     assert "store:" not in outcome
     key = as_json("extract", tiny_bert, "--data", table, *WINDOWS, "--store", tmp_path / "stores")["key"]
     done = bertvision(
-        "fit", tiny_bert, "--train", f"store:{key}", "--heads", "tenney_small", "--feed.store", tmp_path / "stores",
+        "fit", tiny_bert, "--train", f"store:{key}", "--heads", "tenney_small", "--states.store", tmp_path / "stores",
         "--out", tmp_path / "h",
     )  # fmt: skip
     assert done.code == 2

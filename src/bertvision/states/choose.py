@@ -4,7 +4,7 @@ Heads cost the same wherever their states come from, so only the states are coun
 them once, W to write them, M to read them from memory, R from a store, and p passes:
 
     live      p E             nothing is kept
-    memory    E + (p - 1) M   they fit --feed.memory-gb and the memory that is free
+    memory    E + (p - 1) M   they fit --states.memory-gb and the memory that is free
     stored    E + W + p R     the disk has room for them; p R where they are there already
 
 R is what a disk gives where the store is larger than the memory that is free, else what the system's own cache gives.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertvision.console import size_text
-from bertvision.store.identity import BYTES, StateType
+from bertvision.states.identity import BYTES, StateType
 
 __all__ = ["Case", "Measured", "Source", "choose", "stored_bytes"]
 
@@ -72,11 +72,11 @@ class Case:
             costs["memory"] = encode + (self.passes - 1) * self.tokens / measured.memory
         cached = self.cache_free is None or self.stored_bytes < self.cache_free
         if rate := measured.read_warm if cached else measured.read_cold:
-            reading = self.passes * self.tokens / rate
+            selection = self.passes * self.tokens / rate
             if self.finished:
-                costs["stored"] = reading
+                costs["stored"] = selection
             elif measured.write and (self.disk_free is None or self.stored_bytes <= _ROOM * self.disk_free):
-                costs["stored"] = encode + self.tokens / measured.write + reading
+                costs["stored"] = encode + self.tokens / measured.write + selection
         return costs
 
 
@@ -86,7 +86,7 @@ def choose(case: Case, measured: Measured) -> Source:
     best = min(costs, key=lambda source: costs[source])
     free = "an unknown amount" if case.disk_free is None else size_text(case.disk_free)
     logger.info(
-        "%s: %s tokens, %s to store%s and %s in memory; the disk has %s free, --feed.memory-gb allows %s",
+        "%s: %s tokens, %s to store%s and %s in memory; the disk has %s free, --states.memory-gb allows %s",
         case.label, f"{case.tokens:,}", size_text(case.stored_bytes), " (and stored)" if case.finished else "",
         size_text(case.memory_bytes), free, size_text(case.memory_limit),
     )  # fmt: skip

@@ -13,11 +13,11 @@ import numpy as np
 
 from bertvision.data.window_store import default_cache_dir
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.store.about import INFO, PLAN, WINDOWS_FILE, read_plan
-from bertvision.store.folder import Folder, open_folder
-from bertvision.store.identity import is_key
-from bertvision.store.plan import tokens_cut
-from bertvision.store.shard import shard_name
+from bertvision.states.about import INFO, PLAN, WINDOWS_FILE, read_plan
+from bertvision.states.folder import Folder, open_folder
+from bertvision.states.identity import is_key
+from bertvision.states.layout import tokens_cut
+from bertvision.states.shard import shard_name
 
 __all__ = ["Entry", "default_root", "entries", "find_entries", "find_entry"]
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bertvision.store.folder import Folder, LocalFolder
+from bertvision.states.folder import Folder, LocalFolder
 
 __all__ = ["Claims"]
 

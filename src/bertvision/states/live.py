@@ -17,27 +17,19 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate, padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.timing import Clock
-from bertvision.feed.batches import (
-    Feed,
-    FeedTimes,
-    Place,
-    StateBatch,
-    call_tokens,
-    label_tensor,
-    pooled_place,
-    widths,
-)
-from bertvision.feed.plan import cut_by_tokens, group_calls
-from bertvision.feed.reading import EVERYTHING, Reading
 from bertvision.shapes import Float
+from bertvision.states.base import Place, States, StateTimes, call_tokens, label_tensor, pooled_place, widths
+from bertvision.states.batch import StateBatch
+from bertvision.states.config import EVERYTHING, Selection
+from bertvision.states.plan import cut_by_tokens, group_calls
 
-__all__ = ["LiveFeed"]
+__all__ = ["LiveStates"]
 
 _UNREAD = 32
 """Calls whose time is not read yet: reading it at once would wait for the device."""
 
 
-class LiveFeed(Feed):
+class LiveStates(States):
     """Runs the encoder on large calls and cuts them into the heads' batches."""
 
     def __init__(
@@ -46,14 +38,14 @@ class LiveFeed(Feed):
         windows: Windows,
         *,
         tokens_per_call: int = 0,
-        reading: Reading = EVERYTHING,
+        selection: Selection = EVERYTHING,
     ) -> None:
-        self.encoder, self.windows, self.reading = encoder, windows, reading
-        self.layers = reading.numbers(encoder.num_states)
+        self.encoder, self.windows, self.selection = encoder, windows, selection
+        self.layers = selection.numbers(encoder.num_states)
         self.kept = windows
         self._positions: NDArray[np.int64] | None = None  # (kept tokens,) where each stands in its window
-        if reading.positions != "all":
-            mask = kept_tokens(windows, reading.positions)
+        if selection.positions != "all":
+            mask = kept_tokens(windows, selection.positions)
             self.kept = keep_tokens(windows, mask)
             self._positions = np.flatnonzero(mask) - np.repeat(windows.offsets[:-1], self.kept.lengths)
         self.tokens_per_call = call_tokens(encoder, tokens_per_call)
@@ -69,9 +61,9 @@ class LiveFeed(Feed):
         """(W,) how wide a batch is whose longest window this is."""
 
     @property
-    def times(self) -> FeedTimes:
+    def times(self) -> StateTimes:
         """On a GPU this waits for the encoder."""
-        return FeedTimes(encode=self._seconds + sum(clock.seconds() for clock in self._clocks))
+        return StateTimes(encode=self._seconds + sum(clock.seconds() for clock in self._clocks))
 
     def stream(
         self,
@@ -163,7 +155,7 @@ class LiveFeed(Feed):
         return StateBatch(
             states=states,
             mask=position < self.lengths[chosen][:, None],
-            labels=self.labels[chosen],
+            targets=self.labels[chosen],
             windows=indices,
             bounds=self.bounds[chosen],
             pooled=self.pooled(states),

@@ -1,0 +1,118 @@
+"""Which hidden states heads read: all of them, or some layers at some positions.
+
+    Selection(layers=(0, 6, -1), positions="context").numbers(13)      # (0, 6, 12)
+
+States are counted as the encoder gives them: 0 is the embedding output, the last is that of the last layer. A
+head's folder keeps the numbers under "states" where something is left out, so that it always reads what it was
+fitted on.
+"""
+
+import dataclasses
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from bertvision.data.kept import Positions
+from bertvision.errors import ConfigError
+
+__all__ = ["EVERYTHING", "Selection", "SourceConfig", "StatesConfig"]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The part of the hidden states that a source hands out."""
+
+    layers: tuple[int, ...] = ()
+    """Hidden states in the order heads get them, -1 = last; none = all."""
+    positions: Positions = "all"
+    """Tokens whose states are read."""
+
+    def __post_init__(self) -> None:
+        if self.positions not in get_args(Positions):
+            known = ", ".join(get_args(Positions))
+            raise ConfigError(f"--states.positions {self.positions} is unknown: choose one of {known}")
+
+    def numbers(self, num_states: int) -> tuple[int, ...]:
+        """The layers counted from 0, of an encoder with so many states."""
+        numbers = tuple(layer + num_states if layer < 0 else layer for layer in self.layers)
+        for given, number in zip(self.layers, numbers, strict=True):
+            if not 0 <= number < num_states:
+                raise ConfigError(
+                    f"--states.layers names {given}, but this encoder has the states 0 to {num_states - 1} "
+                    f"(or -{num_states} to -1)"
+                )
+            if numbers.count(number) > 1:
+                raise ConfigError(
+                    f"--states.layers names state {number} twice: name each once, 0 to {num_states - 1}"
+                )
+        return numbers or tuple(range(num_states))
+
+    def whole(self, num_states: int) -> bool:
+        """Whether heads get every state of every token, in order."""
+        return self.positions == "all" and self.numbers(num_states) == tuple(range(num_states))
+
+    def resolved(self, num_states: int) -> "Selection":
+        """The one form of all readings that mean the same: numbers from 0, and none where nothing is left out."""
+        if self.whole(num_states):
+            return Selection()
+        return dataclasses.replace(self, layers=self.numbers(num_states))
+
+    def check_spans(self) -> None:
+        """Refuse positions that no answer can be found at."""
+        if self.positions == "cls":
+            raise ConfigError(
+                "--states.positions cls keeps no token an answer could have: use context or all to fit spans"
+            )
+
+
+EVERYTHING = Selection()
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """Where hidden states come from."""
+
+    source: Literal["auto", "live", "memory", "stored"] = "auto"
+    """live: encode in every pass; memory: encode once and keep them; stored: keep them on the disk for this run and
+    the next; auto: measure, then take the fastest."""
+    memory_gb: float = 6.0
+    """Most GB of states (in half precision) that auto keeps in memory."""
+    store: str = ""
+    """Folder or fsspec address (s3://..., gs://...) of stored states; by default ~/.cache/bertvision/states."""
+    dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
+    """How states are stored; auto: half precision. int8 has a scale for each token and layer."""
+    tokens_per_call: int = 0
+    """Tokens the encoder reads in one call, pads included; 0 = 4,096 on a CPU, and on a GPU as many as give it
+    enough to do."""
+
+    def __post_init__(self) -> None:
+        if self.tokens_per_call < 0:
+            raise ConfigError(f"--states.tokens-per-call must not be negative, not {self.tokens_per_call}")
+        if not self.memory_gb >= 0:
+            raise ConfigError(f"--states.memory-gb must not be negative, not {self.memory_gb}")
+
+
+@dataclass(frozen=True)
+class StatesConfig(SourceConfig):
+    """Where hidden states come from, and which of them heads read."""
+
+    layers: tuple[int, ...] = ()
+    """Hidden states heads read, 0 = embedding output, -1 = last layer; none = all."""
+    positions: Positions = "all"
+    """Tokens whose states heads read: all, the one that stands for no answer (cls), or that one and the
+    paragraph's (context)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.selection  # refuses unknown positions
+
+    @classmethod
+    def of(cls, source: SourceConfig, selection: Selection) -> "StatesConfig":
+        """This reading from that source."""
+        names = [field.name for field in fields(SourceConfig)]
+        values: dict[str, Any] = {name: getattr(source, name) for name in names}
+        return cls(**values, layers=selection.layers, positions=selection.positions)
+
+    @property
+    def selection(self) -> Selection:
+        """Which states heads read."""
+        return Selection(self.layers, self.positions)
