@@ -266,7 +266,11 @@ class Encoder:
     def checkpoint_gradients(self) -> None:
         """Keep only the layers' inputs for the backward pass and compute the rest again: less memory, more time."""
         self.check_checkpointing()
-        self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        enable = (
+            getattr(self.model, "activation_checkpointing_enable", None)  # the name since transformers 5.23
+            or self.model.gradient_checkpointing_enable
+        )
+        enable({"use_reentrant": False})
         # It makes the embeddings' output ask for gradients, which would carry them below every cut.
         self.model.disable_input_require_grads()
         if "use_cache" in inspect.signature(self.model.forward).parameters:
