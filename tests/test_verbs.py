@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from cli_runner import bertvision
+from toy import save_encoder
 
 FIT = ("--max-seq-length", "96", "--heads", "learned_pooling", "adapter:size=4")
 
@@ -57,6 +58,29 @@ def test_eval_decodes_as_the_threshold_was_tuned(tiny_bert: Path, toy_squad: Pat
     assert stored["zero"]["f1"] == pytest.approx(told["dev"]["f1"])
     written = (tmp_path / "eval" / "adapter-4.seed0" / "predictions.json").read_text(encoding="utf-8")
     assert written == (head / "dev" / "predictions.json").read_text(encoding="utf-8")
+
+
+def test_eval_scores_second_choices_and_other_encoders(fitted: Path, toy_squad: Path, tmp_path: Path) -> None:
+    """Heads may read another encoder of the same size when asked to; of another size never."""
+    head = fitted / "adapter-4.seed0"
+    same_size = save_encoder(tmp_path / "same", "bert", seed=1)
+    answers = {}
+    for name, more in {
+        "first": (),
+        "second": ("--second-best",),
+        "other": ("--encoder", same_size, "--other-encoder"),
+    }.items():
+        rows("eval", head, "--data", toy_squad, "--out", tmp_path / name, *more)
+        answers[name] = (tmp_path / name / head.name / "null_odds.json").read_text(encoding="utf-8")
+    assert len(set(answers.values())) == 3
+    for encoder, flags in (
+        (same_size, ()),
+        (save_encoder(tmp_path / "deeper", "bert", num_hidden_layers=3), ("--other-encoder",)),
+    ):
+        outcome = bertvision("eval", head, "--data", toy_squad, "--encoder", encoder, *flags)
+        assert outcome.code == 2
+        assert "another encoder" in outcome.err
+    assert bertvision("eval", head, "--data", toy_squad, "--other-encoder").code == 2
 
 
 def test_eval_keeps_heads_of_one_name_apart(fitted: Path, toy_squad: Path, tmp_path: Path) -> None:

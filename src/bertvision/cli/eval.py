@@ -35,6 +35,10 @@ class EvalArgs:
     here, a folder a head; of labels and scores metrics.json, and predictions and probabilities in the folder eval."""
     encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""
+    other_encoder: bool = False
+    """Read --encoder even if the heads were fitted on other weights of the same size (a later snapshot, say)."""
+    second_best: bool = False
+    """Of spans: score each head's second choice, with its first start and its first end in every window ruled out."""
     scorer: Literal["official", "wordpiece"] = "official"
     """wordpiece = the paper's scores on word pieces, which are not official SQuAD scores."""
     text_merge: Literal["stored", "mean", "min", "max", "any_null"] = "stored"
@@ -59,12 +63,14 @@ def main(args: EvalArgs) -> None:
     from bertvision.artifacts import check_output, write_json
     from bertvision.data.load import load_span_data
     from bertvision.encoder.load import load_tokenizer, token_ids
-    from bertvision.tasks.span import answer_ids, decode, score_wordpiece, write_answers
+    from bertvision.tasks.span import answer_ids, decode, score_wordpiece, second_best, write_answers
     from bertvision.train.scoring import score_answers
     from bertvision.train.trained import logits_of_trained, read_trained
 
     if not args.folders:
         raise ConfigError("eval needs at least one folder that fit, finetune, ensemble or run wrote")
+    if args.other_encoder and args.encoder is None:
+        raise ConfigError("--other-encoder needs --encoder: name the encoder to read")
     systems = [read_trained(folder) for folder in members(args.folders)]
     names = unique_names(systems)
     if args.out is not None:
@@ -78,10 +84,18 @@ def main(args: EvalArgs) -> None:
         raise ConfigError("--text-merge is for labels and scores: spans are merged by their --decoding")
     data = load_span_data(args.data, max_examples=args.max_examples)
     results = logits_of_trained(
-        systems, data, encoder=args.encoder, device=args.device, precision=args.precision, states=args.states
+        systems,
+        data,
+        encoder=args.encoder,
+        other_encoder=args.other_encoder,
+        device=args.device,
+        precision=args.precision,
+        states=args.states,
     )
     rows = []
     for name, system, (split, logits) in zip(names, systems, results, strict=True):
+        if args.second_best:
+            logits = second_best(split.windows, logits)
         answers = decode(split.windows, logits, data, decoding(args.decode, system))
         row = {"system": name, **score_answers(answers, system.threshold)}
         if args.scorer == "wordpiece":

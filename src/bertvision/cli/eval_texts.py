@@ -25,6 +25,8 @@ def eval_texts(args: "EvalArgs", names: Sequence[str], systems: "Sequence[Traine
 
     if args.scorer != "official":
         raise ConfigError(f"--scorer {args.scorer} is for spans: leave it out for labels and scores")
+    if args.second_best:
+        raise ConfigError("--second-best is for spans: leave it out for labels and scores")
     if args.text_merge != "stored":
         systems = [replace(s, task=replace(text_task(s), merge=args.text_merge)) for s in systems]
     rows: dict[str, dict[str, Any]] = {}
@@ -35,6 +37,7 @@ def eval_texts(args: "EvalArgs", names: Sequence[str], systems: "Sequence[Traine
             list(own.values()),
             data,
             encoder=args.encoder,
+            other_encoder=args.other_encoder,
             device=args.device,
             precision=args.precision,
             states=args.states,

@@ -224,10 +224,14 @@ def load_encoder(
     trained: Trained,
     encoder: str | Encoder | None = None,
     *,
+    other: bool = False,
     device: str = "auto",
     precision: Precision = "auto",
 ) -> Encoder:
-    """The encoder a system was fitted on, from where it says or from `encoder`; other weights are refused."""
+    """The encoder a system was fitted on, from where it says or from `encoder`.
+
+    Other weights are refused; `other` allows them where number and size of the states agree.
+    """
     if isinstance(encoder, Encoder):
         source = encoder
     else:
@@ -237,10 +241,11 @@ def load_encoder(
                 f"the encoder of {trained.folder} is not at {name} any more: name it with --encoder"
             )
         source = Encoder.load(name, device=device, precision=precision)
-    if source.fingerprint != trained.fingerprint:
-        ours, theirs = trained.heads[0].geometry, (source.num_states, source.hidden)
+    ours, theirs = trained.heads[0].geometry, (source.num_states, source.hidden)
+    fits = trained.selections[0] != EVERYTHING or (ours.states, ours.hidden) == theirs
+    if source.fingerprint != trained.fingerprint and not (other and fits):
         size = ""
-        if trained.selections[0] == EVERYTHING and (ours.states, ours.hidden) != theirs:
+        if not fits:
             size = f", which has {theirs[0]} states of {theirs[1]} and not {ours.states} of {ours.hidden}"
         raise ArtifactError(
             f"{trained.folder} was fitted on another encoder (fingerprint {trained.fingerprint[:12]}) than "
@@ -263,6 +268,7 @@ def logits_of_trained(
     data: SpanData | TextData,
     *,
     encoder: str | None = None,
+    other_encoder: bool = False,
     device: str = "auto",
     precision: Precision = "auto",
     states: SourceConfig | None = None,
@@ -273,7 +279,7 @@ def logits_of_trained(
     for reads in dict.fromkeys((s.reads, s.task) for s in systems):
         group = {i: s for i, s in enumerate(systems) if (s.reads, s.task) == reads}
         first = next(iter(group.values()))
-        source = load_encoder(first, encoder, device=device, precision=precision)
+        source = load_encoder(first, encoder, other=other_encoder, device=device, precision=precision)
         split = window_split(data, source, first.windows, task=first.task, text=first.text)
         heads = {
             f"{i}/{j}": (head.to(source.device), selection)
