@@ -40,7 +40,6 @@ from bertvision.data.examples import SpanData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head
-from bertvision.states.config import StatesConfig
 from bertvision.states.live import LiveStates
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.loss import span_loss
@@ -123,7 +122,7 @@ def bertvision(
     config = FinetuneConfig(batch_size=batch, lr=lr, seed=seed)
     began = time.perf_counter()
     stage = Stage(folder, {})
-    finetune(encoder, [Job(train)], config, stage, states=StatesConfig())
+    finetune(encoder, [Job(train)], config, stage)
     found, total = stage.results, time.perf_counter() - began
     losses = [record["loss"] for record in read_metrics(stage.metrics)]
     shutil.rmtree(folder)

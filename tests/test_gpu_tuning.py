@@ -15,7 +15,6 @@ from toy import save_encoder, squad_json
 
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
-from bertvision.states.config import StatesConfig
 from bertvision.train import tuning as tuning_module
 from bertvision.train.finetune import FinetuneConfig, tune, tune_jobs
 from bertvision.train.finetune_config import MultitaskConfig
@@ -70,8 +69,7 @@ def tuned(
     }
     chosen: dict[str, Any] = settings | {"epochs": 4.0} | values
     config = FinetuneConfig(**chosen)
-    states = StatesConfig(source="memory")
-    stage, folders = tune(made, train, folder=out, config=config, dev=train if dev else None, states=states)
+    stage, folders = tune(made, train, folder=out, config=config, dev=train if dev else None)
     return stage, folders, train
 
 
@@ -274,17 +272,16 @@ def test_replayed_steps_on_texts_are_plain_steps(
     policy: str,
     precision: Any,
 ) -> None:
-    """With a pooler: it trains with the whole encoder, and reads the top's last state above a cut."""
+    """With a pooler, which trains with the whole encoder alone."""
     data, text, head = TEXTS[case]
     source = home / "lively"
     split = split_of(data, source, **text)
     stages = []
     for name in ("a", "b"):
         made = Encoder.load(str(source), device="cuda", precision=precision)
-        settings = STEADY | GENTLE[precision] | {"policy": policy, "head": head, "digest": 8}
+        settings = STEADY | GENTLE[precision] | {"policy": policy, "head": head}
         config = FinetuneConfig(**settings)
-        states = StatesConfig(source="live")
-        stages.append(tune(made, split, folder=tmp_path / name, config=config, dev=split, states=states)[0])
+        stages.append(tune(made, split, folder=tmp_path / name, config=config, dev=split)[0])
         plainly()
     (steps,) = replayed
     assert steps._possible
@@ -330,7 +327,7 @@ def together(
     settings: dict[str, Any] = STEADY | GENTLE[precision] | {"order": "mixed"} | values
     config = MultitaskConfig(**settings)
     jobs = three_jobs(home, encoder, dev=dev)
-    return tune_jobs(made, jobs, folder=out, config=config, states=StatesConfig(source="live"))[0]
+    return tune_jobs(made, jobs, folder=out, config=config)[0]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from bertvision.data.texts import TextData
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import BertvisionError, ConfigError
-from bertvision.states.config import StatesConfig
 from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune_jobs
 from bertvision.train.finetune_config import MultitaskConfig
@@ -67,11 +66,9 @@ def jobs(lively: Path, toy_squad: Path) -> list[Job]:
     ]
 
 
-def tuned(folder: Path, source: Path, jobs: list[Job], *, states: str = "live", **values: Any) -> Stage:
+def tuned(folder: Path, source: Path, jobs: list[Job], **values: Any) -> Stage:
     encoder = Encoder.load(str(source))
-    return tune_jobs(
-        encoder, jobs, folder=folder, config=config_of(**values), states=StatesConfig(source=states)  # type: ignore[arg-type]
-    )[0]  # fmt: skip
+    return tune_jobs(encoder, jobs, folder=folder, config=config_of(**values))[0]
 
 
 def plan_of(jobs: list[Job], **values: Any) -> Batching:
@@ -476,7 +473,7 @@ def test_a_recipe_may_leave_the_folder_to_the_command(
 @pytest.mark.parametrize("way", ["full", "cut"])
 def test_killed_and_started_again(way: str, command: Command, tmp_path: Path) -> None:
     """With dropout, weighted draws and scores on the way: the same bits at the end as without a kill."""
-    more = ("--policy", "cut-1", "--states.source", "live", "--accumulate", "2") if way == "cut" else ()
+    more = ("--policy", "cut-1", "--accumulate", "2") if way == "cut" else ()
     log, out = tmp_path / "log", tmp_path / "out"
     assert finish(command(tmp_path / "whole", *more), log) == 0, log.read_text()
     operations = int(Path(f"{log}.count").read_text())
@@ -518,7 +515,7 @@ def test_a_killed_run_is_the_whole_run_at_every_step(
 
 @pytest.mark.parametrize(
     "more",
-    [(), ("--apart",), ("--shard",), ("--apart", "--policy", "cut-1", "--states.source", "live")],
+    [(), ("--apart",), ("--shard",), ("--apart", "--policy", "cut-1")],
     ids=" ".join,
 )
 @pytest.mark.slow

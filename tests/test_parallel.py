@@ -256,9 +256,8 @@ def test_all_ranks_keep_the_same_heads(tiny_bert: Path, toy_squad: Path, tmp_pat
 
 @pytest.mark.parametrize(
     "more",
-    [(), ("--shard",), ("--policy", "houlsby-4", "--shard"), ("--policy", "cut-1", "--states.source", "live"),
-     ("--policy", "lora-2", "--accumulate", "2"),
-     ("--policy", "cut-1", "--head", "adapter:size=4", "--states.source", "stored", "--states.dtype", "fp32")],
+    [(), ("--shard",), ("--policy", "houlsby-4", "--shard"), ("--policy", "cut-1", "--shard"),
+     ("--policy", "lora-2", "--accumulate", "2"), ("--policy", "cut-1", "--head", "adapter:size=4")],
     ids=" ".join,
 )  # fmt: skip
 def test_two_processes_fine_tune_what_one_does(
@@ -442,15 +441,3 @@ def test_accelerate_launches_a_fine_tuning(flag: str, toy_squad: Path, tmp_path:
     assert finish([*words, "--out", str(tmp_path / "one")], tmp_path / "one.log", seconds=60) == 0
     ours, theirs = (read_metrics(tmp_path / out / "metrics.jsonl") for out in ("two", "one"))
     assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-4)
-
-
-def test_a_cut_cannot_be_shared_out_and_leaves_nothing(
-    tiny_bert: Path, toy_squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    words = ["finetune", "--encoder", str(tiny_bert), "--train", str(toy_squad), "--policy", "cut-1", *CUT]
-    codes = finish_all(begin([*words, "--out", str(tmp_path / "out"), "--device", "cpu"], tmp_path))
-    assert codes == [2, 2]
-    told = "".join(log.read_text() for log in logs(tmp_path))
-    assert told.count("--policy cut-1 cannot share out its encoder: leave out --shard (or --use_fsdp)") == 1
-    assert not (tmp_path / "out").exists()

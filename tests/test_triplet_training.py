@@ -109,7 +109,7 @@ def test_triplets_are_trained_as_in_a_plain_loop(
         seen += rows.tolist()
     assert sorted(seen) == list(range(14))
     assert max(curve) > 0.1, "nothing to learn"
-    stage = tuned(tmp_path, split, lively, states={"source": "live"}, **SETTINGS, **values)
+    stage = tuned(tmp_path, split, lively, **SETTINGS, **values)
     assert losses(stage) == pytest.approx(curve, rel=1e-4, abs=1e-5)
     wanted = {f"encoder/{n}": p.detach() for n, p in model.named_parameters()}
     found = snapshot_weights(tmp_path / "snapshot-1")

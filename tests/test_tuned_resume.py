@@ -17,11 +17,7 @@ from bertvision.train.log import read_metrics
 WAYS: dict[str, list[str]] = {
     "houlsby": ["--policy", "houlsby-4"],
     "lora": ["--policy", "lora-2", "--head", "learned_pooling"],
-    "cut-memory": ["--policy", "cut-1", "--head", "adapter:size=4,dropout=0.1", "--digest", "8",
-                   "--states.source", "memory"],
-    "cut-stored": ["--policy", "cut-1", "--head", "adapter:size=4", "--states.source", "stored"],
-    "cut-live": ["--policy", "cut-1", "--states.source", "live", "--states.tokens-per-call", "300",
-                 "--accumulate", "2"],
+    "cut": ["--policy", "cut-1", "--head", "adapter:size=4,dropout=0.1", "--accumulate", "2"],
     "everything": ["--sampling", "balanced", "--batch-tokens", "150", "--accumulate", "2", "--eps", "1e-6",
                    "--no-bias-correction", "--policy", "top-1"],
     "again": ["--checkpointing", "--head", "adapter:size=4,dropout=0.2"],
@@ -31,10 +27,9 @@ WAYS: dict[str, list[str]] = {
 @pytest.fixture
 def command(tiny_bert: Path, toy_squad: Path) -> Callable[[str, Path], list[str]]:
     def words(way: str, out: Path) -> list[str]:
-        store = ["--states.store", str(out.with_name(f"{out.name}-store"))] if way == "cut-stored" else []
         return ["finetune", "--train", str(toy_squad), "--dev", str(toy_squad), "--encoder", str(tiny_bert),
                 "--out", str(out), *WINDOWS, "--epochs", "2", "--snapshots", "0.5", "1.0", "--batch-size", "4",
-                "--lr", "1e-3", "--log-every", "3", "--checkpoint-seconds", "0", *WAYS[way], *store]  # fmt: skip
+                "--lr", "1e-3", "--log-every", "3", "--checkpoint-seconds", "0", *WAYS[way]]  # fmt: skip
 
     return words
 

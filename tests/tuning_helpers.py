@@ -14,7 +14,6 @@ from toy import save_encoder
 
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
-from bertvision.states.config import StatesConfig
 from bertvision.train.finetune import FinetuneConfig, tune
 from bertvision.train.log import read_metrics
 from bertvision.train.splits import Split, load_split
@@ -65,13 +64,11 @@ def tuned(
     source: Path,
     *,
     dev: Split | None = None,
-    states: dict[str, Any] | None = None,
     **values: Any,
 ) -> Stage:
     """Fine-tune a freshly loaded encoder in `folder`."""
-    how: dict[str, Any] = {"source": "memory"} | (states or {})
     encoder, config = Encoder.load(str(source)), config_of(**values)
-    return tune(encoder, train, folder=folder, config=config, dev=dev, states=StatesConfig(**how))[0]
+    return tune(encoder, train, folder=folder, config=config, dev=dev)[0]
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from bertvision.cli.flags import OptionalInt
 from bertvision.cli.scores import told
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
-from bertvision.states.config import SourceConfig
 from bertvision.train.finetune import FinetuneConfig
 from bertvision.train.splits import TextConfig
 
@@ -61,7 +60,6 @@ class FinetuneArgs:
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
     text: TextConfig = field(default_factory=TextConfig)
     finetune: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = field(default_factory=FinetuneConfig)
-    states: SourceConfig = field(default_factory=SourceConfig)
     json: bool = False
     """Print the result as JSON."""
 
@@ -99,7 +97,6 @@ def main(args: FinetuneArgs) -> None:
 def _finetune(args: FinetuneArgs, parallel: "Parallel") -> None:
     from bertvision.artifacts import check_output
     from bertvision.encoder.encoder import Encoder
-    from bertvision.states.config import EVERYTHING, StatesConfig
     from bertvision.train.compare import inference_seconds
     from bertvision.train.finetune import tune
     from bertvision.train.splits import load_split
@@ -125,7 +122,6 @@ def _finetune(args: FinetuneArgs, parallel: "Parallel") -> None:
         folder=args.out,
         config=args.finetune,
         dev=dev,
-        states=StatesConfig.of(args.states, EVERYTHING),
         overwrite=args.overwrite,
         tensorboard=args.tensorboard,
         parallel=parallel,

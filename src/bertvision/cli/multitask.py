@@ -12,7 +12,6 @@ from bertvision.cli.flags import OptionalInt
 from bertvision.cli.scores import told
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Precision
-from bertvision.states.config import SourceConfig
 from bertvision.train.finetune_config import MultitaskConfig
 from bertvision.train.multitask import TaskSpec
 
@@ -50,7 +49,6 @@ class MultitaskArgs:
     """Write TensorBoard files beside metrics.jsonl."""
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
     finetune: Annotated[MultitaskConfig, tyro.conf.arg(name="")] = field(default_factory=MultitaskConfig)
-    states: SourceConfig = field(default_factory=SourceConfig)
     json: bool = False
     """Print the result as JSON."""
 
@@ -75,7 +73,6 @@ def _multitask(args: MultitaskArgs, parallel: "Parallel") -> None:
     from bertvision.artifacts import check_output, write_text
     from bertvision.config import dump_yaml
     from bertvision.encoder.encoder import Encoder
-    from bertvision.states.config import EVERYTHING, StatesConfig
     from bertvision.train.finetune import tune_jobs
     from bertvision.train.multitask import load_jobs
     from bertvision.train.zoo import encoder_reference
@@ -92,7 +89,6 @@ def _multitask(args: MultitaskArgs, parallel: "Parallel") -> None:
         jobs,
         folder=args.out,
         config=args.finetune,
-        states=StatesConfig.of(args.states, EVERYTHING),
         overwrite=args.overwrite,
         tensorboard=args.tensorboard,
         parallel=parallel,

@@ -124,9 +124,6 @@ def read_tokens(
 class Encoder:
     """A Hugging Face encoder, its tokenizer and the device it lives on."""
 
-    _parks = True
-    """Whether its own weights leave a GPU while a frozen copy in bf16 is used there."""
-
     def __init__(
         self,
         model: Any,
@@ -327,8 +324,7 @@ class Encoder:
         if self._frozen_model is None:
             model = in_bf16(self._merged_copy()).to(self.device).eval().requires_grad_(False)
             self._frozen_model = model
-            if self._parks:
-                self.model.to("cpu")  # until somebody trains it
+            self.model.to("cpu")  # until somebody trains it
         return self._frozen_model
 
     @property

@@ -4,7 +4,7 @@
     none             nothing
     layers           everything but the embeddings (tables and norm) and the pooler
     top-K            the top K layers and every LayerNorm; top-0 is the LayerNorms alone, all layers are `full`
-    cut-K            the top K layers and a norm above them; no gradient goes below the cut
+    cut-K            the top K layers and a norm above them; no gradient goes below them
     houlsby-M        adapters of size M in every layer (houlsby.py) and every LayerNorm
     houlsby-M+top-K  both; and houlsby-M+full
     lora-R           matrices of rank R beside every linear module of the layers (lora.py), nothing else
@@ -81,11 +81,6 @@ class Policy:
         if self.adapter is None:
             return own
         return f"houlsby-{self.adapter}" if own == "top-0" else f"houlsby-{self.adapter}+{own}"
-
-    @property
-    def cut(self) -> int | None:
-        """How many top layers train under cut-K."""
-        return self.number if self.rule == "cut" else None
 
     @property
     def saves_delta(self) -> bool:

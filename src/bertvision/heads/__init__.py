@@ -9,7 +9,6 @@ from bertvision.heads import attention_pooler as attention_pooler
 from bertvision.heads import biaffine as biaffine
 from bertvision.heads import cacnn as cacnn
 from bertvision.heads import cnn as cnn
-from bertvision.heads import digest as digest
 from bertvision.heads import head2toe as head2toe
 from bertvision.heads import inception as inception
 from bertvision.heads import label as label

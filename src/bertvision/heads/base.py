@@ -76,9 +76,6 @@ class Head(nn.Module, ABC):
     """Reads states[:, :, 0] and pooled alone: the [CLS] states of a whole data set fit into memory. Of a head that can
     find spans too the class says what it does for labels, and the head what it was made for."""
 
-    needs_data: ClassVar[bool] = False
-    """A part of it is found on data, so that a text alone cannot make one."""
-
     checkpoint: bool = False
     """Set while fitting where not even one window's activations fit into memory: a head that can should recompute
     them in the backward pass instead of keeping them."""
@@ -175,9 +172,7 @@ def head_class(name: str) -> type[Head]:
 def check_task(cls: type[Head], task: Task) -> None:
     """Refuse a head that was made for something else."""
     if task not in cls.tasks:
-        others = [
-            name for name in head_names() if task in _REGISTRY[name].tasks and not _REGISTRY[name].needs_data
-        ]
+        others = [name for name in head_names() if task in _REGISTRY[name].tasks]
         raise ConfigError(
             f"{cls.name} is a head for {' and '.join(cls.tasks)} tasks, not for {task}: use one of {', '.join(others)}"
         )

@@ -177,13 +177,8 @@ def sets_of(task: Task) -> dict[str, tuple[str, ...]]:
 
 
 def head_names() -> list[str]:
-    """Every registered head that a text alone can build and a fit can train: not one whose weights are partly found
-    on data, nor one that has none."""
-    return [name for name in base.head_names() if not (_needs_data(name) or _only_distances(name))]
-
-
-def _needs_data(name: str) -> bool:
-    return head_class(name).needs_data
+    """Every registered head that a fit can train; `distances` has no weights."""
+    return [name for name in base.head_names() if not _only_distances(name)]
 
 
 def _only_distances(name: str) -> bool:
@@ -222,11 +217,6 @@ def _check_name(text: str, task: Task) -> None:
             )
         bare = sorted(head.rsplit(".v", 1)[0] for head in head_names())
         raise ConfigError(f"there is no head {name!r}: {nearest(name, [*sets, *bare])}")
-    if _needs_data(registered):
-        raise ConfigError(
-            f"{name} is a head that is made from the data: train it with `bertvision finetune --policy cut-K "
-            "--digest N`, not by its name"
-        )
     if _only_distances(registered) and task != "triplet":
         raise ConfigError(
             f"{name} gives distances between texts and has nothing to fit: it is for triplet pre-training, "

@@ -91,7 +91,6 @@ class Stages(ABC, Generic[System]):
             self.splits["train"],
             folder=self.out / "finetune",
             config=config,
-            states=self.config.states,
             overwrite=self.config.overwrite,
             tensorboard=self.config.tensorboard,
         )

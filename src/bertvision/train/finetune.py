@@ -2,9 +2,6 @@
 
 A policy (encoder/policy.py) says what of the encoder trains. A snapshot is the encoder at a fraction of an epoch, with
 its own output layers, which are heads like any other (train/snapshots.py).
-
-Under `cut-K` the layers below the cut are an encoder of their own whose one state a source keeps or computes
-(encoder/cut.py), and a step costs the layers above alone.
 """
 
 import logging
@@ -23,9 +20,8 @@ from torch import Tensor
 from bertvision.console import progress
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import check_apart
-from bertvision.encoder.policy import counts_text, parse_policy
+from bertvision.encoder.policy import counts_text
 from bertvision.errors import TrainingError
-from bertvision.states.config import StatesConfig
 from bertvision.tasks.kinds import SpanTask
 from bertvision.train.batching import Batch, Batching
 from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
@@ -65,15 +61,13 @@ def tune(
     folder: Path,
     config: FinetuneConfig,
     dev: Split | None = None,
-    states: StatesConfig | None = None,
     overwrite: bool = False,
     tensorboard: bool = False,
     parallel: Parallel = ALONE,
 ) -> tuple[Stage, list[Path]]:
     """Fine-tune in `folder`, reusing or continuing what is there; returns the stage and the snapshots.
 
-    Snapshots are scored on `dev` where there is one, also those of a run that is done; `states` says where states at a
-    cut come from.
+    Snapshots are scored on `dev` where there is one, also those of a run that is done.
     """
     train = null_weighted(train, config.null_weight)
     job = Job(train, dev, head=config.head, sampling=config.sampling)
@@ -82,7 +76,6 @@ def tune(
         [job],
         folder=folder,
         config=config,
-        states=states,
         overwrite=overwrite,
         tensorboard=tensorboard,
         parallel=parallel,
@@ -95,13 +88,11 @@ def tune_jobs(
     *,
     folder: Path,
     config: FinetuneConfig,
-    states: StatesConfig | None = None,
     overwrite: bool = False,
     tensorboard: bool = False,
     parallel: Parallel = ALONE,
 ) -> tuple[Stage, list[Path]]:
     """The same with any number of tasks over one encoder."""
-    states = states or StatesConfig()
     alone = len(jobs) == 1 and not jobs[0].name
     key: dict[str, Any] = {
         "encoder": encoder.fingerprint,
@@ -111,13 +102,11 @@ def tune_jobs(
     }
     if alone and not isinstance(jobs[0].task, SpanTask):
         key["task"] = task_about(jobs[0].train)
-    if parse_policy(config.policy).cut is not None:  # states that were kept are rounded
-        key["states"] = {"source": states.source, "dtype": states.dtype}
-    check_tuning(encoder, jobs, config, states, parallel)  # before anything is written
+    check_tuning(encoder, jobs, config, parallel)  # before anything is written
     if overwrite:
         check_apart(encoder.name, folder)
     stage = Stage(folder, key, overwrite=overwrite, parallel=parallel)
-    return stage, finetune(encoder, jobs, config, stage, states=states, tensorboard=tensorboard)
+    return stage, finetune(encoder, jobs, config, stage, tensorboard=tensorboard)
 
 
 def finetune(
@@ -126,13 +115,12 @@ def finetune(
     config: FinetuneConfig,
     stage: Stage,
     *,
-    states: StatesConfig,
     tensorboard: bool = False,
 ) -> list[Path]:
     """Train `encoder` in place; returns the snapshot folders in order. Goes on where a killed run stopped."""
     run = _Run(encoder, jobs, config, stage)
     if not stage.done:
-        run.begin(states, tensorboard)
+        run.begin(tensorboard)
         run.go()
     elif run.dev is not None:
         run.remember(stage.results["snapshots"], stage.results["dev"])
@@ -197,11 +185,11 @@ class _Run:
         """Scores of snapshots by an earlier try, unless they are of another dev set."""
         self.scores = scores if self.dev is not None and dev == self.dev else {}
 
-    def begin(self, states: StatesConfig, tensorboard: bool) -> None:
+    def begin(self, tensorboard: bool) -> None:
         """Make what trains, and go on from a checkpoint where there is one."""
         begin_peak(self.encoder.device)
         torch.manual_seed(self.config.seed + self.parallel.rank)
-        self.tuning = Tuning(self.encoder, self.jobs, self.config, self.stage, states)
+        self.tuning = Tuning(self.encoder, self.jobs, self.config, self.parallel)
         if self.parallel.main:
             logger.info("%s: %s", self.config.identity["policy"], counts_text(*self.tuning.counts))
         lines = 0
@@ -419,7 +407,6 @@ class _Run:
                 "train_seconds": seconds,
                 "tokens_per_second": self.plan.tokens_of(self.total) / seconds,
                 "peak_bytes": self.peak,
-                "states": self.stage.choices.get("states at the cut"),
                 "snapshots": {f.name: self.scores[f.name] for f in self.folders if f.name in self.scores},
                 "dev": self.dev,
             }

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bertvision.config import to_mapping
-from bertvision.encoder.digest import check_size
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.heads.catalogue import expand
@@ -23,12 +22,10 @@ class FinetuneConfig(OptimConfig):
 
     policy: str = "full"
     """What trains beside the head: full, none, layers (not the embeddings), top-K (K layers and all norms), cut-K
-    (K layers, nothing below is computed again), houlsby-M, houlsby-M+top-K, houlsby-M+full, lora-R, bitfit."""
+    (K layers, nothing below), houlsby-M, houlsby-M+top-K, houlsby-M+full, lora-R, bitfit."""
     head: str = ""
     """The head that trains with the encoder, as `fit --heads` takes one; by default last_state for spans, cls_linear
     for labels and scores."""
-    digest: int = 64
-    """With cut-K and a head over all layers: numbers a token that tell of the layers below the cut, 1 to 64."""
     lr: float = 5e-5
     """Highest learning rate."""
     schedule: Literal["constant", "linear"] = "linear"
@@ -68,8 +65,8 @@ class FinetuneConfig(OptimConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        policy = parse_policy(self.policy)
-        if self.head and any(of_set for _, of_set in expand([self.head])):  # refuses one that needs data, too
+        parse_policy(self.policy)
+        if self.head and any(of_set for _, of_set in expand([self.head])):
             raise ConfigError(
                 f"--head {self.head} is a set of heads, and one trains with an encoder: name it"
             )
@@ -103,9 +100,6 @@ class FinetuneConfig(OptimConfig):
             )
         if self.batch_tokens < 0:
             raise ConfigError(f"--batch-tokens must not be negative, not {self.batch_tokens}")
-        check_size(self.digest)
-        if self.shard and policy.cut is not None:
-            raise ConfigError(f"--shard and --policy {policy} cannot go together: leave one of them out")
 
     def _check_folders(self) -> None:
         """A folder's name has six digits of the fraction; two snapshots of one name would be one."""

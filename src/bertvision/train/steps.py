@@ -24,7 +24,7 @@ from bertvision.train.optim import OptimConfig, set_rate
 from bertvision.train.parallel import Parallel
 from bertvision.train.randomness import noise_numbers
 from bertvision.train.sharded import clip_, is_sharded
-from bertvision.train.tunable import Inputs, States, Tunable
+from bertvision.train.tunable import BodyStates, Inputs, Tunable
 
 __all__ = ["GraphSteps", "Steps"]
 
@@ -92,7 +92,7 @@ class Steps:
 
     _captures = False
 
-    def _states(self, inputs: Inputs) -> States:
+    def _states(self, inputs: Inputs) -> BodyStates:
         return self.tunable.body(inputs)
 
     def refresh(self) -> None:
@@ -147,7 +147,7 @@ class GraphSteps(Steps):
         super().prepare(step, total, lr, job)
         self.body.train(self.tunable.body.training)
 
-    def _states(self, inputs: Inputs) -> States:
+    def _states(self, inputs: Inputs) -> BodyStates:
         if self.body is self.tunable.body:
             return self.body(inputs)
         with torch.autocast(self.encoder.device.type, enabled=False):

@@ -1,16 +1,13 @@
-"""What is trained together, an encoder (or its top) and a head for each task, and where its batches come from.
+"""What is trained together, an encoder and a head for each task, and where its batches come from.
 
-    tokens ──► Whole: every layer ──► states ──┐
-                                               ├──► the task's head ──► logits ──► loss of each window
-    state at the cut ──► top k layers ─────────┘
+    tokens ──► Whole: every layer ──► states ──► the task's head ──► logits ──► loss of each window
 
-Both take a batch as a dict of tensors, the same names in every batch, so that a step can be captured once for a shape
-and replayed. Token ids live on the device as a whole: a batch is gathered there, and only the numbers of its windows
+A batch is a dict of tensors with the same names every time, so that a step can be captured once for a shape and
+replayed. Token ids live on the device as a whole: a batch is gathered there, and only the numbers of its windows
 travel.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,20 +15,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertvision.data.windows import Windows
-from bertvision.encoder.cut import Top
 from bertvision.encoder.encoder import Encoder, read_tokens
 from bertvision.encoder.stack import pooled_by
 from bertvision.heads.base import Head, run_head
-from bertvision.heads.digest import DigestHead
 from bertvision.shapes import Bool, Float, Int
-from bertvision.states.base import States, label_tensor, widths
+from bertvision.states.base import label_tensor, widths
 from bertvision.states.batch import StateBatch
 from bertvision.tasks.kinds import Task, window_losses
 
-__all__ = ["BodyStates", "Inputs", "Source", "StateSource", "TokenSource", "TopBody", "Tunable", "Whole"]
+__all__ = ["BodyStates", "Inputs", "TokenSource", "Tunable", "Whole"]
 
 Inputs = dict[str, Tensor]
-"""A batch: mask (B, T), targets (B, K), bounds (B, 2), and what the body reads."""
+"""A batch: ids, types and mask (B, T), targets (B, K), bounds (B, 2)."""
 BodyStates = tuple[tuple[Float[Tensor, "B T H"], ...], Float[Tensor, "B H"] | None]
 """What a body gives: states, and the pooler's vectors where a head reads them."""
 
@@ -53,24 +48,10 @@ class Whole(nn.Module):
         return states, pooled_by(self.model, states[-1]) if self.pooled else None
 
 
-class TopBody(nn.Module):
-    """The layers above a cut: their input (B, T, H), perhaps with a digest's numbers behind it -> the cut's state and
-    those above it."""
-
-    def __init__(self, top: Top, hidden: int, pooler: nn.Module | None = None) -> None:
-        super().__init__()
-        self.top, self.hidden, self.pooler = top, hidden, pooler
-
-    def forward(self, inputs: Inputs) -> BodyStates:
-        state = inputs["state"][..., : self.hidden]
-        states = self.top(state.to(next(self.top.parameters()).dtype), inputs["mask"])
-        return states, None if self.pooler is None else self.pooler(states[-1])
-
-
 class Tunable(nn.Module):
     """A body that gives states and the heads that read them, one a task."""
 
-    def __init__(self, body: Whole | TopBody, heads: Sequence[Head], tasks: Sequence[Task]) -> None:
+    def __init__(self, body: Whole, heads: Sequence[Head], tasks: Sequence[Task]) -> None:
         super().__init__()
         self.body, self.heads, self.tasks = body, nn.ModuleList(heads), list(tasks)
 
@@ -91,28 +72,16 @@ class Tunable(nn.Module):
         """The loss of each window of a batch of task number `job`."""
         states, pooled = given
         head = self.head(job)
-        mask, labels, bounds = (inputs[name] for name in ("mask", "targets", "bounds"))
-        batch = StateBatch(torch.stack(states), mask, labels, np.zeros(len(mask), np.int64), bounds, pooled)
-        if isinstance(head, DigestHead) and isinstance(self.body, TopBody):
-            numbers = inputs["state"][..., self.body.hidden :]
-            extras = {name: getattr(batch, name) for name in head.extras}
-            logits = head.from_parts(numbers, batch.states, mask, **extras)
-        else:
-            logits = run_head(head, batch)
-        return window_losses(self.tasks[job], logits, mask, labels, bounds)
+        mask, targets, bounds = (inputs[name] for name in ("mask", "targets", "bounds"))
+        batch = StateBatch(torch.stack(states), mask, targets, np.zeros(len(mask), np.int64), bounds, pooled)
+        return window_losses(self.tasks[job], run_head(head, batch), mask, targets, bounds)
 
 
 # ---- batches
 
 
-class Source(Protocol):
-    """Batches of windows on the device, from number `start` on."""
-
-    def stream(self, batches: Sequence[NDArray[np.int64]], *, start: int = 0) -> Iterator[Inputs]: ...
-
-
 class TokenSource:
-    """Tokens of windows; the flat arrays lie on the encoder's device."""
+    """Batches of windows' tokens; the flat arrays lie on the encoder's device."""
 
     def __init__(self, encoder: Encoder, windows: Windows) -> None:
         place = encoder.device
@@ -146,15 +115,3 @@ class TokenSource:
             "targets": self.labels[numbers],
             "bounds": self.bounds[numbers],
         }
-
-
-class StateSource:
-    """BodyStates at a cut, from any source of a lower encoder."""
-
-    def __init__(self, states: States) -> None:
-        self.states = states
-
-    def stream(self, batches: Sequence[NDArray[np.int64]], *, start: int = 0) -> Iterator[Inputs]:
-        for batch in self.states.stream(batches, start=start):
-            names = ("mask", "targets", "bounds")
-            yield {"state": batch.states[0]} | {name: getattr(batch, name) for name in names}

@@ -5,43 +5,29 @@ come from and how steps are taken follows from the settings alone.
 """
 
 import copy
-import logging
-import math
 import re
 from collections.abc import Sequence
 
 import torch
 from torch import nn
 
-from bertvision.encoder.cut import Top, check_cut, lower_encoder
-from bertvision.encoder.digest import Digest, make_digest
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.policy import Policy, check_policy, count_trainable, parse_policy
-from bertvision.encoder.stack import layers_of, pooler_of
+from bertvision.encoder.policy import check_policy, count_trainable, parse_policy
+from bertvision.encoder.stack import layers_of
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head
-from bertvision.heads.digest import digest_head
-from bertvision.states.config import EVERYTHING, StatesConfig
-from bertvision.tasks.kinds import default_head
 from bertvision.train.finetune_config import FinetuneConfig
 from bertvision.train.job import Job
 from bertvision.train.optim import make_optimizer
 from bertvision.train.parallel import Parallel
 from bertvision.train.sharded import gathered, shard, wants_sharding
-from bertvision.train.splits import Split
-from bertvision.train.stage import Stage
-from bertvision.train.states import check_source, training_states
 from bertvision.train.steps import GraphSteps, Steps
-from bertvision.train.tunable import Source, StateSource, TokenSource, TopBody, Tunable, Whole
+from bertvision.train.tunable import TokenSource, Tunable, Whole
 
 __all__ = ["Tuning", "check_tuning", "shares_out"]
 
-logger = logging.getLogger(__name__)
 
-
-def check_tuning(
-    encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, states: StatesConfig, parallel: Parallel
-) -> None:
+def check_tuning(encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, parallel: Parallel) -> None:
     """Refuse what this encoder cannot do, before anything is changed or written."""
     policy = parse_policy(config.policy)
     if config.epochs == 0:
@@ -51,13 +37,6 @@ def check_tuning(
         encoder.check_checkpointing()
     if shares_out(config, parallel):
         layers_of(encoder.model)  # they are shared out one by one
-        if policy.cut is not None:
-            raise ConfigError(
-                f"--policy {policy} cannot share out its encoder: leave out --shard (or --use_fsdp), or use top-K"
-            )
-    if policy.cut is not None:
-        check_source(states, parallel)
-        check_cut(encoder, policy.cut)
     with torch.device("meta"):  # shapes alone: some heads do not fit every encoder
         for job in jobs:
             job.build(_geometry(encoder, job), seed=config.seed)
@@ -93,14 +72,8 @@ class Tuning:
     """An encoder, a head for each task, their optimisers and the way to batches and steps."""
 
     def __init__(
-        self,
-        encoder: Encoder,
-        jobs: Sequence[Job],
-        config: FinetuneConfig,
-        stage: Stage,
-        states: StatesConfig,
+        self, encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, parallel: Parallel
     ) -> None:
-        parallel = stage.parallel
         self.encoder, self.jobs, self.config, self.parallel = encoder, jobs, config, parallel
         policy = parse_policy(config.policy)
         shared_out = shares_out(config, parallel)
@@ -110,13 +83,12 @@ class Tuning:
         if config.checkpointing:
             encoder.checkpoint_gradients()
         self.heads = [job.build(_geometry(encoder, job), seed=config.seed) for job in jobs]
-        self.sources: list[Source] = []
-        body = self._whole_body() if policy.cut is None else self._top_body(policy, policy.cut, stage, states)
+        self.sources = [TokenSource(encoder, job.train.windows) for job in jobs]
         for head in self.heads:
             head.to(encoder.device)
         self.counts = count_trainable([encoder.model, *self.heads])
         self.twin = self._share_out() if shared_out else None
-        self.tunable = Tunable(body, self.heads, [job.task for job in jobs])
+        self.tunable = Tunable(self._body(), self.heads, [job.task for job in jobs])
         captured = encoder.device.type == "cuda" and parallel.alone and not config.checkpointing
         self.optimizers = self._optimizers(captured)
         own = [
@@ -140,56 +112,10 @@ class Tuning:
             if any(p.requires_grad for module in modules for p in module.parameters())
         }
 
-    def _reads_pooled(self) -> bool:
-        return any("pooled" in head.extras and head.geometry.pooled for head in self.heads)
-
-    def _whole_body(self) -> Whole:
-        self.sources = [TokenSource(self.encoder, job.train.windows) for job in self.jobs]
+    def _body(self) -> Whole:
         last_only = all(head.last_only for head in self.heads)
-        return Whole(self.encoder, last_only=last_only, pooled=self._reads_pooled())
-
-    def _top_body(self, policy: Policy, k: int, stage: Stage, source: StatesConfig) -> TopBody:
-        """The layers above the cut, fed with the state below them."""
-        encoder, config = self.encoder, self.config
-        digest = None
-        wide = [i for i, head in enumerate(self.heads) if not head.last_only]
-        if wide and k < encoder.num_states - 1:
-            digest = self._digest(k, self.jobs[wide[0]].train, stage)
-            for i in wide:
-                job = self.jobs[i]
-                text = job.head or default_head(job.task)
-                self.heads[i] = digest_head(digest, text, _geometry(encoder, job), seed=config.seed)
-        lower = lower_encoder(encoder, k, digest)
-        where = {"live": "computed in every pass", "memory": "in memory", "stored": "in a store"}
-        for job in self.jobs:
-            name = "states at the cut" + (f" of {job.name}" if job.name else "")
-            states, chosen = training_states(
-                lower,
-                job.train,
-                StatesConfig.of(source, EVERYTHING),
-                stage,
-                choice=name,
-                label=name,
-                passes=math.ceil(config.epochs),
-            )
-            logger.info(
-                "%s: a step costs the top %d of %d layers; the state below them is %s",
-                policy, k, encoder.num_states - 1, where[chosen],
-            )  # fmt: skip
-            self.sources.append(StateSource(states))
-        pooler = pooler_of(encoder.model) if self._reads_pooled() else None
-        return TopBody(Top(encoder.model, k), encoder.hidden, pooler)
-
-    def _digest(self, k: int, train: Split, stage: Stage) -> Digest:
-        """Made once, by rank 0: another number of threads would round it differently, and heads and stores know it."""
-        file = stage.folder / "digest.safetensors"
-
-        def make() -> None:
-            if not file.exists():
-                make_digest(self.encoder, train.windows, k, self.config.digest).save(file)
-
-        self.parallel.on_main(make)
-        return Digest.load(file)
+        pooled = any("pooled" in head.extras and head.geometry.pooled for head in self.heads)
+        return Whole(self.encoder, last_only=last_only, pooled=pooled)
 
     def _share_out(self) -> Encoder:
         """Split the encoder over the processes; rank 0 keeps a whole copy, which snapshots are made from."""
