@@ -7,7 +7,7 @@ import pytest
 from cli_runner import bertvision
 from serve_cases import MOOD, save_span, save_system
 from serving import Server, serving
-from test_server import LONG, MILL, assert_same, numbers, plain
+from test_server import LONG, MILL, assert_same, plain
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.serve.load import load_bundle
@@ -38,17 +38,13 @@ def server(package: Path) -> Iterator[Server]:
 
 def test_the_graph_answers_as_torch_does(server: Server, package: Path) -> None:
     torch = load_bundle(package)
-    before = numbers(server)["bertvision_windows_total"]
     expected = [plain(torch.predict(one["question"], one["context"], n_best=2)) for one in INPUTS]
     for body, wanted in zip(INPUTS, expected, strict=True):
         assert_same(server.post("/v1/predict", body).json()["predictions"], wanted)
-    read = numbers(server)["bertvision_windows_total"] - before
-    assert read > 2, "the long one is many windows"
     mood = {"text": MILL}
     answer = server.post("/v1/predict/batch", {"inputs": [*INPUTS, mood]}).json()["results"]
     expected.append(plain(torch.predict(MILL)))
     assert_same(answer, [{"predictions": one} for one in expected])
-    assert numbers(server)["bertvision_windows_total"] - before == 2 * read + 1
 
 
 def test_the_graph_explains_as_torch_does(server: Server, package: Path) -> None:

@@ -1,6 +1,5 @@
 """`bertvision serve` itself: what it refuses before it serves, its key, and what a bare installation says."""
 
-import contextlib
 import signal
 import socket
 import subprocess
@@ -9,15 +8,14 @@ from pathlib import Path
 
 import pytest
 from cli_runner import bertvision
-from serve_cases import COLOUR, MOOD, save_system
+from serve_cases import MOOD, save_system
 from serving import save_package, serving
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
+from bertvision.serve.app import create_app
 from bertvision.serve.bundle import Bundle
-from bertvision.serve.http.app import create_app
-from bertvision.serve.http.limits import ServeConfig, bytes_of, read_key
-from bertvision.serve.load import load_bundle
+from bertvision.serve.config import ServeConfig, bytes_of, read_key
 from bertvision.train.trained import read_trained
 
 KEY = "correct-horse-battery"
@@ -38,19 +36,20 @@ def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path: Path) -> None
     [
         (("--port", "70000"), "--port must be from 0 to 65535, not 70000"),
         (("--host", "a..b"), "--host a..b is no address of this machine"),
-        (("--host", "192.0.2.1"), "--host 192.0.2.1 --port 0 cannot be listened at"),
+        (("--host", "192.0.2.1"), "cannot listen at --host 192.0.2.1 --port 0"),
         (("--max-body", "much"), "--max-body cannot be 'much': give a size such as 1MB or 500kB"),
         (
             ("--max-body", "9" * 400),
-            "--max-body cannot be '99999999999999999999999999999999999...': give a size",
+            "--max-body cannot be '9999999999999999999999999999999999999999': give a size",
         ),
         (("--max-body", "0"), "--max-body must be at least one byte, not 0"),
         (("--max-text", "0"), "--max-text must be at least 1, not 0"),
         (("--max-batch", "0"), "--max-batch must be at least 1, not 0"),
+        (("--max-connections", "0"), "--max-connections must be at least 1, not 0"),
         (("--queue", "8"), "--queue must hold a whole batch (--max-batch 64), not 8 inputs"),
-        (("--max-wait", "0"), "--max-wait must be more than 0 seconds"),
-        (("--timeout", "0"), "--timeout must be more than 0 seconds"),
-        (("--timeout", "nan"), "--timeout must be more than 0 seconds"),
+        (("--max-wait", "0"), "--max-wait must be above 0 seconds"),
+        (("--timeout", "0"), "--timeout must be above 0 seconds"),
+        (("--timeout", "nan"), "--timeout must be above 0 seconds"),
         (("--batch-wait-ms", "-1"), "--batch-wait-ms must be from 0 to 10000, not -1"),
         (("--backend", "magic"), "--backend cannot be 'magic': give one of torch, onnx"),
     ],
@@ -76,35 +75,18 @@ def test_folders_that_hold_nothing_to_serve(tmp_path: Path, tiny_bert: Path) -> 
     assert bertvision("serve").err.startswith("error: FOLDER is missing")
 
 
-def test_ctrl_c_while_it_loads_says_that_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("bertvision.serve.load.load_bundle", interrupted)
-    outcome = bertvision("serve", tmp_path, "--port", "0")
-    assert (outcome.code, outcome.err) == (130, "stopped before it could answer\n")
-
-
-def test_sigterm_while_it_loads_ends_it_well(
-    tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def terminated(*_: object, **__: object) -> None:
-        signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr("bertvision.serve.load.load_bundle", terminated)
+def test_signals_while_it_loads_end_it_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    outcome = bertvision("serve", tmp_path, "--port", "0")
-    assert (outcome.code, outcome.err) == (0, "stopped before it could answer\n")
+    for number, code, words in ((signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 0, "stopped before")):
 
-    def swallowed(*_: object, **__: object) -> Bundle:
-        with contextlib.suppress(BaseException):
-            terminated()
-        return bundle
+        def load(*_: object, number: signal.Signals = number, **__: object) -> None:
+            signal.raise_signal(number)
 
-    bundle = load_bundle(save_package(tmp_path / "package", tiny_bert))
-    monkeypatch.setattr("bertvision.serve.load.load_bundle", swallowed)
-    outcome = bertvision("serve", tmp_path, "--port", "0")
-    assert (outcome.code, outcome.err) == (0, "stopped before it could answer\n")
+        monkeypatch.setattr("bertvision.serve.load.load_bundle", load)
+        outcome = bertvision("serve", tmp_path, "--port", "0")
+        assert outcome.code == code
+        assert words in outcome.err
+        assert outcome.err.count("\n") == 1
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -112,11 +94,7 @@ def test_readers_of_layers_that_are_broken_are_told_at_the_start(tmp_path: Path,
     encoder = Encoder.load(str(tiny_bert))
     system = read_trained(save_system(tmp_path / "mood", encoder, "cls_linear", MOOD))
     reader = save_system(tmp_path / "reader", encoder, "layer_reader:layer=1", MOOD, temperature=0.0)
-    other = save_system(tmp_path / "other", encoder, "layer_reader:layer=1", COLOUR)
-    for folder, words in (
-        (reader, "has the value 0.0, which is no positive number: evaluate the head again"),
-        (other, "reads a layer for another task than mood: export the package again"),
-    ):
+    for folder, words in ((reader, "has the value 0.0, which is no positive number"),):
         bundle = Bundle([system], encoder, names=["mood"], layers={"mood": [read_trained(folder)]})
         bundle.predict("It can be asked.")
         with pytest.raises(ArtifactError, match=words):
@@ -193,6 +171,8 @@ def test_a_key_is_asked_for(tmp_path: Path, tiny_bert: Path) -> None:
             for answer in (
                 server.get("/v1/models"),
                 server.get("/metrics"),
+                server.get("/openapi.json"),
+                server.get("/no/such/route"),
                 server.post("/v1/predict", {"text": "a"}),
                 server.post("/v1/predict", {"text": "a" * 2_000_000}),  # not even read
             ):
@@ -201,7 +181,8 @@ def test_a_key_is_asked_for(tmp_path: Path, tiny_bert: Path) -> None:
                 assert answer.json() == {
                     "error": "this server needs its key: send the header Authorization: Bearer KEY"
                 }
-            assert server.get("/health").status_code == server.get("/ready").status_code == 200
+            for path in ("/health", "/ready", "/", "/page.js"):
+                assert server.get(path).status_code == 200
         server.headers = {"authorization": f"bearer {KEY}"}
         assert server.get("/v1/models").status_code == 200
         assert server.post("/v1/predict", {"text": "a"}).status_code == 200

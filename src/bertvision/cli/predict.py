@@ -11,7 +11,7 @@ from bertvision.cli.flags import OptionalFloat, OptionalInt, OptionalPath, Optio
 from bertvision.data.text_tables import Columns
 from bertvision.encoder.encoder import Precision
 from bertvision.errors import ConfigError
-from bertvision.serve.http.limits import Backend
+from bertvision.serve.config import Backend
 
 if TYPE_CHECKING:
     from bertvision.data.examples import SpanData

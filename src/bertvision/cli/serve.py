@@ -1,6 +1,5 @@
 """`bertvision serve FOLDER`: answers over HTTP, and the page that looks inside."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated
 
@@ -8,7 +7,7 @@ import tyro
 
 from bertvision.cli.flags import OptionalPath, OptionalText
 from bertvision.encoder.encoder import Precision
-from bertvision.serve.http.limits import Backend, ServeConfig
+from bertvision.serve.config import Backend, ServeConfig
 
 __all__ = ["ARGS", "ServeArgs", "main"]
 
@@ -40,25 +39,26 @@ ARGS = ServeArgs
 
 
 def main(args: ServeArgs) -> None:
-    from bertvision.serve.http.starting import stopped_while_starting
+    from bertvision.serve.config import check_extra
 
-    with stopped_while_starting() as check:
-        _serve(args, check)
+    check_extra()
+    _steady_memory()
+    from bertvision.serve.server import stoppable
+
+    with stoppable():
+        _serve(args)
 
 
-def _serve(args: ServeArgs, check: Callable[[], None]) -> None:
+def _serve(args: ServeArgs) -> None:
     import contextlib
     import ipaddress
     import logging
 
     from bertvision import console
-    from bertvision.serve.http.limits import check_extra, read_key
-
-    check_extra()
-    _steady_memory()
-    from bertvision.serve.http.app import create_app
-    from bertvision.serve.http.lifecycle import listen, serve, url_of
+    from bertvision.serve.app import create_app
+    from bertvision.serve.config import read_key
     from bertvision.serve.load import load_bundle
+    from bertvision.serve.server import listen, serve, url_of
 
     key, config = read_key(args.api_key_file), args.config
     with contextlib.closing(listen(config)) as listener:
@@ -69,13 +69,14 @@ def _serve(args: ServeArgs, check: Callable[[], None]) -> None:
             precision=args.precision,
             backend=args.backend,
         )
+        # Clients decide how long texts are; a warning for each text that is cut would let them fill the log.
+        logging.getLogger("bertvision.data").setLevel(logging.ERROR)
         app = create_app(bundle, config, key=key)
         url = url_of(listener)
         if key is None and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
             logging.getLogger("bertvision").warning(
-                "anyone who reaches %s may ask: give a key with --api-key-file", url
+                "anyone who reaches %s can ask: give a key with --api-key-file", url
             )
-        check()
         serve(app, listener, config, lambda: console.emit(f"{', '.join(bundle.systems)} at {url}"))
 
 

@@ -17,7 +17,7 @@ from bertvision.artifacts import restore
 from bertvision.encoder.encoder import Encoder, Precision
 from bertvision.errors import ArtifactError
 from bertvision.serve.bundle import Bundle, TextPredictor, short_names
-from bertvision.serve.http.limits import Backend
+from bertvision.serve.config import Backend
 from bertvision.serve.hub import local_folder
 from bertvision.serve.package import (
     check_finished,

@@ -1,0 +1,111 @@
+"""The settings of a server: where it listens, who may ask, and how much at once. Needs none of the `serve` extra."""
+
+import importlib.util
+import math
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bertvision.errors import ConfigError
+
+__all__ = ["KEY_VARIABLE", "Backend", "ServeConfig", "bytes_of", "check_extra", "read_key"]
+
+Backend = Literal["torch", "onnx"]
+KEY_VARIABLE = "BERTVISION_API_KEY"
+"""The server's key, where no file names one."""
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    host: str = "127.0.0.1"
+    """The address to listen at; 0.0.0.0 lets other machines in."""
+    port: int = 8000
+    """The port; 0 takes any that is free."""
+    max_body: str = "1MB"
+    """The longest body of a request."""
+    max_text: int = 100_000
+    """Characters of the longest text."""
+    max_batch: int = 64
+    """The most inputs in a request and in a micro-batch."""
+    queue: int = 256
+    """The most inputs that wait; more are refused with 429."""
+    max_wait: float = 5.0
+    """Seconds: requests that would wait longer, at the recent speed of the model, are refused with 429."""
+    batch_wait_ms: float = 5.0
+    """How long an idle model waits for more inputs before it computes the first."""
+    timeout: float = 30.0
+    """Seconds after which a request is given up with 504, and a slow client is disconnected."""
+    max_connections: int = 512
+    """The most connections that are open at once; more are closed."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 2**16:
+            raise ConfigError(f"--port must be from 0 to 65535, not {self.port}")
+        if self.body_bytes < 1:
+            raise ConfigError(f"--max-body must be at least one byte, not {self.max_body}")
+        for name in ("max_text", "max_batch", "max_connections"):
+            if getattr(self, name) < 1:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} must be at least 1, not {getattr(self, name)}")
+        if self.queue < self.max_batch:
+            raise ConfigError(
+                f"--queue must hold a whole batch (--max-batch {self.max_batch}), not {self.queue} inputs"
+            )
+        if not 0 <= self.batch_wait_ms <= 10_000:
+            raise ConfigError(f"--batch-wait-ms must be from 0 to 10000, not {self.batch_wait_ms}")
+        for name in ("max_wait", "timeout"):
+            if not 0 < getattr(self, name) <= 86_400:
+                flag = name.replace("_", "-")
+                raise ConfigError(
+                    f"--{flag} must be above 0 seconds and at most a day, not {getattr(self, name)}"
+                )
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds that an input may wait in the queue, so that it can still be answered in time."""
+        return min(self.max_wait, self.timeout / 2)
+
+    @property
+    def body_bytes(self) -> int:
+        return bytes_of(self.max_body)
+
+
+def bytes_of(text: str) -> int:
+    """Bytes of `1MB`, `512 kB`, `2MiB` or a plain number."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
+    size = math.inf
+    if match is not None and match[2].upper() in _UNITS:
+        size = float(match[1]) * _UNITS[match[2].upper()]
+    if not math.isfinite(size):
+        raise ConfigError(f"--max-body cannot be {text[:40]!r}: give a size such as 1MB or 500kB")
+    return int(size)
+
+
+def check_extra() -> None:
+    """Refuse to serve where a package of the `serve` extra is missing; none is imported."""
+    for name in ("fastapi", "uvicorn", "prometheus_client"):
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"serving needs {name}: run `pip install 'bertvision[serve]'`")
+
+
+def read_key(path: Path | None) -> str | None:
+    """The key that requests must carry: from a file, else from BERTVISION_API_KEY, else none."""
+    if path is None:
+        key, source = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
+        if key is None:
+            return None
+    else:
+        source = f"--api-key-file {path}"
+        try:
+            key = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{source} cannot be read: name a text file that holds the key") from error
+    # Only what an HTTP header can carry: any other key would lock everybody out.
+    if not re.fullmatch(r"[\x21-\x7e]{8,512}", key):
+        raise ConfigError(
+            f"{source} does not hold a key: write one line of 8 to 512 printable ASCII characters without spaces"
+        )
+    return key

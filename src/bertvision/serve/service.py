@@ -1,0 +1,196 @@
+"""The model behind the routes: inputs in, answers out, computed in micro-batches by the one thread that owns it."""
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+
+from bertvision.errors import DataError
+from bertvision.heads.spec import HeadSpec
+from bertvision.serve.batching import Batcher, Full, TooLong, work_of
+from bertvision.serve.bundle import Bundle, asks, texts_read
+from bertvision.serve.config import ServeConfig
+from bertvision.serve.metrics import Metrics
+from bertvision.serve.predictions import words_of
+
+__all__ = ["Refusal", "Service", "failure"]
+
+_log = logging.getLogger("bertvision")
+_numbers = itertools.count()
+_PARAGRAPH = "Ada came by the long road, and the mill stood where it had stood before. " * 8
+
+
+class Refusal(Exception):
+    """An answer that is an error: its status, one sentence, and headers."""
+
+    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence, self.headers = status, sentence, headers
+
+
+def failure(error: BaseException) -> Refusal:
+    """A defect: the error goes to the log under an id, and only the id to the client."""
+    number = secrets.token_hex(4)
+    _log.error("request failed, id %s", number, exc_info=error)
+    return Refusal(500, f"something went wrong on the server: its log has the error under the id {number}")
+
+
+@dataclass(frozen=True)
+class Query:
+    """One checked input."""
+
+    first: str
+    second: str | None
+    tasks: tuple[str, ...]
+    """The tasks that answer, in the model's order; never empty."""
+    n_best: int = 0
+    explain: bool = False
+
+    @property
+    def characters(self) -> int:
+        return len(self.first) + len(self.second or "")
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What inputs must agree in to be computed together; what is explained is computed alone."""
+        return self.second is not None, self.tasks, self.n_best, next(_numbers) if self.explain else None
+
+
+class Service:
+    """A model that answers many clients at once."""
+
+    def __init__(self, model: Bundle, config: ServeConfig) -> None:
+        self.model, self.config = model, config
+        self.texts = {name: texts_read(system) for name, system in model.systems.items()}
+        """How many texts an input of each task has."""
+        self.metrics = Metrics()
+        self.batcher = Batcher(self._compute, config, self.metrics)
+        self.ready = False
+        self._worker: asyncio.Task[None] | None = None
+
+    def warm_up(self) -> None:
+        """Compute once what clients may ask: the first answer of a model takes longer, a broken model fails here, and
+        the queue needs to know the model's speed."""
+        for count in (1, 2):
+            tasks = tuple(name for name, texts in self.texts.items() if texts == count)
+            if not tasks:
+                continue
+            for explain in (True, False, False):
+                query = Query(_PARAGRAPH, "Ada came." if count == 2 else None, tasks, explain=explain)
+                began = time.monotonic()
+                self._compute(query.key, [query])
+            self.batcher.learn(time.monotonic() - began, work_of(query.characters))
+
+    def start(self) -> None:
+        """Begin to work, in the running event loop."""
+        self._worker = asyncio.create_task(self.batcher.run())
+        self.ready = True
+
+    async def stop(self) -> None:
+        """End the work; no thread is left."""
+        self.ready = False
+        if self._worker is not None:
+            self._worker.cancel()
+        await self.batcher.close()
+
+    def served(self) -> list[dict[str, Any]]:
+        """The tasks of the model, for GET /v1/models."""
+        return [
+            {
+                "task": name,
+                "kind": system.task.kind,
+                "texts": self.texts[name],
+                "asks": asks(system),
+                "classes": list(getattr(system.task, "classes", ())),
+                "heads": [HeadSpec(head.name, head.config).label for head in system.heads],
+                "parameters": sum(head.num_parameters for head in system.heads),
+            }
+            for name, system in self.model.systems.items()
+        ]
+
+    # ---- one request
+
+    def query(self, one: Any, place: str = "", *, explain: bool = False) -> Query:
+        """An input (schemas.py), checked against the limits and the tasks of this model."""
+        for field in ("question", "context", "text", "pair"):
+            if len(getattr(one, field, "")) > self.config.max_text:
+                limit = f"longer than {self.config.max_text} characters: send it in parts"
+                raise Refusal(422, f"{place}{field} is {limit}")
+        first, second = one.texts
+        count = 1 if second is None else 2
+        fitting = [name for name, texts in self.texts.items() if texts == count]
+        for name in one.tasks or ():
+            if name not in fitting:
+                raise Refusal(422, self._unfit(name, count, fitting))
+        if not fitting:
+            raise Refusal(422, f"no task here reads {_texts(count)}: give {_texts(3 - count)}")
+        tasks = tuple(name for name in fitting if name in (one.tasks or fitting))
+        return Query(first, second, tasks, one.n_best, explain)
+
+    def _unfit(self, name: str, count: int, fitting: list[str]) -> str:
+        choice = f"name one of {', '.join(fitting)}" if fitting else f"give {_texts(3 - count)}"
+        if name in self.texts:
+            return f"{name} reads {_texts(self.texts[name])}, and {_texts(count)} was given: {choice}"
+        return f"there is no task {name[:40]!r}: {choice}"
+
+    async def answer(self, queries: Sequence[Query], request: Request) -> list[Any]:
+        """Answers to all inputs of a request; given up when its time is over or its client goes away."""
+        try:
+            jobs = self.batcher.submit([(query.key, query, query.characters) for query in queries])
+        except Full as full:
+            sentence = f"too many inputs wait already: ask again in {full.seconds} s"
+            raise Refusal(429, sentence, {"retry-after": str(full.seconds)}) from None
+        except TooLong as long:
+            limit = f"longer than {self.config.timeout:g} s"
+            raise Refusal(
+                422, f"a text would take about {long.seconds} s, {limit}: send it in parts"
+            ) from None
+        answers = asyncio.gather(*(job.done for job in jobs), return_exceptions=True)
+        gone = asyncio.create_task(_disconnected(request))
+        try:
+            await asyncio.wait({answers, gone}, timeout=self.config.timeout, return_when="FIRST_COMPLETED")
+            if not answers.done():
+                if gone.done():
+                    raise Refusal(499, "the client went away")  # for the counters: nobody reads it
+                limit = f"there was no answer within {self.config.timeout:g} s"
+                raise Refusal(504, f"{limit}: send less at once, or later")
+        finally:
+            gone.cancel()
+            if not all(job.done.done() for job in jobs):
+                self.batcher.withdraw(jobs)
+        for found in answers.result():
+            if isinstance(found, DataError):
+                raise Refusal(422, str(found))
+            if isinstance(found, BaseException):
+                raise failure(found)
+        return answers.result()
+
+    def _compute(self, key: Any, queries: list[Query]) -> list[Any]:
+        """In the thread that owns the model."""
+        one = queries[0]
+        options: dict[str, Any] = {"tasks": one.tasks} | ({"n_best": one.n_best} if one.n_best else {})
+        self.metrics.characters.inc(sum(query.characters for query in queries))
+        if one.explain:
+            return [self.model.explain(one.first, one.second, **options)]
+        seconds = None if one.second is None else [query.second or "" for query in queries]
+        rows = self.model.predict([query.first for query in queries], seconds, **options)
+        kinds = {name: self.model.systems[name].task.kind for name in one.tasks}
+        return [
+            {name: {"kind": kinds[name], **words_of(found)} for name, found in row.items()} for row in rows
+        ]
+
+
+def _texts(count: int) -> str:
+    return "one text" if count == 1 else "two texts"
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the client has gone away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
