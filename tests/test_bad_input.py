@@ -47,7 +47,7 @@ def _broken(change: Callable[[dict[str, Any]], Any]) -> Callable[[], str]:
 BROKEN: dict[str, tuple[Callable[[], str] | None, str]] = {
     "missing": (None, "does not exist"),
     "truncated": (lambda: json.dumps(squad_json())[:500], "the file looks truncated"),
-    "empty file": (lambda: "", "is not valid JSON at line 1"),
+    "empty file": (lambda: "", "broken.json:1 is not valid JSON"),
     "not SQuAD": (lambda: "[1, 2]", "is not a SQuAD file"),
     "answer not at its offset": (
         _broken(lambda p: p["qas"][0]["answers"][0].update(answer_start=3)),
@@ -110,7 +110,7 @@ def test_broken_predictions(toy_squad: Path, tmp_path: Path) -> None:
     predictions = tmp_path / "predictions.json"
     for text, told in [
         (None, "does not exist"),
-        ('{"0-0": "Ada', "is not valid JSON at line 1"),
+        ('{"0-0": "Ada', "predictions.json:1 is not valid JSON"),
         ("[]", "must hold a JSON object"),
         ('{"0-0": 3}', "the prediction for '0-0' is not a string"),
         ('{"0-0": "Ada"}', "lacks 23 of the 24 questions"),

@@ -12,12 +12,11 @@ from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, SAME, WINDOWS, save_spa
 from toy import save_encoder
 
 import bertvision as bv
-from bertvision.data.answerable import answerable
 from bertvision.data.building import SpanBuilder
 from bertvision.data.examples import SpanData
 from bertvision.data.reframe import Reframe
 from bertvision.data.text_windows import make_windows_of
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.texts import TextData, TextExample, answerable
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
 from bertvision.heads import Geometry, parse_head

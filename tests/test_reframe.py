@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bertvision.data.answerable import answerable
 from bertvision.data.examples import Example, SpanData
 from bertvision.data.reframe import PROMPTS, Reframe, reframe
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.texts import TextData, TextExample, answerable
 from bertvision.errors import ConfigError
 
 SINGLE = TextData(

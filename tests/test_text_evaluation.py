@@ -13,9 +13,8 @@ from cli_runner import bertvision
 from plain_tuning import WINDOWS, fixture_lively, label_texts, score_texts, split_of  # noqa: F401
 from tuning_helpers import tuned
 
-from bertvision.data.answerable import answerable
 from bertvision.data.load import load_data
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.texts import TextData, TextExample, answerable
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, load_head, parse_head
@@ -183,7 +182,7 @@ def test_answerable_end_to_end(toy_squad: Path, lively: Path, tmp_path: Path) ->
 def test_scores_come_back_in_their_own_scale(lively: Path, tmp_path: Path) -> None:
     data = score_texts(25)
     shifted = replace(
-        data, examples=[replace(e, label=1000 + 20 * float(e.label or 0)) for e in data.examples], _cache={}
+        data, examples=[replace(e, label=1000 + 20 * float(e.label or 0)) for e in data.examples]
     )
     found = {}
     for name, one in (("plain", data), ("shifted", shifted)):

@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import toy_tokenizer
 
-from bertvision.data.answerable import answerable
 from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.data.kept import keep_tokens, kept_tokens
 from bertvision.data.load import load_data
 from bertvision.data.text_windows import make_windows_of
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.texts import TextData, TextExample, answerable
 from bertvision.data.tokenise import probe_template
 from bertvision.data.window_store import windows_fingerprint, windows_for
 from bertvision.data.windows import WindowConfig, Windows, make_windows

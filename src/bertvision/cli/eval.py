@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from bertvision.cli.flags import OptionalInt, OptionalPath, OptionalText
-from bertvision.data.text_tables import Columns
+from bertvision.data.columns import Columns
 from bertvision.encoder.encoder import Precision
 from bertvision.errors import ConfigError
 from bertvision.states.config import SourceConfig

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bertvision.data.text_tables import Columns
+from bertvision.data.columns import Columns
 from bertvision.data.texts import TextData
 from bertvision.errors import ConfigError, DataError
 from bertvision.tasks.text.task import TextTask

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from bertvision.cli.flags import OptionalText
-from bertvision.data.text_tables import Columns
+from bertvision.data.columns import Columns
 from bertvision.errors import ConfigError
 
 __all__ = ["ARGS", "ExportArgs", "main"]

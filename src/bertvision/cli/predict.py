@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import tyro
 
 from bertvision.cli.flags import OptionalFloat, OptionalInt, OptionalPath, OptionalText
-from bertvision.data.text_tables import Columns
+from bertvision.data.columns import Columns
 from bertvision.encoder.encoder import Precision
 from bertvision.errors import ConfigError
 from bertvision.serve.config import Backend
@@ -223,7 +223,7 @@ def _load(args: PredictArgs, systems: "dict[str, Trained]") -> "SpanData | TextD
         raise ConfigError(
             f"--data {args.data} holds questions, and this folder gives labels or scores of texts"
         )
-    return replace(data, examples=[replace(example, label=None) for example in data.examples], _cache={})
+    return replace(data, examples=[replace(example, label=None) for example in data.examples])
 
 
 _Row = tuple[str, str, str | None, dict[str, Any]]
@@ -249,7 +249,7 @@ def _predict_all(args: PredictArgs, data: "SpanData | TextData", bundle: "Bundle
             if args.glue is not None:
                 assert folder is not None
                 assert not isinstance(data, SpanData)
-                like = replace(data, kind=answers.task.kind, classes=answers.task.classes, _cache={})
+                like = replace(data, kind=answers.task.kind, classes=answers.task.classes)
                 write_submission(args.glue, like, answers.values.tolist(), folder)
         elif folder is not None:
             write_answers(folder, answers)

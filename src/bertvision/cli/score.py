@@ -1,6 +1,5 @@
 """`bertvision score DATA PREDICTIONS`: official SQuAD 2.0 metrics of anybody's predictions file."""
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,16 +86,9 @@ def _kind(value: Any) -> str:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    from bertvision.data.squad import read_text
+    from bertvision.data.files import parse_json, read_text
 
-    text = read_text(path)
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path} is not valid JSON at line {error.lineno}, column {error.colno} ({error.msg}): "
-            "it may be truncated, write it again"
-        ) from error
+    content = parse_json(read_text(path), path)
     if not isinstance(content, dict):
         raise DataError(f"{path} must hold a JSON object from question id to value, not {_kind(content)}")
     return content

@@ -1,29 +1,32 @@
-"""What every reader shares: rows in, a validated `SpanData` out.
+"""What every reader shares: checks of texts and answers, and a validated `SpanData` from questions.
 
-A reader knows where a row stands (file, line, article, paragraph); this module knows what is wrong with
-it. `SpanBuilder.add` raises a `Flaw` whose text says what is wrong and the way out; the reader puts the
-place in front of it and raises the `DataError` the user sees.
+A reader knows where a row stands (file, line, article, paragraph); this module knows what is wrong with it. A `Flaw`
+says what is wrong and the way out; the reader puts the place in front and raises the `DataError` the user sees.
 """
 
 from typing import Any
 
 from bertvision.data.examples import Answer, Example, SpanData
+from bertvision.errors import DataError
 
 __all__ = ["Flaw", "SpanBuilder", "check_text", "parse_answers", "shorten"]
 
 
 class Flaw(ValueError):
-    """What is wrong with a row and how to mend it, without saying where it stands."""
+    """What is wrong with a row and how to mend it, without its place."""
 
 
 def shorten(text: object, limit: int = 40) -> str:
     """A value quoted on one line for a message, cut where it is long."""
-    shown = repr(text)
+    try:
+        shown = repr(text)
+    except (RecursionError, ValueError):  # deeply nested, or a whole number of thousands of digits
+        shown = f"a {type(text).__name__}"
     return shown if len(shown) <= limit else shown[: limit - 4] + "..." + shown[-1]
 
 
 class SpanBuilder:
-    """Collects checked examples; paragraphs come in by `paragraph` (as they are) or `shared` (once each)."""
+    """Collects checked questions; paragraphs come in by `paragraph` (as they are) or `shared` (once each)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -39,7 +42,7 @@ class SpanBuilder:
         return len(self.paragraphs) - 1
 
     def shared(self, context: Any) -> int:
-        """The index of a paragraph that may have been seen before."""
+        """Index of a paragraph that may have been added before."""
         index = self._known.get(context) if isinstance(context, str) else None
         if index is None:
             index = self._known[context] = self.paragraph(context)
@@ -67,18 +70,20 @@ class SpanBuilder:
 
     def build(self) -> SpanData:
         if not self.examples:
-            raise Flaw("there is no question in it; give a file that holds at least one")
+            raise DataError(f"{self.name}: there is no question in it; give a file that holds at least one")
         return SpanData(self.paragraphs, self.examples, self.name)
 
 
 def parse_answers(value: Any, context: str) -> tuple[Answer, ...]:
-    """Answers in any of the accepted forms; nothing, an empty list or an empty string mean unanswerable.
+    """Read answers in any of the accepted forms; nothing, an empty list or an empty string mean unanswerable.
 
     `["Paris"]`, `[{"text": "Paris", "answer_start": 7}]`, `{"text": ["Paris"], "answer_start": [7]}` or
     `"Paris"`. Without an answer_start the first occurrence in the context is meant.
     """
     if value is None or value == "":
         return ()
+    if isinstance(value, str):
+        return (_answer(value, None, context),)
     if isinstance(value, dict):
         texts, starts = value.get("text"), value.get("answer_start")
         if isinstance(texts, str):
@@ -90,8 +95,6 @@ def parse_answers(value: Any, context: str) -> tuple[Answer, ...]:
         if not isinstance(starts, list) or len(starts) != len(texts):
             raise Flaw("answers need as many values under 'answer_start' as under 'text'")
         return tuple(_answer(text, start, context) for text, start in zip(texts, starts, strict=True))
-    if isinstance(value, str):
-        return (_answer(value, None, context),)
     if not isinstance(value, list):
         raise Flaw(f"answers must be a list, not {shorten(value)}; write [] where there is no answer")
     return tuple(
@@ -117,7 +120,7 @@ def _answer(text: Any, start: Any, context: str) -> Answer:
 
 
 def check_text(text: Any, what: str, way_out: str) -> None:
-    """A `Flaw` unless `text` is a string that says something and can be tokenised."""
+    """Raise a `Flaw` unless `text` is a string with something in it that can be tokenised."""
     if not isinstance(text, str):
         raise Flaw(f"the {what} must be a string, not {shorten(text)}; {way_out}")
     if not text or text.isspace():

@@ -1,15 +1,25 @@
-"""Examples: what the user wrote, before any tokenizer has seen it.
+"""Questions over paragraphs: what the user wrote, before any tokenizer has seen it.
 
-A `SpanData` keeps each paragraph once and lets examples point at it, because ten questions often ask
-about the same paragraph and it is tokenised only once.
+A `SpanData` keeps each paragraph once and lets examples point at it, because ten questions often ask about the same
+paragraph and it is tokenised only once.
 """
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
-__all__ = ["Answer", "Example", "SpanData"]
+__all__ = ["Answer", "Example", "SpanData", "content_hash"]
+
+
+def content_hash(parts: Iterable[object]) -> str:
+    """Hash of JSON values in their order: the fingerprint of every kind of data."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(json.dumps(part).encode())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,6 @@ class SpanData:
     examples: list[Example]
     name: str = "data"
     """Where it came from, for messages and reports; never part of the fingerprint."""
-    _cache: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -54,15 +63,10 @@ class SpanData:
         """The examples at `indices`, in that order, over the same paragraphs."""
         return SpanData(self.paragraphs, [self.examples[i] for i in indices], self.name)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of the content: paragraphs, questions, ids and answers."""
-        if "fingerprint" not in self._cache:
-            digest = hashlib.blake2b(digest_size=16)
-            for paragraph in self.paragraphs:
-                digest.update(json.dumps(paragraph).encode())
-            for e in self.examples:
-                answers = [[a.text, a.start] for a in e.answers]
-                digest.update(json.dumps([e.id, e.question, e.paragraph, answers]).encode())
-            self._cache["fingerprint"] = digest.hexdigest()
-        return self._cache["fingerprint"]
+        rows = (
+            [e.id, e.question, e.paragraph, [[a.text, a.start] for a in e.answers]] for e in self.examples
+        )
+        return content_hash(chain(self.paragraphs, rows))

@@ -1,30 +1,40 @@
 """One way in: a source as the user writes it becomes a `SpanData` or a `TextData`.
 
-`load_span_data` reads questions over paragraphs; `load_data` those and texts with labels or scores.
+A source is a SQuAD file, a named set, the demo set, or anything that opens as a `Table`; the columns of a table
+decide whether it holds questions over paragraphs or texts with labels or scores.
 """
 
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
+from bertvision.data.building import Flaw, SpanBuilder, parse_answers, shorten
+from bertvision.data.columns import Columns, holds_questions
 from bertvision.data.examples import SpanData
-from bertvision.data.text_tables import Columns, holds_questions, read_text_table, table_rows
-from bertvision.data.texts import TextData, TextKind
+from bertvision.data.files import parse_json
+from bertvision.data.named_sets import COLLECTIONS, read_named
+from bertvision.data.tables import FORMATS, Table, open_file
+from bertvision.data.text_building import TextRow, build_texts
+from bertvision.data.texts import ANSWERABLE, TextData, TextKind, answerable
 from bertvision.errors import ConfigError, DataError
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-__all__ = ["SOURCES", "TEXT_SOURCES", "Columns", "Task", "load_data", "load_span_data"]
+__all__ = [
+    "SOURCES",
+    "Columns",
+    "Task",
+    "load_data",
+    "load_span_data",
+    "open_table",
+    "spans_of_table",
+    "texts_of_table",
+]
 
 Task = Literal["auto", "span", "label", "score"]
 
 SOURCES = (
-    "a .json file in SQuAD form, .jsonl, .csv, hub:NAME[:SPLIT], demo:train|dev|test "
-    "or a folder saved by datasets"
-)
-TEXT_SOURCES = (
-    "glue:TASK:FILE, glue:TASK:hub:SPLIT, cs224n:sst|sts|quora|cfimdb:FILE, answerable:SOURCE, .csv, .tsv, .jsonl or "
-    "hub:NAME[:SPLIT] with columns of texts and labels"
+    "a .json file in SQuAD form, .csv, .tsv, .jsonl, .parquet, hub:NAME[:SPLIT], a folder saved by datasets, "
+    "demo:train|dev|test, glue:TASK:FILE, glue:TASK:hub:SPLIT, cs224n:sst|sts|quora|cfimdb:FILE or answerable:SOURCE"
 )
 _USUAL = Columns()
 
@@ -32,18 +42,9 @@ _USUAL = Columns()
 def load_span_data(
     source: str, *, max_examples: int | None = None, answers_required: bool = True
 ) -> SpanData:
-    """Load questions over paragraphs.
-
-    Args:
-        source: A path ending in .json (SQuAD v1.1 or v2.0), .jsonl or .csv; a folder written by `datasets`;
-            hub:NAME[:SPLIT]; or demo:train, demo:dev, demo:test, the embedded set.
-        max_examples: Take only the first so many questions.
-        answers_required: False where the data is only predicted on; a file may then leave out its answers.
-    """
-    _check_count(max_examples, source)
-    data = _load(source, answers_required=answers_required)
-    if max_examples is not None and max_examples < len(data):
-        data = data.take(range(max_examples))
+    """Load questions over paragraphs; see `load_data`."""
+    data = load_data(source, task="span", max_examples=max_examples, answers_required=answers_required)
+    assert isinstance(data, SpanData)
     return data
 
 
@@ -59,146 +60,203 @@ def load_data(
     """Load questions over paragraphs, or texts with labels or scores.
 
     Args:
-        source: What `load_span_data` takes; glue:TASK:FILE, glue:TASK:hub:SPLIT, cs224n:SET:FILE;
-            answerable:SOURCE, the questions of any source as answer / no answer; or a table of texts: .csv, .tsv,
-            .jsonl, hub:NAME[:SPLIT], a saved folder.
+        source: One of `SOURCES`.
         columns: Names of the columns of a table of texts.
         task: auto takes a table with the columns question and context for questions, any other for labels; scores
             must be asked for, except in sets whose task is known.
         classes: Those of the training set: labels get the same numbers, and any other label is refused.
-        max_examples: Take only the first so many examples.
+        max_examples: Read only the first so many examples; classes that come later are not known then.
         answers_required: False where the data is only predicted on; labels or answers may then be missing,
             and labels in a table of texts are not read.
     """
-    _check_count(max_examples, source)
-    data = _load_any(source, columns, task, classes=classes, answers_required=answers_required)
-    if max_examples is not None and max_examples < len(data):
-        data = data.take(range(max_examples))
-    return data
-
-
-def _check_count(max_examples: int | None, source: str) -> None:
     if max_examples is not None and max_examples < 1:
         raise ConfigError(
             f"--max-...-examples must be at least 1, not {max_examples}; leave it out to take all of {source}"
         )
-
-
-def _load_any(
-    source: str, columns: Columns, task: Task, *, classes: tuple[str, ...] | None, answers_required: bool
-) -> SpanData | TextData:
     scheme, _, rest = source.partition(":")
-    if scheme in ("glue", "cs224n", "answerable"):
+    if scheme == "answerable" or scheme in COLLECTIONS:
         if columns.named:
-            flags = [f"{columns.prefix}.{name}" for name in ("text", "pair", "label", "id")]
-            raise ConfigError(
-                f"{scheme}: knows its columns; leave out {', '.join(flags[:-1])} and {flags[-1]}"
+            flags = ", ".join(f"{columns.prefix}.{name}" for name in ("text", "pair", "label"))
+            raise ConfigError(f"{scheme}: knows its columns; leave out {flags} and {columns.prefix}.id")
+        if scheme == "answerable":
+            data = _load_answerable(rest, classes, max_examples, answers_required=answers_required)
+        else:
+            data = read_named(
+                scheme, rest, classes=classes, labels_required=answers_required, max_examples=max_examples
             )
-        data = _load_known(scheme, rest, classes=classes, answers_required=answers_required)
         if task not in ("auto", data.kind):
             raise ConfigError(f"{source} is a {data.kind} task, not {task}; leave out --text.task")
         return data
     path = Path(source).expanduser()
-    table = None
-    if scheme == "hub" or path.is_dir():
-        table = _table(source, path)
-        names: list[str] = table.column_names
-    elif path.suffix.lower() in (".csv", ".tsv", ".jsonl") and scheme != "demo":
-        names = list(next(table_rows(path), (0, {}))[1])
-    else:
+    if scheme == "demo" or (path.suffix.lower() == ".json" and not path.is_dir()):
         if task in ("label", "score"):
             raise ConfigError(
                 f"{source} can only hold questions over paragraphs; leave out --text.task {task}, write "
-                f"answerable:{source} for answer / no answer, or give {TEXT_SOURCES}"
+                f"answerable:{source} for answer / no answer, or give a table with columns of texts and labels"
             )
-        return _load(source, answers_required=answers_required)
-    if task == "span" or (task == "auto" and not columns.named and holds_questions(names)):
-        if table is not None:
-            from bertvision.data.hub import spans_of_table
-
-            return spans_of_table(table, source, answers_required=answers_required)
-        return _load(source, answers_required=answers_required)
-    kind: TextKind = "score" if task == "score" else "label"
-    if table is not None:
-        from bertvision.data.hub import texts_of_table
-
-        return texts_of_table(
-            table, source, kind=kind, columns=columns, classes=classes, labels_required=answers_required
-        )
-    return read_text_table(
-        path, kind=kind, columns=columns, classes=classes, labels_required=answers_required
+        return _load_whole(scheme, rest, path, max_examples, answers_required=answers_required)
+    table = open_table(source)
+    if task == "span" or (task == "auto" and not columns.named and holds_questions(table.columns)):
+        return spans_of_table(table, answers_required=answers_required, max_examples=max_examples)
+    return texts_of_table(
+        table,
+        kind="score" if task == "score" else "label",
+        columns=columns,
+        classes=classes,
+        labels_required=answers_required,
+        max_examples=max_examples,
     )
 
 
-def _load_known(
-    scheme: str, rest: str, *, classes: tuple[str, ...] | None, answers_required: bool
-) -> TextData:
-    """A set whose task is known by its name."""
-    if scheme == "answerable":
-        from bertvision.data.answerable import ANSWERABLE, answerable
-
-        if classes not in (None, ANSWERABLE):
-            raise DataError(
-                f"answerable:{rest} has the classes {' and '.join(ANSWERABLE)}, not {', '.join(classes)}; "
-                "give data of the task that was trained"
-            )
-        return answerable(
-            load_span_data(rest, answers_required=answers_required), answers_required=answers_required
-        )
-    name, _, where = rest.partition(":")
-    if scheme == "cs224n":
-        from bertvision.data.cs224n import read_cs224n
-
-        return read_cs224n(name, where, classes=classes, labels_required=answers_required)
-    from bertvision.data.glue import read_glue
-    from bertvision.data.glue_tasks import glue_task
-
-    return read_glue(glue_task(name), where, classes=classes, labels_required=answers_required)
-
-
-def _table(source: str, path: Path) -> "Dataset":
-    """A table of `datasets`: from the Hub, or saved in a folder."""
-    from bertvision.data.hub import hub_table, saved_table
-
-    if not source.startswith("hub:"):
-        return saved_table(path)
-    name, split = _hub_name(source)
-    return hub_table(name, split=split)
-
-
-def _hub_name(source: str) -> tuple[str, str]:
-    name, _, split = source.removeprefix("hub:").partition(":")
-    if not name:
-        raise ConfigError("hub: needs the name of a data set, for example hub:rajpurkar/squad_v2:validation")
-    return name, split or "train"
-
-
-def _load(source: str, *, answers_required: bool) -> SpanData:
-    if source.startswith("demo:"):
-        from bertvision.data.demo import demo_data
-
-        return demo_data(source.removeprefix("demo:"))
+def open_table(source: str) -> Table:
+    """The table a source names: a file, hub:NAME[:SPLIT] or a folder saved by `datasets`."""
     if source.startswith("hub:"):
-        from bertvision.data.hub import read_hub
+        from bertvision.data.hub import hub_table
 
-        name, split = _hub_name(source)
-        return read_hub(name, split=split, answers_required=answers_required)
+        name, _, split = source.removeprefix("hub:").partition(":")
+        if not name:
+            raise ConfigError(
+                "hub: needs the name of a data set, for example hub:rajpurkar/squad_v2:validation"
+            )
+        return hub_table(name, split or "train")
     path = Path(source).expanduser()
     if path.is_dir():
-        from bertvision.data.hub import read_saved
+        from bertvision.data.hub import saved_table
 
-        return read_saved(path, answers_required=answers_required)
-    match path.suffix.lower():
-        case ".json":
-            from bertvision.data.squad import read_squad
+        return saved_table(path)
+    if path.suffix.lower() not in FORMATS:
+        raise DataError(f"{source!r} is not a data set bertvision can read; give {SOURCES}")
+    return open_file(path)
 
-            return read_squad(path, answers_required=answers_required)
-        case ".jsonl":
-            from bertvision.data.tabular import read_jsonl
 
-            return read_jsonl(path, answers_required=answers_required)
-        case ".csv":
-            from bertvision.data.tabular import read_csv
+def _load_whole(
+    scheme: str, rest: str, path: Path, max_examples: int | None, *, answers_required: bool
+) -> SpanData:
+    """Questions that are no table: the demo set or a SQuAD file."""
+    if scheme == "demo":
+        from bertvision.data.demo import demo_data
 
-            return read_csv(path, answers_required=answers_required)
-    raise DataError(f"{source!r} is not a data set bertvision can read; give {SOURCES}")
+        data = demo_data(rest)
+    else:
+        from bertvision.data.squad import read_squad
+
+        data = read_squad(path, answers_required=answers_required)
+    return data if max_examples is None or max_examples >= len(data) else data.take(range(max_examples))
+
+
+def _load_answerable(
+    source: str, classes: tuple[str, ...] | None, max_examples: int | None, *, answers_required: bool
+) -> TextData:
+    if classes not in (None, ANSWERABLE):
+        raise DataError(
+            f"answerable:{source} has the classes {' and '.join(ANSWERABLE)}, not {', '.join(classes)}; "
+            "give data of the task that was trained"
+        )
+    spans = load_span_data(source, max_examples=max_examples, answers_required=answers_required)
+    return answerable(spans, answers_required=answers_required)
+
+
+# ---- from rows to examples
+
+
+def spans_of_table(
+    table: Table, *, answers_required: bool = True, max_examples: int | None = None
+) -> SpanData:
+    """Questions over paragraphs: columns question, context and answers; id and title when there are any.
+
+    Answers take any form of `parse_answers`; in a text cell they are plain text, beside which an answer_start may
+    stand, or JSON. Equal contexts become one paragraph.
+    """
+    usual = ("id", "title", "question", "context", "answers", "answer_start")
+    builder = SpanBuilder(table.name)
+    rows = table.read([name for name in usual if name in table.columns])
+    for number, row in islice(rows, max_examples):
+        try:
+            for column in ("question", "context", *["answers"] * answers_required):
+                if column not in row:
+                    hint = "; write [] where there is no answer" if column == "answers" else ""
+                    raise Flaw(
+                        f"there is no {column!r}; name the columns question, context and answers{hint}"
+                    )
+            paragraph = builder.shared(row["context"])
+            context = builder.paragraphs[paragraph]
+            answers = parse_answers(_answers_of_cell(row) if table.cells else row.get("answers"), context)
+            given = row.get("id")
+            id = f"row-{number}" if given is None or given == "" else given
+            title = str(row.get("title") or "")
+            builder.add(
+                str(id) if isinstance(id, int) else id, row["question"], paragraph, answers, title=title
+            )
+        except Flaw as flaw:
+            raise DataError(f"{table.place(number)}: {flaw}") from None
+    return builder.build()
+
+
+def _answers_of_cell(row: Any) -> Any:
+    """Answers in a cell: JSON, or plain text with or without an answer_start beside it."""
+    cell, start = row.get("answers"), row.get("answer_start", "").strip()
+    if not cell:
+        return cell
+    if cell.lstrip()[:1] in ("[", "{"):
+        try:
+            return parse_json(cell, Path())
+        except DataError:
+            return cell  # an answer that happens to begin with a bracket
+    if not start:
+        return cell
+    if not start.isdecimal() or len(start) > 18:
+        raise Flaw(f"answer_start must be the number of a character, not {shorten(start)}")
+    return [{"text": cell, "answer_start": int(start)}]
+
+
+def texts_of_table(
+    table: Table,
+    *,
+    kind: TextKind = "label",
+    columns: Columns = _USUAL,
+    classes: tuple[str, ...] | None = None,
+    labels_required: bool = True,
+    max_examples: int | None = None,
+) -> TextData:
+    """Texts with labels or scores; the classes are those the table declares, where it does."""
+    if not table.columns:
+        raise DataError(
+            f"{table.name} has no rows; give a file with a line of column names and texts below it"
+        )
+    found = columns.find(
+        table.columns, table.header or table.name, kind=kind, labels_required=labels_required
+    )
+    declared = table.classes.get(found.label) if kind == "label" else None
+    return build_texts(
+        islice(_text_rows(table, found, declared=declared is not None), max_examples),
+        table.name,
+        kind,
+        classes=declared if classes is None else classes,
+        names=None if declared is None else {str(i): name for i, name in enumerate(declared)},
+        labels_required=labels_required,
+        positive=1 if classes is not None else None,
+    )
+
+
+def _text_rows(table: Table, columns: Columns, *, declared: bool) -> Iterator[TextRow]:
+    names = [name for name in (columns.text, columns.pair, columns.label, columns.id) if name]
+    for number, row in table.read(names):
+        place = table.place(number)
+        for name in (columns.text, columns.pair):
+            if name and name not in row:
+                raise DataError(f"{place} has no {shorten(name)}, which rows before it have; add it")
+        second = row[columns.pair] if columns.pair else None
+        if columns.pair and second is None:
+            raise DataError(
+                f"{place} has nothing under {shorten(columns.pair)}; write the text or remove the row"
+            )
+        id = row.get(columns.id)
+        # A column may have no name, such as the row numbers pandas writes.
+        label = row.get(columns.label) if columns.label else None
+        yield (
+            place,
+            f"row-{number}" if id is None or id == "" else id,
+            row[columns.text],
+            second,
+            None if declared and label == -1 else label,
+        )

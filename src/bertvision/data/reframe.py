@@ -60,7 +60,7 @@ def reframe(data: TextData, how: Reframe) -> TextData:
             f"{data.name} has one text an example: leave {{second}} out of --text.context {template!r}"
         )
     examples = [_ask(example, how.prompt, parts) for example in data.examples]
-    return replace(data, examples=examples, _cache={})
+    return replace(data, examples=examples)
 
 
 def _ask(example: TextExample, prompt: str, parts: list[tuple[str, str]]) -> TextExample:

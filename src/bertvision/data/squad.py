@@ -3,8 +3,8 @@
     {"version": "v2.0", "data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [{"id": ...,
         "question": ..., "answers": [{"text": ..., "answer_start": 7}], "is_impossible": false}]}]}]}
 
-The file is checked while it is read, because an answer that does not stand at its offset would become a
-wrong label without a word. Whatever is wrong is told with its article, paragraph (counted from 1) and id.
+The file is checked while it is read: an answer that does not stand at its offset would silently become a wrong label.
+Errors name the article, the paragraph (counted from 1) and the question.
 """
 
 import json
@@ -15,26 +15,10 @@ from typing import Any
 from bertvision.artifacts import write_text
 from bertvision.data.building import Flaw, SpanBuilder, parse_answers, shorten
 from bertvision.data.examples import Answer, SpanData
+from bertvision.data.files import parse_json, read_text
 from bertvision.errors import DataError
 
-__all__ = ["read_squad", "read_text", "write_squad"]
-
-
-def read_text(path: Path) -> str:
-    """The text of a data file, or one sentence why there is none."""
-    try:
-        # -sig: editors on Windows put a byte-order mark in front, which no parser takes.
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist; check the path of the data file") from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a folder; name a file in it") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}); check the file and its permissions"
-        ) from None
+__all__ = ["read_squad", "write_squad"]
 
 
 def read_squad(path: str | Path, *, answers_required: bool = True) -> SpanData:
@@ -44,19 +28,7 @@ def read_squad(path: str | Path, *, answers_required: bool = True) -> SpanData:
     train or score on); they read as unanswerable.
     """
     path = Path(path)
-    text = read_text(path)
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        cut = (
-            "the file looks truncated"
-            if error.pos >= len(text.rstrip()) - 1 or "Unterminated" in error.msg
-            else ""
-        )
-        raise DataError(
-            f"{path} is not valid JSON at line {error.lineno}, column {error.colno} ({error.msg}); "
-            f"{cut or 'something is wrong there'}: correct it or download it again"
-        ) from None
+    content = parse_json(read_text(path), path)
     if not isinstance(content, dict) or not isinstance(content.get("data"), list):
         raise DataError(
             f'{path} is not a SQuAD file: it must be {{"data": [articles]}} with a list under "data"'
@@ -64,10 +36,7 @@ def read_squad(path: str | Path, *, answers_required: bool = True) -> SpanData:
     builder = SpanBuilder(str(path))
     for number, article in enumerate(content["data"], start=1):
         _read_article(builder, article, number, path=path, answers_required=answers_required)
-    try:
-        return builder.build()
-    except Flaw as flaw:
-        raise DataError(f"{path}: {flaw}") from None
+    return builder.build()
 
 
 def _read_article(

@@ -1,66 +1,126 @@
-"""What is in a data set, seen through one tokenizer: counts, label balance, lengths."""
+"""What is in a data set, seen through one tokenizer: balance, lengths, windows."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.data.examples import SpanData
+from bertvision.data.texts import TextData
 from bertvision.data.windows import Windows
 
-__all__ = ["DataStats", "data_stats", "length_summary", "pair_lengths", "suggest_max_length"]
+__all__ = ["ClassCount", "DataStats", "data_stats", "pair_lengths", "suggest_max_length"]
 
 _PERCENTILES = (50, 90, 95, 98, 99)
 
 
 @dataclass(frozen=True)
+class ClassCount:
+    examples: int
+    windows: int
+    """A window of a question, or of answer / no answer, is judged by itself: it may miss the answer."""
+
+
+@dataclass(frozen=True)
 class DataStats:
     name: str
+    kind: Literal["span", "label", "score"]
     examples: int
-    answerable: int
-    paragraphs: int
-    """Paragraphs that are asked about."""
     windows: int
-    windows_with_answer: int
-    examples_without_label: int
-    """Answerable examples whose answer is fully inside none of their windows."""
-    examples_with_one_window: int
     tokens: int
     """Tokens of all windows, special tokens included: what one pass of the encoder reads."""
+    classes: dict[str, ClassCount]
+    """By class; of questions, those with and without an answer; none for scores."""
+    positive: str | None
+    """Of two classes, the one F1 is about."""
+    scores: dict[str, float]
+    """Mean, spread, least and greatest score; none for classes."""
+    unlabelled: int
+    """Examples without a label; of questions, those whose answer is fully inside none of their windows."""
+    pairs: bool
+    """Whether an example has two texts."""
+    paragraphs: int | None
+    """Paragraphs that are asked about; None: texts."""
+    examples_with_one_window: int
     lengths: dict[str, float]
-    """Tokens of question, context and special tokens before any cutting of the context."""
+    """Tokens of an example with special tokens, before cutting; of a pair read apart, of its longer window."""
     suggested_max_seq_length: int
     fits_in_one_window: float
     """Share of the examples that fit in one window of the suggested length."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def data_stats(data: SpanData, windows: Windows, *, limit: int | None = None) -> DataStats:
-    """Count what `data` and its `windows` hold; `limit` is the most tokens the encoder reads at once."""
-    lengths = pair_lengths(windows)
-    answerable = np.fromiter((e.answerable for e in data.examples), np.bool_, len(data))
-    labelled = windows.labels[:, 0] != windows.null
+def data_stats(
+    data: SpanData | TextData, windows: Windows, *, apart: bool = False, limit: int | None = None
+) -> DataStats:
+    """Count what `data` and its `windows` hold.
+
+    Args:
+        apart: Whether each text of a pair has a window of its own.
+        limit: The most tokens the encoder reads at once.
+    """
+    pairs = isinstance(data, SpanData) or data.pairs
+    group = 2 if apart and pairs else 1
+    lengths = pair_lengths(windows) if group == 1 else windows.lengths.reshape(-1, group).max(axis=1)
     suggested = suggest_max_length(lengths, limit=limit)
+    about = _spans(data, windows) if isinstance(data, SpanData) else _texts(data, windows)
     return DataStats(
         name=data.name,
         examples=len(data),
-        answerable=int(answerable.sum()),
-        paragraphs=len({e.paragraph for e in data.examples}),
         windows=len(windows),
-        windows_with_answer=int(labelled.sum()),
-        examples_without_label=int(answerable.sum()) - len(np.unique(windows.example[labelled])),
-        examples_with_one_window=int((np.bincount(windows.example) == 1).sum()),
         tokens=windows.num_tokens,
-        lengths=length_summary(lengths),
+        pairs=pairs,
+        examples_with_one_window=int((np.bincount(windows.example) == group).sum()),
+        lengths=_summary(lengths),
         suggested_max_seq_length=suggested,
         fits_in_one_window=round(float((lengths <= suggested).mean()), 4),
+        **about,
     )
 
 
-def length_summary(lengths: NDArray[np.int64]) -> dict[str, float]:
+def _spans(data: SpanData, windows: Windows) -> dict[str, Any]:
+    answerable = sum(e.answerable for e in data.examples)
+    inside = windows.labels[:, 0] != windows.null
+    counts = [answerable, len(data) - answerable], [int(inside.sum()), int((~inside).sum())]
+    return {
+        "kind": "span",
+        "classes": _by_class(("with answer", "without answer"), *counts),
+        "positive": None,
+        "scores": {},
+        "unlabelled": answerable - len(np.unique(windows.example[inside])),
+        "paragraphs": len({e.paragraph for e in data.examples}),
+    }
+
+
+def _texts(data: TextData, windows: Windows) -> dict[str, Any]:
+    labels = Counter(example.label for example in data.examples)
+    in_windows = Counter(windows.labels[:, 0].tolist())
+    numbers = range(len(data.classes))
+    known = np.array([e.label for e in data.examples if e.label is not None], np.float64)
+    scores: dict[str, float] = {}
+    if data.kind == "score" and len(known):
+        values = {"mean": known.mean(), "spread": known.std(), "min": known.min(), "max": known.max()}
+        scores = {name: round(float(value), 4) for name, value in values.items()}
+    return {
+        "kind": data.kind,
+        "classes": _by_class(data.classes, [labels[i] for i in numbers], [in_windows[i] for i in numbers]),
+        "positive": data.classes[data.positive] if len(data.classes) == 2 else None,
+        "scores": scores,
+        "unlabelled": labels[None],
+        "paragraphs": None,
+    }
+
+
+def _by_class(names: Iterable[str], examples: Iterable[int], windows: Iterable[int]) -> dict[str, ClassCount]:
+    return dict(zip(names, map(ClassCount, examples, windows), strict=True))
+
+
+def _summary(lengths: NDArray[np.int64]) -> dict[str, float]:
     """Mean, percentiles and the longest, by the names they are shown under."""
     percentiles = np.percentile(lengths, _PERCENTILES, method="higher")
     return {
@@ -71,10 +131,10 @@ def length_summary(lengths: NDArray[np.int64]) -> dict[str, float]:
 
 
 def pair_lengths(windows: Windows) -> NDArray[np.int64]:
-    """(examples,) tokens of each pair as it was before its context was cut into windows.
+    """(examples,) tokens of each example as it was before its context was cut into windows.
 
-    Each context token has its maximal context in exactly one window, so those tokens of an example add up
-    to its context.
+    Each context token has its maximal context in exactly one window, so those tokens of an example add up to its
+    context.
     """
     starts = windows.example_starts
     tokens = np.concatenate([np.zeros(1, np.int64), np.cumsum(windows.best)])
@@ -86,8 +146,8 @@ def pair_lengths(windows: Windows) -> NDArray[np.int64]:
 def suggest_max_length(lengths: NDArray[np.int64], *, limit: int | None = None) -> int:
     """A length that 99 of 100 examples fit in, as a multiple of 8, at most `limit`.
 
-    Multiples of 8 are what matrix units like; the last hundredth would make every batch's worst case
-    longer for few examples, and is read through several windows anyway.
+    Multiples of 8 suit matrix units. The longest hundredth would make every batch's worst case longer for few
+    examples, and is read through several windows anyway.
     """
     wanted = int(-(-np.percentile(lengths, 99, method="higher") // 8) * 8)
     return wanted if limit is None else min(wanted, limit)

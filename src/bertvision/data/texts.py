@@ -5,16 +5,16 @@ None where it is to be predicted. Answer / no answer is a label task over the qu
 (`spans`): there each window has a label of its own, because a window of an answerable question may miss the answer.
 """
 
-import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
 from typing import Literal
 
-from bertvision.data.examples import SpanData
+from bertvision.data.examples import SpanData, content_hash
 from bertvision.errors import ConfigError
 
-__all__ = ["Metric", "TextData", "TextExample", "TextKind", "join_texts"]
+__all__ = ["ANSWERABLE", "Metric", "TextData", "TextExample", "TextKind", "answerable", "join_texts"]
 
 TextKind = Literal["label", "score"]
 Metric = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]
@@ -44,10 +44,9 @@ class TextData:
     metric: Metric = "accuracy"
     """What this data set is judged by."""
     positive: int = 1
-    """Of two classes, the one whose F1 is told."""
+    """Of two classes, the one F1 is about."""
     spans: SpanData | None = None
     """Answer / no answer: the questions, in the order of the examples."""
-    _cache: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -65,24 +64,35 @@ class TextData:
     def take(self, indices: Sequence[int]) -> "TextData":
         """The examples at `indices`, in that order."""
         spans = None if self.spans is None else self.spans.take(indices)
-        return replace(self, examples=[self.examples[i] for i in indices], spans=spans, _cache={})
+        return replace(self, examples=[self.examples[i] for i in indices], spans=spans)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of the content: texts, ids, labels, classes."""
-        if "fingerprint" not in self._cache:
-            digest = hashlib.blake2b(digest_size=16)
-            digest.update(json.dumps([self.kind, self.classes]).encode())
-            for e in self.examples:
-                digest.update(json.dumps([e.id, e.first, e.second, e.label]).encode())
-            if self.spans is not None:
-                digest.update(self.spans.fingerprint.encode())
-            self._cache["fingerprint"] = digest.hexdigest()
-        return self._cache["fingerprint"]
+        rows = ([e.id, e.first, e.second, e.label] for e in self.examples)
+        spans = [] if self.spans is None else [self.spans.fingerprint]
+        return content_hash(chain([[self.kind, self.classes]], rows, spans))
+
+
+ANSWERABLE = ("answer", "no answer")
+"""Classes of answer / no answer; F1 is about the second."""
+
+
+def answerable(spans: SpanData, *, answers_required: bool = True) -> TextData:
+    """Which questions their paragraphs answer, as a label task.
+
+    Without `answers_required` a set in which no question has an answer is one whose answers are not known.
+    """
+    known = answers_required or any(e.answerable for e in spans.examples)
+    examples = [
+        TextExample(e.id, e.question, spans.context(e), int(not e.answerable) if known else None)
+        for e in spans.examples
+    ]
+    return TextData(examples, "label", ANSWERABLE, f"answerable:{spans.name}", "accuracy", 1, spans)
 
 
 def join_texts(parts: Sequence[TextData]) -> TextData:
-    """Several sets of one task as one; an id that was used before gets the number of its part in front."""
+    """Join several sets of one task; an id that was used before gets the number of its part in front."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -102,4 +112,4 @@ def join_texts(parts: Sequence[TextData]) -> TextData:
             own = example if example.id not in seen else replace(example, id=f"{number}-{example.id}")
             seen.add(own.id)
             examples.append(own)
-    return replace(first, examples=examples, name=" + ".join(part.name for part in parts), _cache={})
+    return replace(first, examples=examples, name=" + ".join(part.name for part in parts))

@@ -14,16 +14,16 @@ other questions. As the same text may come in several rows, `groups` counts in a
 """
 
 import dataclasses
-import hashlib
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertvision.data.examples import content_hash
 from bertvision.data.texts import TextData, TextExample
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError, DataError
@@ -54,7 +54,6 @@ class TripletData:
     sets: tuple[TripletSet, ...]
     name: str = "triplets"
     """For messages and reports; never part of the fingerprint."""
-    _cache: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -66,17 +65,13 @@ class TripletData:
     def take(self, indices: Sequence[int] | NDArray[np.integer]) -> "TripletData":
         """The rows at `indices`, in that order."""
         chosen = np.asarray(indices, np.int64)
-        return dataclasses.replace(self, groups=self.groups[chosen], origin=self.origin[chosen], _cache={})
+        return dataclasses.replace(self, groups=self.groups[chosen], origin=self.origin[chosen])
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of the content: the rows' texts and where they are from."""
-        if "fingerprint" not in self._cache:
-            digest = hashlib.blake2b(digest_size=16)
-            for row, origin in zip(self.groups.tolist(), self.origin.tolist(), strict=True):
-                digest.update(json.dumps([self.sets[origin], *(self.texts[i] for i in row)]).encode())
-            self._cache["fingerprint"] = digest.hexdigest()
-        return self._cache["fingerprint"]
+        rows = zip(self.groups.tolist(), self.origin.tolist(), strict=True)
+        return content_hash([self.sets[origin], *(self.texts[i] for i in row)] for row, origin in rows)
 
 
 @dataclass(frozen=True)

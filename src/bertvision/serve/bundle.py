@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
-from bertvision.data.answerable import answerable
 from bertvision.data.examples import SpanData
 from bertvision.data.reframe import reframe
 from bertvision.data.text_windows import make_windows_of
-from bertvision.data.texts import TextData
+from bertvision.data.texts import TextData, answerable
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
@@ -340,7 +339,7 @@ def _merged(
     """The answers of one system; where every text is one window, as most are, there is nothing to merge."""
     rows = len(windows) // task.group
     if rows > len(data) or task.kind == "score":
-        like = replace(data, kind=task.kind, classes=task.classes, _cache={})
+        like = replace(data, kind=task.kind, classes=task.classes)
         return answer(windows, logits, like, task, temperature=temperature)
     logits.check(rows)
     probabilities = softmax(class_logits(logits.values, task) / temperature)

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.config import from_mapping, to_mapping
+from bertvision.data.columns import Columns
 from bertvision.data.examples import SpanData
 from bertvision.data.load import load_data
 from bertvision.data.reframe import Reframe, reframe
-from bertvision.data.text_tables import Columns
 from bertvision.data.texts import TextData
 from bertvision.data.triplets import TripletData, triplet_windows
 from bertvision.data.window_store import default_cache_dir, windows_fingerprint, windows_for
@@ -60,7 +60,7 @@ class TextConfig(Columns, Reframe):
     metric: Literal["auto", "accuracy", "f1", "mcc", "pearson", "spearman"] = "auto"
     """What heads are chosen and compared by; auto: GLUE's own for GLUE, else accuracy, and Pearson for scores."""
     positive: str = ""
-    """Of two classes, the name of the one whose F1 is told and that --text.merge speaks of; by default the second."""
+    """Of two classes, the name of the one F1 is about and that --text.merge speaks of; by default the rarer one."""
     balance: bool = False
     """Count all classes alike in the loss, however many windows each has."""
 
