@@ -53,5 +53,25 @@ lock:
 	$(call venv,$(VENV))
 	$(BIN)/python tools/lock.py
 
+# Shows what newer releases break. It never fails because of them: make goes on after an error in a line that starts with -.
+latest: TESTS :=
+latest:
+	rm -rf .venv-latest
+	$(call venv,.venv-latest)
+	grep '^torch==' constraints.txt > .venv-latest/constraints.txt
+	-$(call packages,.venv-latest,.venv-latest/constraints.txt)
+	-.venv-latest/bin/python -m pytest --junitxml .venv-latest/tests.xml $(TESTS)
+	.venv-latest/bin/python tools/lock.py report .venv-latest/tests.xml
+
+# torch keeps its locked version, because older CPU builds are not at hand. These tests are the ones that use the most libraries.
+lowest: TESTS := $(foreach name,cli cut finetune fit_many houlsby multitask onnx package_card policies predictor report server \
+	store sweep tabular terminal text_report,tests/test_$(name).py)
+lowest:
+	rm -rf .venv-lowest
+	$(call venv,.venv-lowest)
+	.venv-lowest/bin/python tools/lock.py lowest > .venv-lowest/constraints.txt
+	$(call packages,.venv-lowest,.venv-lowest/constraints.txt)
+	.venv-lowest/bin/python -m pytest $(TESTS)
+
 clean:
 	rm -rf .venv .venv-latest .venv-lowest runs .pytest_cache .ruff_cache

@@ -74,18 +74,17 @@ def lower_bounds(requirements: Iterable[str]) -> dict[str, str]:
 
 
 def print_lowest() -> None:
-    """Direct dependencies at their lower bounds, torch and the tools of the tests at their locked versions.
+    """Direct dependencies at their lower bounds; the tools of the tests not above their locked versions.
 
-    pip chooses the versions of everything else. torch stays because older CPU builds are not at hand.
+    pip chooses the versions of everything else. torch has its locked version, because older CPU builds are not at hand.
     """
     versions = locked()
-    development = lower_bounds(line for line in PROJECT["dependency-groups"]["dev"] if isinstance(line, str))
-    direct = lower_bounds(
-        [*PROJECT["project"]["dependencies"], *(one for many in EXTRAS.values() for one in many)]
-    )
-    chosen = {name: versions[name] for name in development} | direct | {"torch": versions["torch"]}
-    for name in sorted(chosen):
-        print(f"{name}=={chosen[name]}")
+    extras = (requirement for many in EXTRAS.values() for requirement in many)
+    direct = lower_bounds([*PROJECT["project"]["dependencies"], *extras]) | {"torch": versions["torch"]}
+    tools = lower_bounds(PROJECT["dependency-groups"]["dev"])
+    lines = [f"{name}=={version}" for name, version in direct.items()]
+    lines += [f"{name}<={versions[name]}" for name in tools if name not in direct]
+    print("\n".join(sorted(lines)))
 
 
 def print_report(results: Path) -> None:
