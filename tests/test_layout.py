@@ -27,7 +27,10 @@ GROUND = {"errors", "console", "artifacts", "config", "shapes", "_version"}
 """What every room stands on; it imports no room."""
 FILES = sorted(PACKAGE.rglob("*.py"))
 TESTS = Path(__file__).parent
-BESIDE = {folder: sorted(folder.glob("*.py")) for folder in (TESTS, TESTS.parent / "benchmarks")}
+BESIDE = {
+    folder: sorted(folder.glob("*.py"))
+    for folder in (TESTS, TESTS.parent / "benchmarks", TESTS.parent / "papers")
+}
 """Files around the package, which are no longer than its own."""
 LONGEST = 600
 """Lines of the longest file that anyone still reads."""

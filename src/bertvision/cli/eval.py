@@ -130,13 +130,19 @@ def unique_names(systems: "Sequence[Trained]") -> list[str]:
     """Short names; those that several systems share get the folder above in front."""
     names = [system.name for system in systems]
     names = [
-        f"{system.folder.resolve().parent.name}.{name}" if names.count(name) > 1 else name
+        f"{_above(system.folder)}.{name}" if names.count(name) > 1 else name
         for name, system in zip(names, systems, strict=True)
     ]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise ConfigError(f"two of the folders go by the name {twice}: score them one at a time")
     return names
+
+
+def _above(folder: Path) -> str:
+    """The name of the folder that holds a head, or the snapshot that a head belongs to."""
+    folder = folder.resolve()
+    return folder.parent.parent.name if folder.name == "head" else folder.parent.name
 
 
 def members(folders: Sequence[Path]) -> list[Path]:
