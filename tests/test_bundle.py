@@ -15,8 +15,8 @@ import bertvision as bv
 from bertvision.data.building import SpanBuilder
 from bertvision.data.examples import SpanData
 from bertvision.data.reframe import Reframe
-from bertvision.data.text_windows import make_windows_of
 from bertvision.data.texts import TextData, TextExample, answerable
+from bertvision.data.windows import make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
 from bertvision.heads import Geometry, parse_head
@@ -86,7 +86,7 @@ def test_a_narrowed_batch_is_that_of_a_feed_of_its_own(
     encoder: Encoder, selection: Selection, moved: bool
 ) -> None:
     """Equal to the bit in states, mask, bounds and pooled vector, and so in logits."""
-    windows = make_windows_of(labelled(TEXTS, MOOD), encoder.tokenizer, WINDOWS)
+    windows = make_windows(labelled(TEXTS, MOOD), encoder.tokenizer, WINDOWS)
     if moved:
         windows = replace(windows, null=(windows.lengths - 1).astype(np.int32))
     wide, own = LiveStates(encoder, windows), LiveStates(encoder, windows, selection=selection)
@@ -141,7 +141,7 @@ def test_single_texts_are_walked_once(encoder: Encoder, tmp_path: Path, calls: l
     assert calls == [1]
     calls.clear()
     rows = bundle.predict(TEXTS)
-    windows = make_windows_of(labelled(TEXTS, MOOD), encoder.tokenizer, WINDOWS)
+    windows = make_windows(labelled(TEXTS, MOOD), encoder.tokenizer, WINDOWS)
     assert len(windows) > len(TEXTS)
     assert sum(calls) == len(windows), "every window is read once"
     for name, system in systems.items():

@@ -11,7 +11,6 @@ from bertvision.cli.data import DataArgs, TextArgs, main
 from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.data.squad import read_squad, write_squad
 from bertvision.data.stats import ClassCount, data_stats, pair_lengths, suggest_max_length
-from bertvision.data.text_windows import make_windows_of
 from bertvision.data.texts import TextData, TextExample
 from bertvision.data.windows import WindowConfig, make_windows
 from bertvision.encoder.load import load_tokenizer
@@ -71,7 +70,7 @@ def test_counts_of_classes(tokenizer: Any) -> None:
     texts = [("red " * 50, 0), ("blue", 2), ("green blue", 2), ("red", None)]
     examples = [TextExample(str(i), text, None, label) for i, (text, label) in enumerate(texts)]
     data = TextData(examples, "label", ("a", "b", "c"), "colours")
-    stats = data_stats(data, make_windows_of(data, tokenizer, WindowConfig(32, doc_stride=10)), limit=512)
+    stats = data_stats(data, make_windows(data, tokenizer, WindowConfig(32, doc_stride=10)), limit=512)
     # 50 tokens with 30 of room: windows at 0, 10 and 20.
     assert stats.classes == {"a": ClassCount(1, 3), "b": ClassCount(0, 0), "c": ClassCount(2, 2)}
     assert (stats.name, stats.kind, stats.pairs, stats.examples) == ("colours", "label", False, 4)
@@ -85,7 +84,7 @@ def test_counts_of_classes(tokenizer: Any) -> None:
 def test_counts_of_scores(tokenizer: Any, apart: bool) -> None:
     examples = [TextExample("a", "red " * 10, "blue", 1.0), TextExample("b", "red", "blue green", 4.0)]
     data = TextData(examples, "score")
-    stats = data_stats(data, make_windows_of(data, tokenizer, WindowConfig(32, apart=apart)), apart=apart)
+    stats = data_stats(data, make_windows(data, tokenizer, WindowConfig(32, apart=apart)), apart=apart)
     assert stats.scores == {"mean": 2.5, "spread": 1.5, "min": 1.0, "max": 4.0}
     assert (stats.classes, stats.examples_with_one_window) == ({}, 2)
     assert (stats.windows, stats.lengths["max"]) == ((4, 12) if apart else (2, 14))

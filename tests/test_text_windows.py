@@ -1,10 +1,8 @@
 """Windows of texts, against the tokenizer's own calls and against a plain loop."""
 
-import hashlib
-import json
 import logging
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,8 @@ from toy import toy_tokenizer
 from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.data.kept import keep_tokens, kept_tokens
 from bertvision.data.load import load_data
-from bertvision.data.text_windows import make_windows_of
 from bertvision.data.texts import TextData, TextExample, answerable
 from bertvision.data.tokenise import probe_template
-from bertvision.data.window_store import windows_fingerprint, windows_for
 from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.encoder.load import load_tokenizer
 from bertvision.errors import ConfigError, DataError
@@ -44,6 +40,12 @@ def pairs(*contents: tuple[str, str]) -> TextData:
     return TextData(examples, "score")
 
 
+SPANS = SpanData(
+    ["wind " * 40 + "Ada Holt", "The mill."],
+    [Example("a", "Who?", 0, (Answer("Ada Holt", 200),)), Example("b", "Who?", 1), Example("c", "Who?", 0)],
+)
+
+
 def window(windows: Windows, i: int) -> tuple[list[int], list[int]]:
     """Ids and segment ids of a window."""
     part = slice(windows.offsets[i], windows.offsets[i + 1])
@@ -61,7 +63,7 @@ def encoded(style: str, *sides: str, **options: Any) -> list[tuple[list[int], li
 @pytest.mark.parametrize("style", STYLES)
 def test_what_fits_is_the_tokenizers_own_encoding(style: str) -> None:
     contents = ["The mill is old.", "", "wind"]
-    windows = make_windows_of(singles(*contents), tokenizer(style), WindowConfig())
+    windows = make_windows(singles(*contents), tokenizer(style), WindowConfig())
     assert [window(windows, i) for i in range(3)] == [encoded(style, text)[0] for text in contents]
     both = [
         ("The mill is old and long.", "Who?"),
@@ -70,7 +72,7 @@ def test_what_fits_is_the_tokenizers_own_encoding(style: str) -> None:
         ("x", ""),
         ("", ""),
     ]
-    windows = make_windows_of(pairs(*both), tokenizer(style), WindowConfig())
+    windows = make_windows(pairs(*both), tokenizer(style), WindowConfig())
     assert [window(windows, i) for i in range(5)] == [encoded(style, *pair)[0] for pair in both]
     assert windows.example.tolist() == [0, 1, 2, 3, 4]
     assert windows.labels.tolist() == [[0.0], [0.5], [1.0], [1.5], [2.0]]
@@ -83,7 +85,7 @@ def test_a_long_text_is_cut_as_the_tokenizer_cuts_it(
     text: str, style: str, length: int, overlap: int
 ) -> None:
     config = WindowConfig(length, doc_stride=overlap, stride="overlap")
-    windows = make_windows_of(singles(text, "x"), tokenizer(style), config)
+    windows = make_windows(singles(text, "x"), tokenizer(style), config)
     expected = encoded(style, text, truncation=True, max_length=length, stride=overlap)
     assert [window(windows, i) for i in range(len(windows) - 1)] == expected
     assert windows.labels[:, 0].tolist() == [0] * len(expected) + [1]
@@ -105,7 +107,7 @@ def test_the_longer_text_of_a_pair_is_cut(
     counts = [len(made(text, add_special_tokens=False)["input_ids"]) for text in (first, second)]
     room = length - template.num_special
     config = WindowConfig(length, doc_stride=overlap, stride="overlap")
-    windows = make_windows_of(pairs((first, second)), made, config)
+    windows = make_windows(pairs((first, second)), made, config)
     assert windows.lengths.max() <= length
     if min(counts) > room // 2 and sum(counts) > room:
         # Both are long: the shorter one is cut off at half the room, the longer one goes on.
@@ -129,7 +131,7 @@ def test_windows_of_a_step_show_every_token_and_one_shows_it_best(
     first: str, second: str, step: int, length: int
 ) -> None:
     made = tokenizer("bert")
-    windows = make_windows_of(pairs((first, second)), made, WindowConfig(length, doc_stride=step))
+    windows = make_windows(pairs((first, second)), made, WindowConfig(length, doc_stride=step))
     ids = [made(text, add_special_tokens=False)["input_ids"] for text in (first, second)]
     longer = ids[1] if len(ids[1]) >= len(ids[0]) else ids[0]
     seen: dict[int, list[int]] = {}
@@ -151,7 +153,7 @@ def test_windows_of_a_step_show_every_token_and_one_shows_it_best(
 def test_nothing_of_a_pair_is_lost_while_both_fit() -> None:
     """RTE: a long premise first, a short hypothesis second, and the other way round; both sides beyond 64 tokens."""
     long, short = " ".join(["mill"] * 100), " ".join(["road"] * 80)
-    windows = make_windows_of(pairs((long, short), (short, long)), tokenizer("bert"), WindowConfig(183))
+    windows = make_windows(pairs((long, short), (short, long)), tokenizer("bert"), WindowConfig(183))
     assert windows.lengths.tolist() == [183, 183]
 
 
@@ -159,7 +161,7 @@ def test_nothing_of_a_pair_is_lost_while_both_fit() -> None:
 def test_a_pair_apart_is_two_windows(style: str, caplog: pytest.LogCaptureFixture) -> None:
     contents = [("The mill is old.", "Who built the mill in Arden?"), ("x", "mill " * 40)]
     with caplog.at_level(logging.WARNING):
-        windows = make_windows_of(pairs(*contents), tokenizer(style), WindowConfig(16, apart=True))
+        windows = make_windows(pairs(*contents), tokenizer(style), WindowConfig(16, apart=True))
     flat = [text for pair in contents for text in pair]
     expected = [encoded(style, text, truncation=True, max_length=16)[0] for text in flat]
     assert [window(windows, i) for i in range(4)] == expected
@@ -173,18 +175,22 @@ def test_a_pair_apart_is_two_windows(style: str, caplog: pytest.LogCaptureFixtur
 def test_a_single_text_has_nothing_to_be_apart_from() -> None:
     data = singles("mill " * 30, "x")
     usual, apart = (
-        make_windows_of(data, tokenizer("bert"), WindowConfig(16, doc_stride=4, apart=on))
+        make_windows(data, tokenizer("bert"), WindowConfig(16, doc_stride=4, apart=on))
         for on in (False, True)
     )
     assert len(usual) > 2
     assert usual.equals(apart)
 
 
+@pytest.mark.parametrize("data", [pairs(("mill", "road"), ("old " * 30, "x")), SPANS])
 @pytest.mark.parametrize("apart", [False, True])
-def test_segment_ids_can_be_left_out(apart: bool) -> None:
-    data = pairs(("mill", "road"), ("old " * 30, "x"))
+def test_segment_ids_can_be_left_out(data: SpanData | TextData, apart: bool) -> None:
+    if apart and isinstance(data, SpanData):
+        with pytest.raises(ConfigError, match="--apart is for pairs with a label or a score"):
+            make_windows(data, tokenizer("bert"), WindowConfig(apart=True))
+        return
     with_ids, without = (
-        make_windows_of(data, tokenizer("bert"), WindowConfig(16, doc_stride=4, segments=on, apart=apart))
+        make_windows(data, tokenizer("bert"), WindowConfig(16, doc_stride=4, segments=on, apart=apart))
         for on in (True, False)
     )
     assert with_ids.types.any() != apart
@@ -192,23 +198,11 @@ def test_segment_ids_can_be_left_out(apart: bool) -> None:
     assert with_ids.equals(replace(without, types=with_ids.types))
 
 
-def test_segment_ids_of_questions_can_be_left_out() -> None:
-    data = SpanData(["It burned."], [Example("a", "Who?", 0)])
-    with_ids, without = (
-        make_windows(data, tokenizer("bert"), WindowConfig(16, segments=on)) for on in (True, False)
-    )
-    assert with_ids.types.any()
-    assert with_ids.equals(replace(without, types=with_ids.types))
-    assert not without.types.any()
-    with pytest.raises(ConfigError, match="--apart is for pairs with a label or a score"):
-        make_windows_of(data, tokenizer("bert"), WindowConfig(apart=True))
-
-
 def test_labels_that_are_not_known() -> None:
-    windows = make_windows_of(singles("x", "mill", labels=[None, 1]), tokenizer("bert"), WindowConfig())
+    windows = make_windows(singles("x", "mill", labels=[None, 1]), tokenizer("bert"), WindowConfig())
     assert (windows.labels.tolist(), windows.labels.dtype) == ([[-1], [1]], np.int32)
     data = TextData([TextExample("a", "x", None, None), TextExample("b", "x", None, 2.5)], "score")
-    labels = make_windows_of(data, tokenizer("bert"), WindowConfig()).labels
+    labels = make_windows(data, tokenizer("bert"), WindowConfig()).labels
     assert np.isnan(labels[0, 0])
     assert labels[1, 0] == 2.5
 
@@ -217,35 +211,30 @@ def test_the_null_token_is_the_first_of_a_text() -> None:
     for style in STYLES:
         made = tokenizer(style)
         for data in (singles("mill road"), pairs(("mill", "road"))):
-            windows = make_windows_of(data, made, WindowConfig())
+            windows = make_windows(data, made, WindowConfig())
             assert windows.null.tolist() == [0]
             assert windows.ids[0] == made.cls_token_id
 
 
 def test_windows_that_leave_no_room_are_one_sentence() -> None:
     with pytest.raises(ConfigError, match="--max-seq-length 3 leaves no room"):
-        make_windows_of(singles("x"), tokenizer("bert"), WindowConfig(3))
+        make_windows(singles("x"), tokenizer("bert"), WindowConfig(3))
     short = WindowConfig(16, doc_stride=14, stride="overlap")
     with pytest.raises(
         DataError, match=r"example 0 leaves 14 tokens .* overlap of 14; raise --max-seq-length"
     ):
-        make_windows_of(singles("mill " * 20), tokenizer("bert"), short)
-    assert len(make_windows_of(singles("mill"), tokenizer("bert"), short)) == 1  # nothing to cut
+        make_windows(singles("mill " * 20), tokenizer("bert"), short)
+    assert len(make_windows(singles("mill"), tokenizer("bert"), short)) == 1  # nothing to cut
 
 
 # ---- answer / no answer
-
-SPANS = SpanData(
-    ["wind " * 40 + "Ada Holt", "The mill."],
-    [Example("a", "Who?", 0, (Answer("Ada Holt", 200),)), Example("b", "Who?", 1), Example("c", "Who?", 0)],
-)
 
 
 def test_a_window_without_the_answer_is_labelled_so() -> None:
     config = WindowConfig(24, doc_stride=8)
     made = tokenizer("bert")
     spans = make_windows(SPANS, made, config)
-    windows = make_windows_of(answerable(SPANS), made, config)
+    windows = make_windows(answerable(SPANS), made, config)
     holds = [
         SPANS.examples[e].answerable
         and any(
@@ -264,7 +253,7 @@ def test_answers_that_are_not_known() -> None:
     assert [e.label for e in answerable(unknown).examples] == [1, 1]
     data = answerable(unknown, answers_required=False)
     assert [e.label for e in data.examples] == [None, None]
-    assert set(make_windows_of(data, tokenizer("bert"), WindowConfig(24)).labels[:, 0].tolist()) == {-1}
+    assert set(make_windows(data, tokenizer("bert"), WindowConfig(24)).labels[:, 0].tolist()) == {-1}
 
 
 def test_answerable_takes_any_source_of_questions(toy_squad: Path, shared_data: Path) -> None:
@@ -287,50 +276,12 @@ def test_answerable_takes_any_source_of_questions(toy_squad: Path, shared_data: 
     official = load_data(f"answerable:{shared_data / 'squad/dev-v2.0.json'}")
     assert isinstance(official, TextData)
     assert (len(official), sum(e.label or 0 for e in official.examples)) == (11_873, 5_945)
-    windows = make_windows_of(official, load_tokenizer("embedded"), WindowConfig(386))
+    windows = make_windows(official, load_tokenizer("embedded"), WindowConfig(386))
     spans = make_windows(official.spans, load_tokenizer("embedded"), WindowConfig(386))  # pyright: ignore
     assert int((windows.labels == 0).sum()) == int((spans.labels[:, 0] != spans.null).sum())
 
 
-# ---- kept
-
-
-def test_fingerprints_are_those_of_before_the_new_settings() -> None:
-    made, config = tokenizer("bert"), WindowConfig(40, 16, 10)
-    old = {"max_seq_length": 40, "max_query_length": 16, "doc_stride": 10, "stride": "step"}
-    parts = [1, SPANS.fingerprint, "t", probe_template(made).fingerprint, old]
-    before = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
-
-    def key(data: SpanData | TextData = SPANS, config: WindowConfig = config) -> str:
-        return windows_fingerprint(data, made, config, tokenizer_fingerprint="t")
-
-    assert key() == before
-    others = [
-        key(config=replace(config, segments=False)),
-        key(answerable(SPANS)),
-        key(answerable(SPANS), replace(config, segments=False)),
-        key(singles("x", "y")),
-        key(singles("x", "y"), replace(config, apart=True)),
-        key(singles("x", "y", labels=[1, 1])),
-        key(pairs(("x", "y"))),
-    ]
-    assert len({before, *others}) == 8
-    assert set(asdict(config)) - set(config.settings) == {"segments", "apart"}
-
-
-@pytest.mark.parametrize("data", [singles("mill " * 30, "x"), pairs(("x", "mill " * 30)), answerable(SPANS)])
-def test_windows_of_texts_are_kept(data: TextData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"tokenizer_fingerprint": "t", "cache_dir": tmp_path}
-    config = WindowConfig(24, doc_stride=8)
-    made = windows_for(data, tokenizer("bert"), config, **options)
-
-    def fail(*_: object) -> None:
-        raise AssertionError("they are kept")
-
-    monkeypatch.setattr("bertvision.data.window_store.make_windows_of", fail)
-    read = windows_for(data, tokenizer("bert"), config, **options)
-    assert read.equals(made)
-    assert read.labels.dtype == made.labels.dtype
+# ---- kept tokens
 
 
 def test_labels_of_texts_stay_where_tokens_go() -> None:
@@ -339,8 +290,8 @@ def test_labels_of_texts_stay_where_tokens_go() -> None:
         data, examples=[replace(e, label=label) for e, label in zip(data.examples, (7, 5), strict=True)]
     )
     for windows in (
-        make_windows_of(data, tokenizer("bert"), WindowConfig()),
-        make_windows_of(pairs(("x", "mill"), ("y", "road")), tokenizer("bert"), WindowConfig()),
+        make_windows(data, tokenizer("bert"), WindowConfig()),
+        make_windows(pairs(("x", "mill"), ("y", "road")), tokenizer("bert"), WindowConfig()),
     ):
         for positions in ("cls", "context"):
             kept = keep_tokens(windows, kept_tokens(windows, positions))
@@ -354,7 +305,7 @@ def test_real_pairs_fit_whole(shared_data: Path) -> None:
     data = load_data(f"glue:RTE:{shared_data / 'glue/RTE/dev.tsv'}")
     assert isinstance(data, TextData)
     made = load_tokenizer("embedded")
-    windows = make_windows_of(data, made, WindowConfig())
+    windows = make_windows(data, made, WindowConfig())
     assert len(windows) == 277
     for i, e in enumerate(data.examples):
         assert window(windows, i)[0] == made(e.first, e.second)["input_ids"]

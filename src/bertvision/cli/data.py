@@ -52,8 +52,8 @@ def main(args: DataArgs) -> None:
     from bertvision import console
     from bertvision.data.load import load_data
     from bertvision.data.stats import data_stats
-    from bertvision.data.text_windows import make_windows_of
     from bertvision.data.texts import TextData
+    from bertvision.data.windows import make_windows
     from bertvision.encoder.load import load_tokenizer
 
     data = load_data(
@@ -68,7 +68,7 @@ def main(args: DataArgs) -> None:
         data = reframe(data, args.text)
     tokenizer = load_tokenizer(args.encoder)
     limit = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
-    windows = make_windows_of(data, tokenizer, args.windows)
+    windows = make_windows(data, tokenizer, args.windows)
     stats = data_stats(data, windows, apart=args.windows.apart, limit=limit)
     if args.json:
         console.emit_json(stats.to_json())

@@ -4,7 +4,6 @@ from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.data.load import Columns, load_data, load_span_data
 from bertvision.data.reframe import Reframe, reframe
 from bertvision.data.squad import read_squad, write_squad
-from bertvision.data.text_windows import make_windows_of
 from bertvision.data.texts import TextData, TextExample
 from bertvision.data.windows import WindowConfig, Windows, make_windows
 
@@ -21,7 +20,6 @@ __all__ = [
     "load_data",
     "load_span_data",
     "make_windows",
-    "make_windows_of",
     "read_squad",
     "reframe",
     "write_squad",

@@ -1,36 +1,29 @@
-"""Text becomes flat arrays of tokens: each question and each paragraph once, in batches.
+"""Text becomes flat arrays of tokens: each text once, in batches.
 
-The tokenizer's own pair call would tokenise a paragraph again for each question about it. Here the two
-sides are tokenised apart, without special tokens, and `PairTemplate` says how that tokenizer joins them:
+The tokenizer's own pair call would tokenise a paragraph again for each question about it. Here texts are tokenised by
+themselves, without special tokens, and `PairTemplate` says how that tokenizer joins two:
 
-    [prefix] question [middle] context [suffix]        e.g. <s> question </s></s> context </s>
+    [prefix] first [middle] second [suffix]        e.g. <s> question </s></s> paragraph </s>
 
-The template is read off one real pair, so no special token, segment id or order is assumed.
+The template is read off one real encoding, so no special token, segment id or order is assumed.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertvision.data.cutting import ragged_offsets
 from bertvision.errors import EncoderError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = [
-    "PairTemplate",
-    "Ragged",
-    "probe_single",
-    "probe_template",
-    "tokenise_paragraphs",
-    "tokenise_questions",
-]
+__all__ = ["PairTemplate", "Ragged", "probe_template", "tokenise"]
 
 # Texts a call: enough to keep every core busy, few enough that the tokenizer's own objects, some 50 times
 # larger than the arrays made of them, never pile up.
@@ -42,14 +35,14 @@ _SPACES = np.array([chr(point).isspace() for point in range(0x3002)])
 
 @dataclass(frozen=True)
 class PairTemplate:
-    """How a tokenizer joins a question and a context."""
+    """How a tokenizer joins two texts; a single text is the second, without a first and a middle."""
 
     prefix: tuple[int, ...]
-    """Ids before the question; `middle` those before the context, `suffix` those after it."""
+    """Ids before the first text; `middle` those before the second, `suffix` those after it."""
     middle: tuple[int, ...]
     suffix: tuple[int, ...]
     types: tuple[tuple[int, ...], int, tuple[int, ...], int, tuple[int, ...]]
-    """Segment ids of prefix, question, middle, context and suffix."""
+    """Segment ids of prefix, first, middle, second and suffix."""
     null: int
     """Position that means "no answer", counted from the end where negative."""
 
@@ -58,14 +51,14 @@ class PairTemplate:
         return len(self.prefix) + len(self.middle) + len(self.suffix)
 
     @property
-    def fingerprint(self) -> str:
-        return json.dumps(asdict(self))
+    def special_types(self) -> NDArray[np.uint8]:
+        """(num_special,) segment ids of the special tokens."""
+        return np.array(self.types[0] + self.types[2] + self.types[4], np.uint8)
 
-    def without_types(self) -> "PairTemplate":
-        """The same template with all segment ids 0."""
-        prefix, _, middle, _, suffix = self.types
-        types = ((0,) * len(prefix), 0, (0,) * len(middle), 0, (0,) * len(suffix))
-        return replace(self, types=types)
+    @property
+    def piece_types(self) -> NDArray[np.uint8]:
+        """(5,) segment ids of the pieces; 0 for those of special tokens."""
+        return np.array([0, self.types[1], 0, self.types[3], 0], np.uint8)
 
 
 @dataclass(frozen=True)
@@ -76,8 +69,8 @@ class Ragged:
     """(N,)"""
     offsets: NDArray[np.int64]
     """(texts + 1,)"""
-    chars: NDArray[np.int32]
-    """(N, 2) first character and one past the last, white space in front left out; (0, 2) for questions."""
+    chars: NDArray[np.int32] | None
+    """(N, 2) first character and one past the last, white space in front left out; None where not asked for."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -102,101 +95,72 @@ def _backend(tokenizer: "PreTrainedTokenizerBase") -> Iterator[Any]:
             backend.enable_padding(**padding)
 
 
-def probe_template(tokenizer: "PreTrainedTokenizerBase") -> PairTemplate:
-    """Read the pair template off the tokenizer's own encoding of one pair."""
-    question, context = "Who was there?", "She was there, and so was he."
+def probe_template(
+    tokenizer: "PreTrainedTokenizerBase", *, pair: bool = True, segments: bool = True
+) -> PairTemplate:
+    """Read the template of two texts, or of one, off the tokenizer's own encoding.
+
+    Without `segments` all segment ids are 0, as they are where the encoder has none.
+    """
+    texts = ["Who was there?", "She was there, and so was he."] if pair else ["She was there, and so was he."]
     with _backend(tokenizer) as backend:
-        pair = backend.encode(question, context)
-        apart = [backend.encode(text, add_special_tokens=False).ids for text in (question, context)]
-    sides = [(-1 if side is None else side) for side in pair.sequence_ids]
-    ids, has_types = pair.ids, "token_type_ids" in tokenizer.model_input_names
-    types = pair.type_ids if has_types else [0] * len(ids)
-    name = tokenizer.name_or_path
-    if 0 not in sides or 1 not in sides:
+        whole = backend.encode(*texts)
+        apart = [backend.encode(text, add_special_tokens=False).ids for text in texts]
+    ids, name = whole.ids, tokenizer.name_or_path
+    has_types = segments and "token_type_ids" in tokenizer.model_input_names
+    types = whole.type_ids if has_types else [0] * len(ids)
+    sides = [-1 if side is None else side for side in whole.sequence_ids]
+    if not all(apart) or not set(range(len(texts))) <= set(sides):
         raise EncoderError(
             f"the tokenizer of {name} makes no tokens of plain English; choose another encoder"
         )
-    q, c = sides.index(0), sides.index(1)
-    q_end, c_end = q + len(apart[0]), c + len(apart[1])
+    ranges = [(sides.index(i), sides.index(i) + len(own)) for i, own in enumerate(apart)]
+    (q, q_end), (c, c_end) = ranges if pair else ((ranges[0][0], ranges[0][0]), ranges[0])
     expected = (
         [-1] * q + [0] * (q_end - q) + [-1] * (c - q_end) + [1] * (c_end - c) + [-1] * (len(ids) - c_end)
     )
-    if sides != expected or ids[q:q_end] != apart[0] or ids[c:c_end] != apart[1]:
+    kept = all(ids[begin:end] == own for (begin, end), own in zip(ranges, apart, strict=True))
+    if not kept or (pair and sides != expected):
         raise EncoderError(
-            f"the tokenizer of {name} does not keep question and context apart; choose another encoder"
+            f"the tokenizer of {name} does not keep texts and special tokens apart; choose another encoder"
         )
-    segments = (types[:q], types[q_end:c], types[c_end:])
-    # The classification token means "no answer"; where a tokenizer has none, the first token does.
-    special = [i for i, side in enumerate(sides) if side < 0 and ids[i] == tokenizer.cls_token_id]
-    null = special[0] if special else 0
-    if null >= q:
-        null -= len(ids)
-        if -null > len(ids) - c_end:
-            raise EncoderError(
-                f"the tokenizer of {name} puts its [CLS] between the texts; choose another encoder"
-            )
+    special = [*range(q), *range(q_end, c), *range(c_end, len(ids))]
+    if not special:
+        raise EncoderError(
+            f"the tokenizer of {name} puts no special token around a text; choose another encoder"
+        )
+    # The classification token means "no answer"; where a tokenizer has none, the first special token does.
+    null = next((i for i in special if ids[i] == tokenizer.cls_token_id), special[0])
+    if q <= null < c:
+        raise EncoderError(
+            f"the tokenizer of {name} puts its [CLS] between the texts; choose another encoder"
+        )
     return PairTemplate(
         prefix=tuple(ids[:q]), middle=tuple(ids[q_end:c]), suffix=tuple(ids[c_end:]),
-        types=(tuple(segments[0]), types[q], tuple(segments[1]), types[c], tuple(segments[2])),
-        null=null,
+        types=(tuple(types[:q]), types[q] if pair else 0, tuple(types[q_end:c]), types[c], tuple(types[c_end:])),
+        null=null if null < q else null - len(ids),
     )  # fmt: skip
 
 
-def probe_single(tokenizer: "PreTrainedTokenizerBase") -> PairTemplate:
-    """The template of a single text: that of a pair whose first text and what follows it are empty."""
-    text = "She was there, and so was he."
+def tokenise(texts: Sequence[str], tokenizer: "PreTrainedTokenizerBase", *, chars: bool = False) -> Ragged:
+    """Ids of each text without special tokens; with `chars` also where each token stands in its text."""
+    ids, lengths, places = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], [np.zeros((0, 2), np.int32)]
     with _backend(tokenizer) as backend:
-        whole = backend.encode(text)
-        bare = backend.encode(text, add_special_tokens=False).ids
-    ids, name = whole.ids, tokenizer.name_or_path
-    begin = next((i for i, side in enumerate(whole.sequence_ids) if side is not None), 0)
-    end = begin + len(bare)
-    if not bare or ids[begin:end] != bare:
-        raise EncoderError(
-            f"the tokenizer of {name} changes a text between its marks; choose another encoder"
-        )
-    types = whole.type_ids if "token_type_ids" in tokenizer.model_input_names else [0] * len(ids)
-    marks = [*range(begin), *range(end, len(ids))]
-    if not marks:
-        raise EncoderError(f"the tokenizer of {name} puts no mark around a text; choose another encoder")
-    null = next((i for i in marks if ids[i] == tokenizer.cls_token_id), marks[0])
-    return PairTemplate(
-        prefix=tuple(ids[:begin]), middle=(), suffix=tuple(ids[end:]),
-        types=(tuple(types[:begin]), 0, (), types[begin], tuple(types[end:])),
-        null=null if null < begin else null - len(ids),
-    )  # fmt: skip
-
-
-def tokenise_questions(texts: Sequence[str], tokenizer: "PreTrainedTokenizerBase") -> Ragged:
-    """Ids of each text, without special tokens and without character offsets."""
-    ids, lengths = [], []
-    with _backend(tokenizer) as backend:
-        for begin in range(0, len(texts), _CHUNK):
-            lists = [
-                e.ids
-                for e in backend.encode_batch_fast(texts[begin : begin + _CHUNK], add_special_tokens=False)
-            ]
-            lengths.append(np.fromiter(map(len, lists), np.int64, len(lists)))
-            ids.append(np.fromiter(chain.from_iterable(lists), np.int32, int(lengths[-1].sum())))
-    return Ragged(_join(ids, np.int32), _cumulative(_join(lengths, np.int64)), np.zeros((0, 2), np.int32))
-
-
-def tokenise_paragraphs(texts: Sequence[str], tokenizer: "PreTrainedTokenizerBase") -> Ragged:
-    """Ids and character offsets of each text, without special tokens."""
-    ids, lengths, chars = [], [], []
-    with _backend(tokenizer) as backend:
+        encode = backend.encode_batch if chars else backend.encode_batch_fast
         for begin in range(0, len(texts), _CHUNK):
             chunk = texts[begin : begin + _CHUNK]
-            encoded = backend.encode_batch(chunk, add_special_tokens=False)
+            encoded = encode(chunk, add_special_tokens=False)
             lists = [e.ids for e in encoded]
             lengths.append(np.fromiter(map(len, lists), np.int64, len(lists)))
             count = int(lengths[-1].sum())
             ids.append(np.fromiter(chain.from_iterable(lists), np.int32, count))
-            # One flat walk over the (start, end) tuples: half the time of an array for each text.
-            pairs = chain.from_iterable(e.offsets for e in encoded)
-            flat = np.fromiter(chain.from_iterable(pairs), np.int32, 2 * count)
-            chars.append(_trim(flat.reshape(-1, 2), chunk, lengths[-1]))
-    return Ragged(_join(ids, np.int32), _cumulative(_join(lengths, np.int64)), _join(chars, np.int32, (0, 2)))
+            if chars:
+                # One flat walk over the (start, end) tuples: half the time of an array for each text.
+                pairs = chain.from_iterable(e.offsets for e in encoded)
+                flat = np.fromiter(chain.from_iterable(pairs), np.int32, 2 * count)
+                places.append(_trim(flat.reshape(-1, 2), chunk, lengths[-1]))
+    offsets = ragged_offsets(np.concatenate(lengths))
+    return Ragged(np.concatenate(ids), offsets, np.concatenate(places) if chars else None)
 
 
 def _trim(chars: NDArray[np.int32], texts: Sequence[str], lengths: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -206,7 +170,7 @@ def _trim(chars: NDArray[np.int32], texts: Sequence[str], lengths: NDArray[np.in
     at such an offset would begin with a space.
     """
     points = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
-    bases = _cumulative(np.fromiter(map(len, texts), np.int64, len(texts)))[:-1]
+    bases = ragged_offsets(np.fromiter(map(len, texts), np.int64, len(texts)))[:-1]
     at = chars[:, 0] + np.repeat(bases, lengths)
     # An empty token may stand one past the last character.
     starts_on_space = _is_space(points[np.minimum(at, len(points) - 1)]) & (chars[:, 1] > chars[:, 0])
@@ -221,12 +185,3 @@ def _trim(chars: NDArray[np.int32], texts: Sequence[str], lengths: NDArray[np.in
 
 def _is_space(points: NDArray[np.uint32]) -> NDArray[np.bool_]:
     return _SPACES[np.minimum(points, len(_SPACES) - 1)]
-
-
-def _join(parts: Sequence[NDArray[Any]], dtype: Any, empty: tuple[int, ...] = (0,)) -> NDArray[Any]:
-    return np.concatenate(parts) if parts else np.zeros(empty, dtype)
-
-
-def _cumulative(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each of the ragged pieces begins, and where the last ends."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])

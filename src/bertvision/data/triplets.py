@@ -253,11 +253,11 @@ def _clusters(every: NDArray[np.int64], same: list[tuple[int, int]]) -> dict[int
 
 def triplet_windows(data: TripletData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig) -> Windows:
     """(E * K) windows, the K of a row side by side; labels (W, 1) zeros. A longer text is read through its first."""
-    from bertvision.data.text_windows import make_windows_of
+    from bertvision.data.windows import make_windows
 
     used, place = np.unique(data.groups, return_inverse=True)
     examples = [TextExample(str(i), data.texts[i]) for i in used.tolist()]
-    made = make_windows_of(TextData(examples, "label", ("text",), data.name), tokenizer, config)
+    made = make_windows(TextData(examples, "label", ("text",), data.name), tokenizer, config)
     first = made.example_starts
     if len(made) > len(first):
         logger.warning(

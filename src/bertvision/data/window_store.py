@@ -1,47 +1,37 @@
 """Windows kept on disk, so that the same data is tokenised once.
 
-One safetensors file a set of windows: `CACHE/windows/FINGERPRINT.safetensors`, the arrays of `Windows` by
-name. The fingerprint hashes the content of the data, the tokenizer, its pair template, the window settings
-and the version of this layout, never a file name. A checksum in the header guards each array: a file that
-was cut or damaged is made anew.
+One safetensors file for each set of windows: `CACHE/windows/FINGERPRINT.safetensors`, the arrays of `Windows` by name.
+The fingerprint hashes the content of the data, the tokenizer, its templates, the window settings and the version of
+this layout, never a file name. A checksum in the header guards each array: a file that was cut or damaged is made
+again.
 """
 
-import hashlib
 import json
 import logging
 import os
 import zlib
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertvision.artifacts import atomic_file
-from bertvision.data.examples import SpanData
-from bertvision.data.text_windows import make_windows_of
+from bertvision.data.examples import SpanData, content_hash
 from bertvision.data.texts import TextData
-from bertvision.data.tokenise import probe_single, probe_template
-from bertvision.data.windows import WindowConfig, Windows
+from bertvision.data.tokenise import probe_template
+from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.errors import OutputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = [
-    "default_cache_dir",
-    "pack_windows",
-    "unpack_windows",
-    "windows_fingerprint",
-    "windows_for",
-]
+__all__ = ["default_cache_dir", "pack_windows", "unpack_windows", "windows_fingerprint", "windows_for"]
 
 logger = logging.getLogger(__name__)
 
-# Raise it whenever `make_windows_of` gives other arrays for the same input.
-SCHEMA = 1
-# The same for windows of texts with a label or a score.
-TEXT_SCHEMA = 1
+SCHEMA = 2
+"""Raise it whenever `make_windows` gives other arrays for the same input."""
 
 
 def default_cache_dir() -> Path:
@@ -58,13 +48,10 @@ def windows_fingerprint(
     tokenizer_fingerprint: str,
 ) -> str:
     """Hash of everything that decides the windows."""
-    # The template is hashed too: which token means "no answer" and whether there are segment ids stand in
-    # the tokenizer's config, which a hash of its vocabulary alone does not see.
-    template = probe_template(tokenizer).fingerprint
-    parts: list[object] = [SCHEMA, data.fingerprint, tokenizer_fingerprint, template, config.settings]
-    if isinstance(data, TextData):
-        parts += [TEXT_SCHEMA, probe_single(tokenizer).fingerprint]
-    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+    # Which token means "no answer" and whether there are segment ids stand in the tokenizer's config, which a hash of
+    # its vocabulary alone does not see.
+    templates = [asdict(probe_template(tokenizer, pair=pair)) for pair in (True, False)]
+    return content_hash([SCHEMA, data.fingerprint, tokenizer_fingerprint, templates, config.settings])
 
 
 def windows_for(
@@ -82,23 +69,18 @@ def windows_for(
         cache_dir: Usually `default_cache_dir()`; None keeps nothing.
     """
     if cache_dir is None:
-        return make_windows_of(data, tokenizer, config)
+        return make_windows(data, tokenizer, config)
     key = windows_fingerprint(data, tokenizer, config, tokenizer_fingerprint=tokenizer_fingerprint)
     path = cache_dir / "windows" / f"{key}.safetensors"
     windows = _read(path)
     if windows is None:
-        windows = make_windows_of(data, tokenizer, config)
+        windows = make_windows(data, tokenizer, config)
         try:
-            _write(path, windows)
+            with atomic_file(path) as temporary:
+                temporary.write_bytes(pack_windows(windows))
         except (OutputError, OSError) as error:
             logger.warning("windows of %s are not kept: %s", data.name, error)
     return windows
-
-
-def _write(path: Path, windows: Windows) -> None:
-    blob = pack_windows(windows)
-    with atomic_file(path) as temporary:
-        temporary.write_bytes(blob)
 
 
 def pack_windows(windows: Windows) -> bytes:
@@ -116,32 +98,26 @@ def unpack_windows(blob: bytes) -> Windows | None:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    names = {f.name for f in fields(Windows)}
     try:
         arrays = load(blob)
         header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
-        sums = header["__metadata__"]
-        # Files of before have an entry for each array.
-        sums = json.loads(sums["crc32"]) if "crc32" in sums else {n: int(sums[n]) for n in names}
+        sums = json.loads(header["__metadata__"]["crc32"])
+        found = {f.name: arrays[f.name] for f in fields(Windows)}
+        whole = all(sums[name] == zlib.crc32(array.data) for name, array in found.items())
     except (SafetensorError, ValueError, KeyError, TypeError):
         return None
-    if not names <= arrays.keys() or not isinstance(sums, dict):
-        return None
-    found = {name: arrays[name] for name in names}
-    whole = all(sums.get(name) == zlib.crc32(array.data) for name, array in found.items())
     return Windows(**found) if whole else None
 
 
 def _read(path: Path) -> Windows | None:
     """The windows in `path`, or None where there is no file or not a whole one."""
     try:
-        blob = path.read_bytes()
+        windows = unpack_windows(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        logger.info("%s cannot be read (%s)", path, error)
-        blob = b""
-    windows = unpack_windows(blob)
+        logger.warning("%s cannot be read (%s); its windows are made again", path, error)
+        return None
     if windows is None:
-        logger.warning("%s is damaged; its windows are made anew", path)
+        logger.warning("%s is damaged; its windows are made again", path)
     return windows

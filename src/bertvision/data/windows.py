@@ -1,20 +1,23 @@
 """Windows: what the encoder reads.
 
-A paragraph longer than the encoder's input is read through several overlapping windows, each with the
-whole question in front. All arrays are flat and ragged: token `t` of window `w` stands at
-`offsets[w] + t`; there are no pads. N tokens, W windows.
+All arrays are flat and ragged: token `t` of window `w` stands at `offsets[w] + t`; there are no pads. N tokens, W
+windows, E examples.
 
-`make_windows` tokenises each question and each paragraph once, then assembles every window by array
-arithmetic: a window is five pieces (prefix, question, middle, context, suffix) of one pool of tokens, and
-one gather fills them all.
+    question and paragraph   the paragraph is cut into overlapping windows, each with the whole question in front
+    a text                   cut into overlapping windows
+    a pair of texts          the longer text is cut; the shorter stands whole in each window, up to half the room
+    a pair read apart        two windows, rows 2i and 2i + 1, a text each, cut off at `max_seq_length`
 
-The stride has two meanings. `step`: windows begin that many tokens apart (Google's BERT, the older Hugging
-Face processor). `overlap`: neighbours share that many tokens (fast tokenizers' `stride`, run_qa.py).
+Each different text is tokenised once. A window is five pieces (prefix, first text, middle, second text, suffix) of one
+pool of tokens, and one gather fills all windows; a single text is the second of a pair without a first.
+
+The stride has two meanings. `step`: windows begin that many tokens apart (Google's BERT, the older Hugging Face
+processor). `overlap`: neighbours share that many tokens (fast tokenizers' `stride`, run_qa.py).
 """
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,13 +25,8 @@ from numpy.typing import NDArray
 
 from bertvision.data.cutting import Cut, cut_evenly, max_context, ragged_offsets, spread
 from bertvision.data.examples import SpanData
-from bertvision.data.tokenise import (
-    PairTemplate,
-    Ragged,
-    probe_template,
-    tokenise_paragraphs,
-    tokenise_questions,
-)
+from bertvision.data.texts import TextData
+from bertvision.data.tokenise import PairTemplate, Ragged, probe_template, tokenise
 from bertvision.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -71,13 +69,8 @@ class WindowConfig:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings by name, for fingerprints.
-
-        Those that came later stand there only where they are not as usual: what was made before they came is
-        still found.
-        """
-        later = {"segments": True, "apart": False}
-        return {name: value for name, value in asdict(self).items() if later.get(name) != value}
+        """The settings by name, for fingerprints."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -137,39 +130,79 @@ class Windows:
         return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
 
 
-def make_windows(data: SpanData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig) -> Windows:
+def make_windows(
+    data: SpanData | TextData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig
+) -> Windows:
     """Cut every example of `data` into labelled windows.
 
     Args:
-        data: Examples; the label of an example is its first answer.
+        data: Questions, labelled by their first answer, or texts with a label or a score.
         tokenizer: A fast Hugging Face tokenizer.
-        config: Lengths and stride. Whether the encoder has that many positions is the encoder's question.
+        config: Lengths, stride, segment ids. The caller checks that the encoder has that many positions.
     """
+    if isinstance(data, SpanData):
+        return _question_windows(data, tokenizer, config)
+    if data.spans is not None:
+        windows = _question_windows(data.spans, tokenizer, config)
+        return replace(windows, labels=_answerable_labels(data, windows))
+    return _text_windows(data, tokenizer, config)
+
+
+# ---- labels
+
+
+def _answer_labels(windows: Windows, cut: Cut, answers: NDArray[np.int64]) -> NDArray[np.int32]:
+    """(W, 2) where the answer of each window's example stands in it; its null token twice where it does not.
+
+    `answers` (examples, 2) counts tokens of the paragraph.
+    """
+    answer = answers[cut.example]
+    inside = (answer[:, 0] >= cut.begin) & (answer[:, 1] < cut.begin + cut.length)
+    in_window = answer - cut.begin[:, None] + windows.context[:, :1]
+    return np.where(inside[:, None], in_window, windows.null[:, None]).astype(np.int32)
+
+
+def _answerable_labels(data: TextData, windows: Windows) -> NDArray[np.int32]:
+    """(W, 1) 1 where the answer is not inside a window of a question, 0 where it is, -1 where it is not known."""
+    missing = windows.labels[:, :1] == windows.null[:, None]
+    known = np.array([e.label is not None for e in data.examples])[windows.example]
+    return np.where(known[:, None], missing, -1).astype(np.int32)
+
+
+def _text_labels(data: TextData) -> NDArray[Any]:
+    """(E, 1) label of each example; -1 or NaN where it is not known."""
+    if data.kind == "score":
+        scores = [np.nan if e.label is None else e.label for e in data.examples]
+        return np.array(scores, np.float32).reshape(-1, 1)
+    classes = [-1 if e.label is None else e.label for e in data.examples]
+    return np.array(classes, np.int32).reshape(-1, 1)
+
+
+# ---- questions over paragraphs
+
+
+def _question_windows(data: SpanData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig) -> Windows:
     if config.apart:
         raise ConfigError(
             "--apart is for pairs with a label or a score: a question is read together with its paragraph"
         )
-    template = probe_template(tokenizer)
-    if not config.segments:
-        template = template.without_types()
-    questions = tokenise_questions([e.question for e in data.examples], tokenizer)
+    template = probe_template(tokenizer, segments=config.segments)
+    questions = tokenise([e.question for e in data.examples], tokenizer)
     of_example = np.fromiter((e.paragraph for e in data.examples), np.int64, len(data))
     # A subset of the examples keeps all paragraphs: only those asked about are tokenised.
     used, of_example = np.unique(of_example, return_inverse=True)
-    paragraphs = tokenise_paragraphs([data.paragraphs[i] for i in used], tokenizer)
-    cut = _cut(data, questions.lengths, paragraphs.lengths[of_example], template=template, config=config)
-    answers = _answer_tokens(data, paragraphs, of_example)
-    return _assemble(cut, questions, paragraphs, of_example=of_example, answers=answers, template=template)
+    paragraphs = tokenise([data.paragraphs[i] for i in used], tokenizer, chars=True)
+    pool = _Pool.of(template, questions, paragraphs, np.arange(len(data)), of_example)
+    cut = _cut_paragraphs(data, pool.lengths, template=template, config=config)
+    windows = _assemble(pool, cut, np.ones(len(data), np.bool_), template)
+    return replace(windows, labels=_answer_labels(windows, cut, _answer_tokens(data, paragraphs, of_example)))
 
 
-def _cut(
-    data: SpanData,
-    question: NDArray[np.int64],
-    document: NDArray[np.int64],
-    *,
-    template: PairTemplate,
-    config: WindowConfig,
+def _cut_paragraphs(
+    data: SpanData, lengths: NDArray[np.int64], *, template: PairTemplate, config: WindowConfig
 ) -> Cut:
+    """Where the windows of each question begin; `lengths` (E, 2) of question and paragraph."""
+    question, document = lengths[:, 0], lengths[:, 1]
     too_long = int((question > config.max_query_length).sum())
     if too_long:
         logger.warning(
@@ -181,14 +214,12 @@ def _cut(
     shared = config.doc_stride if config.stride == "overlap" else 0
     if len(room) and room.min() <= shared:
         worst = int(room.argmin())
-        taken, share = (
-            question[worst] + template.num_special,
-            f" beyond the overlap of {shared}" if shared else "",
-        )
+        taken = question[worst] + template.num_special
+        beyond = f" beyond the overlap of {shared}" if shared else ""
         smaller = "lower --doc-stride or --max-query-length" if shared else "lower --max-query-length"
         raise DataError(
             f"{data.name}: question {data.examples[worst].id} takes {taken} tokens with its special tokens "
-            f"and leaves no room for the context{share} in a window of {config.max_seq_length}; "
+            f"and leaves no room for the context{beyond} in a window of {config.max_seq_length}; "
             f"raise --max-seq-length or {smaller}"
         )
     step = room - shared if config.stride == "overlap" else np.minimum(room, config.doc_stride)
@@ -208,6 +239,7 @@ def _answer_tokens(data: SpanData, paragraphs: Ragged, of_example: NDArray[np.in
             answer = e.answers[0]
             spans[i] = answer.start, answer.start + len(answer.text)
     has_answer = spans[:, 0] >= 0
+    assert paragraphs.chars is not None
     stretch = int(max(paragraphs.chars.max(initial=0), spans.max(initial=0))) + 1
     bases = np.repeat(np.arange(len(paragraphs.lengths)) * stretch, paragraphs.lengths)
     # A normaliser may reorder characters; the running maximum keeps the keys ascending all the same.
@@ -224,54 +256,146 @@ def _answer_tokens(data: SpanData, paragraphs: Ragged, of_example: NDArray[np.in
     return np.where(found[:, None], np.stack([first, last], axis=1), -1)
 
 
-def _assemble(
-    cut: Cut,
-    questions: Ragged,
-    paragraphs: Ragged,
-    *,
-    of_example: NDArray[np.int64],
-    answers: NDArray[np.int64],
-    template: PairTemplate,
-) -> Windows:
-    fixed = np.array(template.prefix + template.middle + template.suffix, np.int32)
-    num_prefix, num_middle, num_suffix = len(template.prefix), len(template.middle), len(template.suffix)
-    # The pool: special tokens, then all questions, then all paragraphs.
-    pool_ids = np.concatenate([fixed, questions.ids, paragraphs.ids])
-    first_paragraph = len(fixed) + len(questions.ids)
-    pool_chars = np.full((len(pool_ids), 2), -1, np.int32)
-    pool_chars[first_paragraph:] = paragraphs.chars
-    kinds = template.types
-    pool_types = np.concatenate([
-        np.array(kinds[0] + kinds[2] + kinds[4], np.uint8),
-        np.full(len(questions.ids), kinds[1], np.uint8),
-        np.full(len(paragraphs.ids), kinds[3], np.uint8),
-    ])  # fmt: skip
+# ---- texts and pairs
 
-    example = cut.example
+
+def _text_windows(data: TextData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig) -> Windows:
+    apart = config.apart and data.pairs
+    template = probe_template(tokenizer, pair=data.pairs and not apart, segments=config.segments)
+    room = config.max_seq_length - template.num_special
+    if room < 2:
+        raise ConfigError(
+            f"--max-seq-length {config.max_seq_length} leaves no room for text beside "
+            f"{template.num_special} special tokens; raise it"
+        )
+    # A prompt in front of every example, or a sentence of many pairs, is tokenised once.
+    pairs = [(e.first, e.second) if e.second is not None else ("", e.first) for e in data.examples]
+    numbers: dict[str, int] = {}
+    indices = [numbers.setdefault(text, len(numbers)) for pair in pairs for text in pair]
+    of = np.array(indices, np.int64).reshape(-1, 2)
+    texts = tokenise(list(numbers), tokenizer)
+    if apart:
+        of = np.repeat(of.reshape(-1, 1), 2, axis=1)  # (2E, 2) twice as many single texts
+    pool = _Pool.of(template, texts, texts, of[:, 0], of[:, 1])
+    if apart:
+        cut, second_is_cut = _cut_off(data, pool.lengths[:, 1], room), np.ones(len(of), np.bool_)
+    else:
+        cut, second_is_cut = _cut_longer(data, pool.lengths, room, config=config)
+    windows = _assemble(pool, cut, second_is_cut, template)
+    example = windows.example // 2 if apart else windows.example
+    return replace(windows, example=example, labels=_text_labels(data)[example])
+
+
+def _cut_longer(
+    data: TextData, lengths: NDArray[np.int64], room: int, *, config: WindowConfig
+) -> tuple[Cut, NDArray[np.bool_]]:
+    """Where the windows of each pair begin, and (E,) whether its second text is cut; `lengths` (E, 2)."""
+    second_is_cut = lengths[:, 1] >= lengths[:, 0]
+    kept, document = lengths.min(axis=1), lengths.max(axis=1)
+    fits = kept + document <= room
+    shorter = np.where(fits, kept, np.minimum(kept, room // 2))
+    lost = int((shorter < kept).sum())
+    if lost:
+        logger.warning(
+            "%s: in %d of %d pairs both texts are long, and the shorter one is cut off at %d tokens "
+            "(--max-seq-length)", data.name, lost, len(kept), room // 2,
+        )  # fmt: skip
+    left = room - shorter
+    if config.stride == "step":
+        step = np.minimum(left, config.doc_stride)
+    else:
+        step = np.where(fits, left, left - config.doc_stride)
+        if (step < 1).any():
+            worst = int(step.argmin())
+            raise DataError(
+                f"{data.name}: example {data.examples[worst].id} leaves {left[worst]} tokens of a window to its "
+                f"longer text, no more than the overlap of {config.doc_stride}; raise --max-seq-length or lower "
+                "--doc-stride"
+            )
+    return cut_evenly(shorter, document, room=left, step=np.maximum(step, 1)), second_is_cut
+
+
+def _cut_off(data: TextData, lengths: NDArray[np.int64], room: int) -> Cut:
+    """One window for each text, none longer than `room`."""
+    too_long = int((lengths > room).sum())
+    if too_long:
+        logger.warning(
+            "%s: %d of %d texts are longer than %d tokens and are cut off (--max-seq-length)",
+            data.name, too_long, len(lengths), room,
+        )  # fmt: skip
+    full = np.full(len(lengths), room)
+    return cut_evenly(np.zeros(len(lengths), np.int64), np.minimum(lengths, room), room=full, step=full)
+
+
+# ---- from pieces to windows
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """All tokens windows are made of, and where the two texts of each example stand among them."""
+
+    ids: NDArray[np.int32]  # (P,) the special tokens of the template first
+    chars: NDArray[np.int32] | None  # (P, 2); None where no answer is cut out
+    begins: NDArray[np.int64]  # (E, 2) first token of first and second text
+    lengths: NDArray[np.int64]  # (E, 2)
+
+    @classmethod
+    def of(
+        cls,
+        template: PairTemplate,
+        firsts: Ragged,
+        seconds: Ragged,
+        first: NDArray[np.int64],
+        second: NDArray[np.int64],
+    ) -> "_Pool":
+        """Pool of two lists of texts, `first` and `second` (E,) saying which of them each example has."""
+        fixed = np.array(template.prefix + template.middle + template.suffix, np.int32)
+        parts = [fixed, firsts.ids] if firsts is seconds else [fixed, firsts.ids, seconds.ids]
+        ids = np.concatenate(parts)
+        at_seconds = len(ids) - len(seconds.ids)
+        chars = None
+        if seconds.chars is not None:
+            chars = np.full((len(ids), 2), -1, np.int32)
+            chars[at_seconds:] = seconds.chars
+        begins = [len(fixed) + firsts.offsets[first], at_seconds + seconds.offsets[second]]
+        lengths = [firsts.lengths[first], seconds.lengths[second]]
+        return cls(ids, chars, np.stack(begins, axis=1), np.stack(lengths, axis=1))
+
+
+def _assemble(pool: _Pool, cut: Cut, second_is_cut: NDArray[np.bool_], template: PairTemplate) -> Windows:
+    """All windows, without labels; `second_is_cut` (E,) says which text is the context."""
+    num_prefix, num_middle, num_suffix = len(template.prefix), len(template.middle), len(template.suffix)
+    example, second = cut.example, second_is_cut[cut.example]  # (W,)
+    kept = cut.question[example]
     pieces = np.empty((len(example), 5, 2), np.int64)  # (W, piece, first token in the pool and length)
     pieces[:, 0] = 0, num_prefix
-    pieces[:, 1, 0] = len(fixed) + questions.offsets[:-1][example]
-    pieces[:, 1, 1] = cut.question[example]
+    pieces[:, 1, 0] = pool.begins[example, 0] + np.where(second, 0, cut.begin)
+    pieces[:, 1, 1] = np.where(second, kept, cut.length)
     pieces[:, 2] = num_prefix, num_middle
-    pieces[:, 3, 0] = first_paragraph + paragraphs.offsets[of_example[example]] + cut.begin
-    pieces[:, 3, 1] = cut.length
+    pieces[:, 3, 0] = pool.begins[example, 1] + np.where(second, cut.begin, 0)
+    pieces[:, 3, 1] = np.where(second, cut.length, kept)
     pieces[:, 4] = num_prefix + num_middle, num_suffix
-    source = spread(pieces[:, :, 0].ravel(), pieces[:, :, 1].ravel())
+    lengths = pieces[:, :, 1].ravel()
+    source = spread(pieces[:, :, 0].ravel(), lengths)
+
+    is_context = np.zeros((len(example), 5), np.bool_)
+    is_context[:, 1], is_context[:, 3] = ~second, second
+    in_context = np.repeat(is_context.ravel(), lengths)
+    types = np.repeat(np.tile(template.piece_types, len(example)), lengths)
+    special = np.flatnonzero(source < len(template.special_types))
+    types[special] = template.special_types[source[special]]
 
     offsets = ragged_offsets(pieces[:, :, 1].sum(axis=1))
-    lengths = np.diff(offsets)
-    context_begin = num_prefix + cut.question[example] + num_middle
-    null = np.full(len(example), template.null) if template.null >= 0 else lengths + template.null
-    inside = (answers[example, 0] >= cut.begin) & (answers[example, 1] < cut.begin + cut.length)
-    in_window = answers[example] - cut.begin[:, None] + context_begin[:, None]
+    begin = num_prefix + np.where(second, kept + num_middle, 0)
+    null = np.full(len(example), template.null) if template.null >= 0 else np.diff(offsets) + template.null
     return Windows(
-        ids=pool_ids[source],
-        types=pool_types[source],
-        chars=pool_chars[source],
+        ids=pool.ids[source],
+        types=types,
+        chars=np.full((len(source), 2), -1, np.int32) if pool.chars is None else pool.chars[source],
         offsets=offsets,
         example=example.astype(np.int32),
-        context=np.stack([context_begin, context_begin + cut.length], axis=1).astype(np.int32),
-        labels=np.where(inside[:, None], in_window, null[:, None]).astype(np.int32),
+        context=np.stack([begin, begin + cut.length], axis=1).astype(np.int32),
+        labels=np.zeros((len(example), 0), np.int32),
         null=null.astype(np.int32),
-        best=max_context(cut, offsets[:-1] + context_begin, in_context=source >= first_paragraph),
+        best=max_context(cut, offsets[:-1] + begin, in_context=in_context),
     )

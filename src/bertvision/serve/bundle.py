@@ -14,9 +14,8 @@ from typing import Any, overload
 
 from bertvision.data.examples import SpanData
 from bertvision.data.reframe import reframe
-from bertvision.data.text_windows import make_windows_of
 from bertvision.data.texts import TextData, answerable
-from bertvision.data.windows import Windows
+from bertvision.data.windows import Windows, make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
 from bertvision.heads.base import nearest
@@ -285,7 +284,7 @@ class Bundle:
             texts = answerable(spans, answers_required=False)
         source = spans if texts is None else texts
         assert source is not None
-        windows = make_windows_of(source, self.encoder.tokenizer, first.windows)
+        windows = make_windows(source, self.encoder.tokenizer, first.windows)
         readers = self.readers(names, layers=layers)
         logits = self.walk(self.encoder, windows, readers, group=first.task.group, label=label)
         return Walked(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.data.load import load_span_data
-from bertvision.data.tokenise import probe_single, probe_template
+from bertvision.data.tokenise import probe_template
 from bertvision.data.windows import WindowConfig, make_windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder, read_tokens
@@ -129,7 +129,7 @@ def _check_reader(name: str, reader: Reader, encoder: Encoder) -> None:
             f"{told} reads paragraphs alone (--states.positions context), which ONNX cannot hold: leave it out of "
             "the package"
         )
-    first = {probe_single(encoder.tokenizer).null, probe_template(encoder.tokenizer).null}
+    first = {probe_template(encoder.tokenizer, pair=False).null, probe_template(encoder.tokenizer).null}
     if reader.selection.positions == "cls" and first != {0}:
         raise ConfigError(
             f"{told} reads a [CLS] that does not stand first, which ONNX cannot hold: leave it out of the package"
