@@ -90,9 +90,10 @@ class Study:
         printed = self.record(Step(job, seed))
         if not isinstance(printed, dict):
             return {}
-        if "trainable" in printed:  # finetune
+        if "trainable" in printed:  # finetune, multitask
             facts = {"trainable": printed["trainable"], "encoder": printed["parameters"]}
-            if printed["snapshots"][-1].endswith(f"/{name}"):  # earlier ones have no time of their own
+            *_, last = printed["snapshots"]
+            if Path(last).name == name.partition("/")[0]:  # earlier ones have no time of their own
                 facts |= {key: printed[key] for key in ("seconds", "inference_seconds") if key in printed}
             return facts
         for head in printed.get("heads", ()):
