@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from papers.data import questions
+from papers.data import questions, write_json
 
 __all__ = ["Answers", "Gold", "condense"]
 
@@ -26,14 +26,14 @@ _FILE = "answers.json"
 
 def condense(scores: Path) -> None:
     """Keep of every system's n-best lists the best answer and the odds of none: a twentieth of the size."""
-    for path in sorted(scores.glob("*/nbest_predictions.json")):
+    for path in sorted(scores.glob("**/nbest_predictions.json")):
         nbest = json.loads(path.read_text(encoding="utf-8"))
         odds = json.loads(path.with_name("null_odds.json").read_text(encoding="utf-8"))
         best = {
             name: [next((one["text"] for one in found if one["text"]), ""), odds[name]]
             for name, found in nbest.items()
         }
-        path.with_name(_FILE).write_text(json.dumps(best, ensure_ascii=False), encoding="utf-8")
+        write_json(scores / path.relative_to(scores).parts[0] / _FILE, best)
         path.unlink()
         path.with_name("null_odds.json").unlink()
 

@@ -23,13 +23,17 @@ _PERCENT = ("accuracy", "f1", "mcc", "pearson", "spearman")
 
 
 def read_scores(found: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of one system, in percent, from what bertvision wrote: the only place that knows metrics.json."""
+    """The metrics of one system, in percent, and its threshold: the only place that knows what bertvision writes."""
     if "zero" in found:  # spans
-        metrics = {name: found["zero"][name] for name in ("exact", "f1", "HasAns_exact", "NoAns_exact")}
-        metrics |= {f"tuned_{name}": found["stored"][name] for name in ("exact", "f1")}
-        metrics |= {f"wordpiece_{name}": value for name, value in found.get("wordpiece", {}).items()}
-        return metrics | {"threshold": found["stored"]["threshold"]}
-    scores = found.get("eval") or found.get("dev") or {}
+        scores = dict(found["zero"]) | {f"tuned_{name}": found["stored"][name] for name in ("exact", "f1")}
+        threshold = found["stored"]["threshold"]
+    else:
+        scores = found.get("scores") or {name: found[name] for name in ("eval", "dev") if name in found}
+        if isinstance(first := next(iter(scores.values()), None), Mapping):  # by split
+            scores = first
+        threshold = found.get("tuning", {}).get("threshold")
+    if "exact" in scores:
+        return dict(scores) | ({} if threshold is None else {"threshold": threshold})
     return {name: 100 * scores[name] for name in _PERCENT if name in scores}
 
 
@@ -77,11 +81,14 @@ class Study:
 
     def _metrics(self, system: str, seed: int) -> dict[str, float]:
         job, _, name = system.partition("/")
+        printed = self.record(Step(job, seed))
         if folder := self.folder(system, seed):
-            return read_scores(json.loads((folder / "metrics.json").read_text(encoding="utf-8")))
+            metrics = read_scores(json.loads((folder / "metrics.json").read_text(encoding="utf-8")))
+            rows = printed if isinstance(printed, list) else []
+            more = next((row.get("wordpiece", {}) for row in rows if row["system"] == folder.name), {})
+            return metrics | {f"wordpiece_{metric}": value for metric, value in more.items()}
         if (path := self.out / Step(job, seed).path / "results.json").exists():
             return _of_run(json.loads(path.read_text(encoding="utf-8")), name)
-        printed = self.record(Step(job, seed))
         return read_scores(printed[-1]) if name == "ensemble" else {}  # joined without a folder
 
     def _facts(self, system: str, seed: int) -> dict[str, float]:

@@ -293,7 +293,7 @@ def test_every_metric_agrees_with_the_answers_it_is_made_of(toy: tuple[Path, lis
                 assert drawn[0] == pytest.approx(values[metric], abs=1e-6), (system, metric)
                 checked += 1
     assert checked > 100
-    assert not list(out.glob("*.dev/*/nbest_predictions.json"))
+    assert not list(out.glob("*.dev/**/nbest_predictions.json"))
 
 
 def test_what_is_done_is_not_done_again(
