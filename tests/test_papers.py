@@ -15,9 +15,8 @@ from toy import squad_json
 
 from bertvision.cli import find_command
 from bertvision.cli.flags import parse
-from bertvision.tasks.kinds import SPAN
-from bertvision.tasks.text.task import TextTask
-from bertvision.train.zoo import zoo_members
+from bertvision.heads.catalogue import expand
+from bertvision.heads.spec import parse_head
 from papers.__main__ import main
 from papers.data import Data, questions
 from papers.figures import TITLES
@@ -48,9 +47,7 @@ def made_by(step: Step) -> set[str]:
     if verb == "finetune":
         return {f"snapshot-{mark:g}" for mark in (*args.finetune.snapshots, args.finetune.epochs)}
     if verb == "fit":
-        labels = args.train.startswith("answerable:")
-        task = TextTask("label", ("answer", "no answer")) if labels else SPAN
-        return {name.partition(".seed")[0] for name, *_ in zoo_members(args.fit, task)}
+        return {parse_head(text).label for text, _ in expand(args.fit.heads)}
     if verb == "multitask":
         return {f"snapshot-{args.finetune.epochs:g}/heads/{task.name}" for task in args.tasks}
     if verb == "eval":
