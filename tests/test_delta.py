@@ -1,6 +1,5 @@
 """Deltas: what a tuned encoder is on disk, that it comes back as the same encoder, and what is refused."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_policies import some_batch
-from torch import nn
+from encoder_cases import gradient_states, halve, some_batch
 from toy import ARCHITECTURES, save_encoder
 
 from bertvision.artifacts import read_json, read_tensors, write_json, write_tensors
@@ -79,22 +77,15 @@ def test_a_delta_comes_back_as_the_same_encoder(
     assert Encoder.load(str(toy_encoder(architecture))).fingerprint == before
 
 
-@pytest.mark.parametrize("policy", ["houlsby-4+top-1", "houlsby-4+full"])
-def test_adapters_with_layers_come_back_too(policy: str, tiny_bert: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "policy", ["full", "none", "layers", "top-1", "cut-1", "houlsby-4+top-1", "houlsby-4+full"]
+)
+def test_what_was_not_inserted_is_saved_whole(policy: str, tiny_bert: Path, tmp_path: Path) -> None:
     encoder = trained(tiny_bert, policy)
     encoder.save(tmp_path / "d")
+    assert (tmp_path / "d" / "delta.json").exists() == policy.startswith("houlsby")
+    assert (tmp_path / "d" / "model.safetensors").exists() != policy.startswith("houlsby")
     again = Encoder.load(str(tmp_path / "d"), device="cpu")
-    assert torch.equal(again.states(some_batch(again)), encoder.states(some_batch(encoder)))
-    assert again.fingerprint == encoder.fingerprint
-
-
-@pytest.mark.parametrize("policy", ["full", "none", "layers", "top-1", "cut-1"])
-def test_other_policies_save_the_whole_encoder(policy: str, tiny_bert: Path, tmp_path: Path) -> None:
-    encoder = trained(tiny_bert, policy)
-    encoder.save(tmp_path / "whole")
-    assert (tmp_path / "whole" / "model.safetensors").exists()
-    assert not (tmp_path / "whole" / "delta.json").exists()
-    again = Encoder.load(str(tmp_path / "whole"), device="cpu")
     assert again.fingerprint == encoder.fingerprint
     assert torch.equal(again.states(some_batch(again)), encoder.states(some_batch(encoder)))
 
@@ -103,12 +94,13 @@ def test_lora_merges_to_the_closed_formula(tiny_bert: Path, tmp_path: Path) -> N
     folder = saved(tiny_bert, "lora-2", tmp_path / "d")
     tensors, _ = read_tensors(folder / "delta.safetensors")
     base, merged = (Encoder.load(str(place)).model.state_dict() for place in (tiny_bert, folder))
-    touched = {name.rpartition(".")[0] for name in tensors}
+    touched = {name.partition(".lora_")[0] for name in tensors}
     assert len(tensors) == 2 * len(touched) == 2 * 2 * 6
     for name, weight in base.items():
         module, _, last = name.rpartition(".")
         if module in touched and last == "weight":
-            expected = weight + 2 * tensors[f"{module}.lora_B"] @ tensors[f"{module}.lora_A"]
+            first, second = (tensors[f"{module}.lora_{part}.default.weight"] for part in "AB")
+            expected = weight + 2 * second @ first
             assert torch.allclose(merged[name], expected, atol=1e-7)
             assert not torch.equal(merged[name], weight)
         else:
@@ -120,7 +112,7 @@ def test_what_stands_in_a_delta(tiny_bert: Path, tmp_path: Path, monkeypatch: py
     folder = saved(tiny_bert.name, "houlsby-4", tmp_path / "d")
     about = read_json(folder / "delta.json")
     plain = Encoder.load(str(tiny_bert))
-    assert (about["format"], about["policy"], about["adapter"], about["scale"]) == (1, "houlsby-4", 4, None)
+    assert (about["format"], about["policy"]) == (1, "houlsby-4")
     assert about["base"] == str(tiny_bert.resolve()), "found from any working folder"
     assert about["base_fingerprint"] == plain.fingerprint
     tensors, _ = read_tensors(folder / "delta.safetensors")
@@ -196,7 +188,7 @@ def test_a_copy_is_the_same_encoder_and_training_is_not_touched(
     encoder = trained(tiny_bert, policy)
     batch = some_batch(encoder)
     encoder.model.train()
-    encoder.trainable_states(batch).pow(2).sum().backward()
+    gradient_states(encoder, batch).pow(2).sum().backward()
     places = {name: (p.data_ptr(), p.requires_grad) for name, p in encoder.model.named_parameters()}
     twin = encoder.copy()
     assert encoder.model.training
@@ -267,13 +259,8 @@ def _tensors(folder: Path, change: Callable[[dict[str, Any]], Any], *, honest: b
     write_tensors(folder / "delta.safetensors", tensors)
     if honest:
         about = read_json(folder / "delta.json")
-        delta = Delta("", "", about["base_fingerprint"], about["adapter"], about["scale"])
+        delta = Delta(parse_policy(about["policy"]), "", about["base_fingerprint"])
         _about(folder, fingerprint=delta.fingerprint(tensors))
-
-
-def _cut(file: Path) -> None:
-    content = file.read_bytes()
-    file.write_bytes(content[: len(content) // 2])
 
 
 def _first(part: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -289,17 +276,15 @@ def _first(part: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 
 BROKEN: dict[str, tuple[str, Callable[[Path], Any], str]] = {
-    "cut tensors": ("bitfit", lambda f: _cut(f / "delta.safetensors"), r"delta\.safetensors is damaged"),
+    "cut tensors": ("bitfit", lambda f: halve(f / "delta.safetensors"), r"delta\.safetensors is damaged"),
     "empty tensors": ("bitfit", lambda f: (f / "delta.safetensors").write_bytes(b""), "is damaged"),
     "no tensors": ("bitfit", lambda f: (f / "delta.safetensors").unlink(), r"delta\.safetensors is missing"),
-    "cut about": ("bitfit", lambda f: _cut(f / "delta.json"), r"delta\.json is not valid JSON"),
+    "cut about": ("bitfit", lambda f: halve(f / "delta.json"), r"delta\.json is not valid JSON"),
     "about is a list": ("bitfit", lambda f: (f / "delta.json").write_text("[]"), "not a delta of format 1"),
     "another format": ("bitfit", lambda f: _about(f, format=2), "not a delta of format 1.*the bertvision that"),
     "no base": ("bitfit", lambda f: _about(f, base=None), "incomplete or damaged"),
-    "adapter is a text": ("houlsby-4", lambda f: _about(f, adapter="4"), "incomplete or damaged"),
-    "adapter of nothing": ("houlsby-4", lambda f: _about(f, adapter=0), "incomplete or damaged"),
-    "scale is a text": ("lora-2", lambda f: _about(f, scale="2"), "incomplete or damaged"),
-    "another scale": ("lora-2", lambda f: _about(f, scale=3.0), "do not belong together"),
+    "unknown policy": ("bitfit", lambda f: _about(f, policy="frobnicate"), "frobnicate is not known"),
+    "another policy": ("houlsby-4", lambda f: _about(f, policy="houlsby-8"), "do not belong together"),
     "tensors of another": (
         "bitfit",
         lambda f: _tensors(f, _first("bias", torch.zeros(32)), honest=False),
@@ -359,16 +344,3 @@ def test_another_tokenizer_is_another_base(tiny_bert: Path, tmp_path: Path) -> N
     file.write_text(file.read_text(encoding="utf-8").replace('"built"', '"bilt"'), encoding="utf-8")
     with pytest.raises(BertvisionError, match="put the base back"):
         Encoder.load(str(folder))
-
-
-def test_a_delta_is_json_and_safetensors_alone(tiny_bert: Path, tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
-    folder = saved(tiny_bert, "bitfit", tmp_path / "d")
-    about = json.loads((folder / "delta.json").read_text())
-    assert about["bertvision"]
-    tensors = load_file(folder / "delta.safetensors")
-    model = Encoder.load(str(folder)).model
-    named: dict[str, nn.Parameter] = dict(model.named_parameters())
-    assert tensors
-    assert all(torch.equal(named[name], tensor) for name, tensor in tensors.items())

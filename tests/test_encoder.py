@@ -1,6 +1,5 @@
 """Encoders: states against Hugging Face's own, identity, limits, and every way in which loading fails."""
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -10,36 +9,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from encoder_cases import copy_without, gradient_states, halve, row, set_config
 from toy import ARCHITECTURES, POSITIONS, save_encoder
 
 from bertvision.data.squad import read_squad
 from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.encoder import load as loading
 from bertvision.encoder.batch import TokenBatch, collate
-from bertvision.encoder.encoder import Encoder, choose_device, choose_precision, in_bf16
+from bertvision.encoder.device import choose_device, choose_precision
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.stack import in_bf16
 from bertvision.errors import ConfigError, EncoderError
 
 Toy = Callable[[str], Path]
+WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
 
 
-def windows_of(encoder: Encoder, data: Path, *, length: int = 64) -> Windows:
-    config = WindowConfig(max_seq_length=length, max_query_length=16, doc_stride=24)
-    return make_windows(read_squad(data), encoder.tokenizer, config)
+def windows_of(encoder: Encoder, data: Path) -> Windows:
+    return make_windows(read_squad(data), encoder.tokenizer, WINDOWS)
 
 
 def batch_of(encoder: Encoder, windows: Windows, indices: list[int]) -> TokenBatch:
     return collate(windows, np.array(indices), pad_id=encoder.pad_id, device=encoder.device)
-
-
-def row(encoder: Encoder, length: int) -> TokenBatch:
-    """One window of `length` copies of a word that is no special token."""
-    word = len(encoder.tokenizer.all_special_ids) + 3
-    return TokenBatch(
-        ids=torch.full((1, length), word),
-        mask=torch.ones(1, length, dtype=torch.bool),
-        types=torch.zeros(1, length, dtype=torch.long),
-        windows=np.zeros(1, np.int64),
-    )
 
 
 # ---- states
@@ -51,17 +42,17 @@ def test_states_are_hugging_faces_own(architecture: str, toy_encoder: Toy, toy_s
     from transformers import AutoModel, AutoTokenizer
 
     encoder = Encoder.load(str(toy_encoder(architecture)))
-    data = read_squad(toy_squad)
-    windows = windows_of(encoder, toy_squad)
-    chosen = [0, 2, 7]
-    assert len(set(windows.lengths[chosen])) > 1, "the batch must hold pads"
+    data, windows = read_squad(toy_squad), windows_of(encoder, toy_squad)
+    chosen = [0, 2, 7, int(windows.lengths.argmin()), int(windows.lengths.argmax())]
     states = encoder.states(batch_of(encoder, windows, chosen))
-    assert states.shape == (3, 3, windows.lengths[chosen].max(), 32)
+    assert states.shape == (3, 5, windows.lengths.max(), 32)
     assert (encoder.num_states, encoder.hidden) == (3, 32)
+    alone = encoder.states(batch_of(encoder, windows, chosen[3:4]))
+    assert torch.allclose(states[:, 3, : alone.shape[2]], alone[:, 0], atol=1e-5), "pads change nothing"
 
     plain = AutoModel.from_pretrained(toy_encoder(architecture)).eval()
     tokenizer = AutoTokenizer.from_pretrained(toy_encoder(architecture))
-    for i, window in enumerate(chosen):
+    for i, window in enumerate(chosen[:3]):
         example = data.examples[int(windows.example[window])]
         pair = tokenizer(example.question, data.context(example), return_tensors="pt")
         with torch.no_grad():
@@ -69,38 +60,40 @@ def test_states_are_hugging_faces_own(architecture: str, toy_encoder: Toy, toy_s
         assert torch.allclose(states[:, i, : expected.shape[1]], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_what_stands_on_pads_changes_nothing(architecture: str, toy_encoder: Toy, toy_squad: Path) -> None:
-    encoder = Encoder.load(str(toy_encoder(architecture)))
-    windows = windows_of(encoder, toy_squad)
-    short, long = int(windows.lengths.argmin()), int(windows.lengths.argmax())
-    alone = encoder.states(batch_of(encoder, windows, [short]))
-    padded = encoder.states(batch_of(encoder, windows, [short, long]))
-    length = alone.shape[2]
-    assert padded.shape[2] > length
-    assert torch.allclose(padded[:, 0, :length], alone[:, 0], atol=1e-5)
-
-
-def test_segments_reach_an_encoder_that_has_them(tiny_bert: Path, toy_squad: Path) -> None:
-    encoder = Encoder.load(str(tiny_bert))
-    windows = windows_of(encoder, toy_squad)
-    batch = batch_of(encoder, windows, [0])
-    assert set(batch.types.flatten().tolist()) == {0, 1}
-    without = TokenBatch(batch.ids, batch.mask, torch.zeros_like(batch.types), batch.windows)
-    assert not torch.allclose(encoder.states(batch)[0], encoder.states(without)[0])
-
-
 def test_frozen_states_have_no_gradients_and_no_dropout(tiny_bert: Path, toy_squad: Path) -> None:
     encoder = Encoder.load(str(tiny_bert))
     batch = batch_of(encoder, windows_of(encoder, toy_squad), [0, 1])
+    assert batch.ids.dtype == batch.types.dtype == torch.int64
     first = encoder.states(batch)
     encoder.model.train()
     again = encoder.states(batch)
     assert torch.equal(first, again)
     assert not again.requires_grad
     encoder.model.train()
-    assert encoder.trainable_states(batch).requires_grad
-    assert not torch.equal(encoder.trainable_states(batch), again), "dropout is on in training"
+    assert gradient_states(encoder, batch).requires_grad
+    assert not torch.equal(gradient_states(encoder, batch), again), "dropout is on in training"
+    # Segments reach an encoder that has them.
+    without = TokenBatch(batch.ids, batch.mask, torch.zeros_like(batch.types), batch.windows)
+    assert not torch.allclose(first[0], encoder.states(without)[0])
+
+
+@pytest.mark.parametrize("architecture", ["bert", "albert", "mpnet", "deberta"])
+def test_the_pooler_reads_the_classification_token(architecture: str, toy_encoder: Toy) -> None:
+    """Moved to another place in the last state, the token gives the same vector where that place is named."""
+    encoder = Encoder.load(str(toy_encoder(architecture)))
+    last = torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(0))
+    vectors = encoder.pooled(last)
+    if architecture == "deberta":
+        assert vectors is None
+        assert not encoder.has_pooler
+        return
+    assert vectors is not None
+    places = torch.tensor([6, 0, 2])
+    moved = last.roll(1, dims=1)
+    moved[torch.arange(3), places] = last[:, 0]
+    found = encoder.pooled(moved, places)
+    assert found is not None
+    assert torch.equal(found, vectors)
 
 
 def test_casting_keeps_what_is_computed_in_float32(toy_encoder: Toy) -> None:
@@ -110,9 +103,7 @@ def test_casting_keeps_what_is_computed_in_float32(toy_encoder: Toy) -> None:
     assert before
     cast = in_bf16(model)
     assert {p.dtype for p in cast.parameters()} == {torch.bfloat16}
-    for name, buffer in cast.named_buffers():
-        if name in before:
-            assert torch.equal(buffer, before[name]), name
+    assert all(torch.equal(b, before[name]) for name, b in cast.named_buffers() if name in before)
 
 
 # ---- limits
@@ -139,6 +130,19 @@ def test_devices_and_precisions_that_cannot_work_are_refused() -> None:
     assert choose_device("cpu").type == "cpu"
     assert choose_precision("auto", torch.device("cpu")) == "fp32"
     assert choose_precision("bf16", torch.device("cpu")) == "bf16"
+
+
+def test_a_model_with_other_states_is_refused(tmp_path: Path) -> None:
+    """Funnel pools the sequence on its way: its hidden states are neither one a layer nor one a token."""
+    from transformers import FunnelConfig, FunnelModel
+
+    source = save_encoder(tmp_path / "funnel")
+    sizes = {"block_sizes": [1, 1], "d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 48}
+    FunnelModel(FunnelConfig(vocab_size=200, num_decoder_layers=1, **sizes)).save_pretrained(source)
+    encoder = Encoder.load(str(source))
+    for read in (encoder.layer_states, encoder.check_states):
+        with pytest.raises(EncoderError, match=r"\(funnel\) does not give one state a token .* 2 layers"):
+            read(row(encoder, 9))
 
 
 # ---- identity
@@ -180,8 +184,7 @@ def test_the_files_precision_does_not_matter_but_rounding_does(tiny_bert: Path, 
         encoder.tokenizer.save_pretrained(tmp_path / name)
     half, rounded = (Encoder.load(str(tmp_path / name)) for name in ("half", "rounded"))
     assert next(half.model.parameters()).dtype == torch.float32
-    assert half.fingerprint == rounded.fingerprint
-    assert half.fingerprint != Encoder.load(str(tiny_bert)).fingerprint
+    assert half.fingerprint == rounded.fingerprint != Encoder.load(str(tiny_bert)).fingerprint
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "albert", "mpnet"])
@@ -216,42 +219,22 @@ def test_the_embedded_encoder_is_read_as_files_only(no_network: list[Any]) -> No
 
 
 @pytest.mark.usefixtures("fresh_embedded")
-def test_the_embedded_weights_must_have_their_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_WHEEL_SHA256", "0" * 64)
-    with pytest.raises(EncoderError, match=r"model\.safetensors have sha256 53aa5.*force-reinstall"):
-        loading.locate("embedded")
-
-
-@pytest.mark.usefixtures("fresh_embedded")
-def test_the_embedded_wheel_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_WHEEL", "no-such-distribution")
-    with pytest.raises(EncoderError, match=r"pip install 'bertvision\[embedded\]'"):
+@pytest.mark.parametrize(
+    ("attribute", "value", "words"),
+    [
+        ("_WHEEL_SHA256", "0" * 64, r"model\.safetensors have sha256 53aa5.*force-reinstall"),
+        ("_WHEEL", "no-such-distribution", r"pip install 'bertvision\[embedded\]'"),
+    ],
+)
+def test_the_embedded_wheel_must_be_there_and_whole(
+    attribute: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, attribute, value)
+    with pytest.raises(EncoderError, match=words):
         loading.locate("embedded")
 
 
 # ---- what goes wrong
-
-
-def copy_without(source: Path, target: Path, part: str) -> Path:
-    """The encoder in `source` without the weights whose names hold `part`."""
-    from safetensors.torch import load_file, save_file
-
-    shutil.copytree(source, target)
-    weights = load_file(target / "model.safetensors")
-    kept = {name: tensor for name, tensor in weights.items() if part not in name}
-    assert len(kept) < len(weights)
-    save_file(kept, target / "model.safetensors", metadata={"format": "pt"})
-    return target
-
-
-def _set(folder: Path, **values: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | values))
-
-
-def _cut(file: Path) -> None:
-    content = file.read_bytes()
-    file.write_bytes(content[: len(content) // 2])
 
 
 def _old_format(folder: Path) -> None:
@@ -264,34 +247,33 @@ def _no_tokenizer(folder: Path) -> None:
         file.unlink()
 
 
+def _weights(content: bytes) -> Callable[[Path], Any]:
+    return lambda folder: (folder / "model.safetensors").write_bytes(content)
+
+
 BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "without config.json"),
-    "cut config": (lambda f: _cut(f / "config.json"), "not a valid JSON"),
+    "cut config": (lambda f: halve(f / "config.json"), "not a valid JSON"),
     "config is a list": (lambda f: (f / "config.json").write_text("[]"), "cannot load"),
     "config without type": (lambda f: (f / "config.json").write_text("{}"), "Unrecognized model"),
-    "unknown type": (lambda f: _set(f, model_type="frobnicator"), "frobnicator"),
-    "wrong type of value": (lambda f: _set(f, num_hidden_layers="two"), "num_hidden_layers"),
-    "impossible heads": (lambda f: _set(f, num_attention_heads=5), "multiple"),
-    "other shapes": (lambda f: _set(f, intermediate_size=99), "other shapes than its config"),
-    "missing layer": (
-        lambda f: _set(f, num_hidden_layers=3),
-        r"lacks 16 weights of BertModel, first 'encoder",
-    ),
+    "unknown type": (lambda f: set_config(f, model_type="frobnicator"), "frobnicator"),
+    "wrong type of value": (lambda f: set_config(f, num_hidden_layers="two"), "num_hidden_layers"),
+    "impossible heads": (lambda f: set_config(f, num_attention_heads=5), "multiple"),
+    "other shapes": (lambda f: set_config(f, intermediate_size=99), "other shapes than its config"),
+    "missing layer": (lambda f: set_config(f, num_hidden_layers=3), "lacks 16 weights of BertModel, first 'encoder"),
+    "a decoder": (lambda f: set_config(f, is_decoder=True), "decoder-only"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no file named model.safetensors"),
-    "cut weights": (lambda f: _cut(f / "model.safetensors"), "weights of .* are damaged"),
-    "empty weights": (lambda f: (f / "model.safetensors").write_bytes(b""), "weights of .* are damaged"),
-    "garbage weights": (
-        lambda f: (f / "model.safetensors").write_bytes(b"x" * 999),
-        "weights of .* are damaged",
-    ),
+    "cut weights": (lambda f: halve(f / "model.safetensors"), "weights of .* are damaged"),
+    "empty weights": (_weights(b""), "weights of .* are damaged"),
+    "garbage weights": (_weights(b"x" * 999), "weights of .* are damaged"),
     "old format, garbage": (_old_format, "weights of .* are damaged"),
     "no tokenizer": (_no_tokenizer, "without a tokenizer"),
-    "cut tokenizer": (lambda f: _cut(f / "tokenizer.json"), "cannot load"),
+    "cut tokenizer": (lambda f: halve(f / "tokenizer.json"), "cannot load"),
     "code of its own": (
-        lambda f: _set(f, model_type="mine", auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"}),
+        lambda f: set_config(f, model_type="mine", auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"}),
         "cannot load",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BROKEN)
@@ -317,35 +299,43 @@ def test_a_broken_folder_is_one_sentence(
     assert out.err == "", "transformers' own remarks stay out of it"
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_loading_leaves_progress_bars_as_they_were(shown: bool, tiny_bert: Path, tmp_path: Path) -> None:
+    """Also where it fails."""
+    from huggingface_hub.utils import are_progress_bars_disabled
+    from transformers.utils import logging
+
+    before = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    try:
+        loading._show_bars(shown, shown)
+        Encoder.load(str(tiny_bert))
+        with pytest.raises(EncoderError):
+            Encoder.load(str(copy_without(tiny_bert, tmp_path / "half", "layer.1")))
+        assert (logging.is_progress_bar_enabled(), not are_progress_bars_disabled()) == (shown, shown)
+    finally:
+        loading._show_bars(*before)
+
+
 @pytest.mark.parametrize(("architecture", "words"), [("gpt2", "decoder-only"), ("t5", "encoder-decoder")])
 def test_models_that_are_no_encoders_are_refused(architecture: str, words: str, tmp_path: Path) -> None:
     folder = save_encoder(tmp_path / "model", architecture)
-    _no_tokenizer(folder)  # the kind is told even where the tokenizer could not be read
+    _no_tokenizer(folder)  # the kind is named even where the tokenizer could not be read
     with pytest.raises(EncoderError, match=rf"is an? {words} model \({architecture}\)"):
         Encoder.load(str(folder))
 
 
-def test_a_bert_made_a_decoder_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
-    shutil.copytree(tiny_bert, tmp_path / "enc")
-    _set(tmp_path / "enc", is_decoder=True)
-    with pytest.raises(EncoderError, match="decoder-only"):
-        Encoder.load(str(tmp_path / "enc"))
-
-
-@pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "~/missing", "a/b/c", "", "two\\parts"])
-def test_a_missing_folder_is_said_to_be_missing(name: str, no_network: list[Any]) -> None:
-    with pytest.raises(EncoderError, match="there is no encoder folder"):
+@pytest.mark.parametrize(
+    "name", ["/no/such/folder", "./missing", "~/missing", "a/b/c", "", "two\\parts", "we ird"]
+)
+def test_a_name_that_can_be_nothing(name: str, no_network: list[Any]) -> None:
+    with pytest.raises(
+        EncoderError, match=r"there is no encoder folder|neither a folder nor a name on the Hub"
+    ):
         Encoder.load(name)
     assert no_network == []
 
 
-def test_a_name_that_cannot_be_on_the_hub(no_network: list[Any]) -> None:
-    with pytest.raises(EncoderError, match="neither a folder nor a name on the Hub"):
-        Encoder.load("we ird")
-    assert no_network == []
-
-
-@pytest.mark.parametrize("offline", [True, False], ids=["told to be offline", "host cannot be found"])
+@pytest.mark.parametrize("offline", [True, False], ids=["set offline", "host not found"])
 def test_a_hub_name_without_network(
     offline: bool, no_network: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from encoder_cases import gradient_states
 from transformers import BertConfig, BertModel
 
 from bertvision.data.windows import Windows
@@ -289,7 +290,7 @@ def test_an_encoder_can_be_trained_after_its_states_were_read() -> None:
     source, data = encoder(), windows()
     batch = collate(data, np.arange(8), pad_id=0, device=source.device, width=128)
     before = source.states(batch)
-    states = source.trainable_states(batch)
+    states = gradient_states(source, batch)
     assert states.is_cuda
     states.float().square().mean().backward()
     with torch.no_grad():

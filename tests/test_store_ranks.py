@@ -13,7 +13,8 @@ import torch.distributed
 from cli_runner import bertvision, tree
 from torch.multiprocessing.spawn import spawn
 
-from bertvision.encoder.encoder import Encoder, choose_device
+from bertvision.encoder.device import choose_device
+from bertvision.encoder.encoder import Encoder
 from bertvision.errors import OutputError
 from bertvision.states.extract import Extractor
 from bertvision.states.live import LiveStates

@@ -9,7 +9,7 @@ import tyro
 
 from bertvision.cli.flags import OptionalInt, OptionalPath, OptionalText
 from bertvision.data.columns import Columns
-from bertvision.encoder.encoder import Precision
+from bertvision.encoder.device import Precision
 from bertvision.errors import ConfigError
 from bertvision.states.config import SourceConfig
 from bertvision.tasks.span.decode import DecodeConfig

@@ -10,7 +10,7 @@ from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalInt
 from bertvision.cli.scores import told
 from bertvision.data.windows import WindowConfig
-from bertvision.encoder.encoder import Precision
+from bertvision.encoder.device import Precision
 from bertvision.train.finetune import FinetuneConfig
 from bertvision.train.splits import TextConfig
 
@@ -68,7 +68,7 @@ ARGS = FinetuneArgs
 
 
 def main(args: FinetuneArgs) -> None:
-    from bertvision.encoder.encoder import choose_device
+    from bertvision.encoder.device import choose_device
     from bertvision.encoder.policy import parse_policy
     from bertvision.errors import ConfigError
     from bertvision.train.parallel import Parallel

@@ -10,7 +10,7 @@ import tyro
 from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalInt
 from bertvision.data.windows import WindowConfig
-from bertvision.encoder.encoder import Precision
+from bertvision.encoder.device import Precision
 from bertvision.states.config import StatesConfig
 from bertvision.train.fit import FitConfig
 from bertvision.train.splits import TextConfig
@@ -72,7 +72,7 @@ ARGS = FitArgs
 
 
 def main(args: FitArgs) -> None:
-    from bertvision.encoder.encoder import choose_device
+    from bertvision.encoder.device import choose_device
     from bertvision.train.parallel import Parallel
 
     with Parallel.start(choose_device(args.device)) as parallel:

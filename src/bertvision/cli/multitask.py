@@ -11,7 +11,7 @@ from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalInt
 from bertvision.cli.scores import told
 from bertvision.data.windows import WindowConfig
-from bertvision.encoder.encoder import Precision
+from bertvision.encoder.device import Precision
 from bertvision.train.finetune_config import MultitaskConfig
 from bertvision.train.multitask import TaskSpec
 
@@ -57,7 +57,7 @@ ARGS = MultitaskArgs
 
 
 def main(args: MultitaskArgs) -> None:
-    from bertvision.encoder.encoder import choose_device
+    from bertvision.encoder.device import choose_device
     from bertvision.errors import ConfigError
     from bertvision.train.parallel import Parallel
 

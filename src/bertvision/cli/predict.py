@@ -9,7 +9,7 @@ import tyro
 
 from bertvision.cli.flags import OptionalFloat, OptionalInt, OptionalPath, OptionalText
 from bertvision.data.columns import Columns
-from bertvision.encoder.encoder import Precision
+from bertvision.encoder.device import Precision
 from bertvision.errors import ConfigError
 from bertvision.serve.config import Backend
 

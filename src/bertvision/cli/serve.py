@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 
 from bertvision.cli.flags import OptionalPath, OptionalText
-from bertvision.encoder.encoder import Precision
+from bertvision.encoder.device import Precision
 from bertvision.serve.config import Backend, ServeConfig
 
 __all__ = ["ARGS", "ServeArgs", "main"]

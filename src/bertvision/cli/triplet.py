@@ -9,7 +9,7 @@ import tyro
 from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalFloat, OptionalInt
 from bertvision.data.windows import WindowConfig
-from bertvision.encoder.encoder import Precision
+from bertvision.encoder.device import Precision
 from bertvision.train.finetune import FinetuneConfig
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ ARGS = TripletArgs
 
 
 def main(args: TripletArgs) -> None:
-    from bertvision.encoder.encoder import choose_device
+    from bertvision.encoder.device import choose_device
     from bertvision.errors import ConfigError
     from bertvision.train.parallel import Parallel
 

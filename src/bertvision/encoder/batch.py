@@ -48,11 +48,7 @@ def collate(
 ) -> TokenBatch:
     """Pad the windows at `indices` to the longest of them, or to `width`."""
     flat, mask = padded_positions(windows, indices, width=width)
-    ids = np.where(mask, windows.ids[flat], pad_id).astype(np.int64)
-    types = np.where(mask, windows.types[flat], 0).astype(np.int64)
-    return TokenBatch(
-        ids=torch.from_numpy(ids).to(device, non_blocking=True),
-        mask=torch.from_numpy(mask).to(device, non_blocking=True),
-        types=torch.from_numpy(types).to(device, non_blocking=True),
-        windows=np.asarray(indices, dtype=np.int64),
-    )
+    ids, types = windows.ids[flat], windows.types[flat]  # copies, of 4 bytes and 1 byte a token
+    ids[~mask], types[~mask] = pad_id, 0
+    sent = [torch.from_numpy(array).to(device, non_blocking=True) for array in (ids, mask, types)]
+    return TokenBatch(sent[0].long(), sent[1], sent[2].long(), np.asarray(indices, dtype=np.int64))

@@ -1,11 +1,11 @@
 """What a tuned encoder differs by from the encoder it was tuned from: small on disk, useless without that base.
 
-    delta.json          format, version, policy, base (`embedded`, absolute folder or Hub name), base_fingerprint,
-                        adapter (size of the Houlsby adapters), scale (of LoRA), fingerprint
-    delta.safetensors   the trained tensors under their names in the model; for LoRA NAME.lora_A and NAME.lora_B
+    delta.json          format, bertvision, policy, base (`embedded`, absolute folder or Hub name), base_fingerprint,
+                        fingerprint
+    delta.safetensors   the trained tensors under their names in the model that was trained
 
-The fingerprint of such an encoder hashes its base's fingerprint, the trained tensors and the two settings. So it is
-cheap, and the same while LoRA's matrices are apart and after they were merged into the weights. The base may itself
+The fingerprint of such an encoder hashes its base's fingerprint, the trained tensors and how they are used. So it is
+cheap, and the same while LoRA's matrices stand apart and after they were merged into the weights. The base may itself
 be a delta's folder. This file knows the format; `load.py` finds the base and checks that it is the right one.
 """
 
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from bertvision._version import __version__
 from bertvision.artifacts import read_json, read_tensors, write_json, write_tensors
-from bertvision.errors import ArtifactError
+from bertvision.encoder.policy import Policy, parse_policy
+from bertvision.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -43,39 +44,31 @@ BELOW = "./base"
 class Delta:
     """How an encoder came from its base, and which of its tensors are not the base's."""
 
-    policy: str
+    policy: Policy
     base: str
     """As `--encoder` takes it, folders absolute."""
     base_fingerprint: str
-    adapter: int | None = None
-    """Size of the adapters to insert into the base."""
-    scale: float | None = None
-    """s of LoRA, whose matrices the tensors then are."""
     names: tuple[str, ...] = ()
-    """Of the model's parameters that were trained."""
+    """Of the parameters that were trained."""
     merged: Mapping[str, "Tensor"] | None = field(default=None, repr=False, compare=False)
-    """LoRA's matrices when the model holds only their sum with the weights."""
+    """LoRA's matrices where the model holds only their sum with the weights."""
 
-    def tensors(self, model: "nn.Module") -> dict[str, "Tensor"]:
+    def tensors(self, model: "nn.Module") -> Mapping[str, "Tensor"]:
         """The trained tensors as they are now."""
         if self.merged is not None:
-            return dict(self.merged)
-        if self.scale is not None:
-            from bertvision.encoder.lora import lora_tensors
-
-            return lora_tensors(model)
+            return self.merged
         parameters = dict(model.named_parameters())
         return {name: parameters[name] for name in self.names}
 
     def fingerprint(self, tensors: Mapping[str, "Tensor"]) -> str:
         digest = hashlib.blake2b(digest_size=16)
-        digest.update(f"{self.base_fingerprint} {self.adapter} {self.scale}".encode())
+        digest.update(f"{self.base_fingerprint} {self.policy.adapter} {self.policy.rule == 'lora'}".encode())
         hash_tensors(digest, tensors)
         return digest.hexdigest()
 
 
 def hash_tensors(digest: Any, tensors: Mapping[str, "Tensor"]) -> None:
-    """Names, shapes and every bit, in an order that does not depend on the mapping's."""
+    """Add names, shapes and every bit, in an order that does not depend on the mapping's."""
     import torch
 
     for name, tensor in sorted(tensors.items()):
@@ -96,11 +89,9 @@ def write_delta(folder: Path, delta: Delta, tensors: Mapping[str, "Tensor"]) -> 
     about = {
         "format": _FORMAT,
         "bertvision": __version__,
-        "policy": delta.policy,
+        "policy": str(delta.policy),
         "base": delta.base,
         "base_fingerprint": delta.base_fingerprint,
-        "adapter": delta.adapter,
-        "scale": delta.scale,
         "fingerprint": delta.fingerprint(tensors),
     }
     write_json(folder / _ABOUT, about)
@@ -115,11 +106,7 @@ def read_about(folder: Path) -> dict[str, Any]:
             f"{path} is not a delta of format {_FORMAT}: make it again, or use the bertvision that wrote it"
         )
     texts = [about.get(key) for key in ("policy", "base", "base_fingerprint", "fingerprint")]
-    adapter, scale = about.get("adapter"), about.get("scale")
-    numbers = (adapter is None or (type(adapter) is int and adapter > 0)) and isinstance(
-        scale, int | float | None
-    )
-    if not numbers or not all(isinstance(text, str) and text for text in texts):
+    if not all(isinstance(text, str) and text for text in texts):
         raise ArtifactError(f"{path} is incomplete or damaged: delete its folder and make it again")
     if about["base"] == BELOW:
         about["base"] = str((folder / BELOW).absolute())
@@ -130,15 +117,14 @@ def read_delta(folder: Path) -> tuple[Delta, dict[str, "Tensor"]]:
     """The delta in `folder` and its tensors."""
     about = read_about(folder)
     tensors, _ = read_tensors(folder / _TENSORS)
-    delta = Delta(
-        policy=about["policy"],
-        base=about["base"],
-        base_fingerprint=about["base_fingerprint"],
-        adapter=about["adapter"],
-        scale=about["scale"],
-        names=tuple(sorted(tensors)),
-        merged=None if about["scale"] is None else tensors,
-    )
+    try:
+        policy = parse_policy(about["policy"])
+    except ConfigError as error:
+        raise ArtifactError(
+            f"{folder / _ABOUT} is damaged ({error}): delete its folder and make it again"
+        ) from error
+    merged = tensors if policy.rule == "lora" else None
+    delta = Delta(policy, about["base"], about["base_fingerprint"], tuple(sorted(tensors)), merged)
     if delta.fingerprint(tensors) != about["fingerprint"]:
         raise ArtifactError(
             f"{folder / _TENSORS} and {_ABOUT} beside it do not belong together: delete the folder and make it again"
@@ -150,20 +136,20 @@ def apply_delta(delta: Delta, model: Any, tensors: Mapping[str, "Tensor"], *, fo
     """Turn the base, `model`, into the tuned encoder; LoRA is merged, so peft is not needed."""
     import torch
 
-    from bertvision.encoder.houlsby import adapters_of, insert_adapters
+    from bertvision.encoder.houlsby import insert_adapters
     from bertvision.encoder.lora import add_lora
 
-    if delta.adapter is not None:
-        insert_adapters(model, delta.adapter, seed=0)
+    if delta.policy.adapter is not None:
+        insert_adapters(model, delta.policy.adapter, seed=0)
     own = dict(model.named_parameters())
     try:
-        if delta.scale is not None:
-            add_lora(model, tensors, delta.scale)
+        if delta.policy.rule == "lora":
+            add_lora(model, tensors)
             return
-        if delta.adapter is not None:
-            for name, adapter in adapters_of(model).items():
-                for part, _ in adapter.named_parameters():
-                    tensors[f"{name}.{part}"]  # one that is missing would keep its random start
+        if delta.policy.adapter is not None and (
+            missing := {n for n in own if ".houlsby." in n} - {*tensors}
+        ):
+            raise KeyError(min(missing))  # it would keep its random start
         with torch.no_grad():
             for name, tensor in tensors.items():
                 if own[name].shape != tensor.shape:

@@ -3,8 +3,8 @@
     encoder = Encoder.load("embedded")
     states = encoder.states(batch)      # (L, B, T, H): embedding output first, then every layer
 
-Frozen use (`states`) runs in evaluation mode without gradients; `trainable_states` has them, after `tune` said what
-trains. The fingerprint hashes weights and tokenizer, never the name: a fine-tuned copy is another
+States are frozen: evaluation mode, no gradients. Training reads the model itself (`train/`), after `tune` has frozen
+what a policy leaves alone. The fingerprint hashes weights and tokenizer, never the name: a fine-tuned copy is another
 encoder. What a policy with adapters, LoRA or biases trains is saved as a delta (delta.py), anything else whole.
 """
 
@@ -13,7 +13,6 @@ import copy
 import hashlib
 import inspect
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +23,8 @@ from torch import Tensor
 from bertvision.encoder.batch import TokenBatch
 from bertvision.encoder.captured import CapturedForward
 from bertvision.encoder.delta import Delta, write_delta
+from bertvision.encoder.device import Precision, choose_device, choose_precision
+from bertvision.encoder.freeze import apply_policy
 from bertvision.encoder.houlsby import adapters_of
 from bertvision.encoder.load import (
     lasting_name,
@@ -32,93 +33,13 @@ from bertvision.encoder.load import (
     load_weights,
     model_fingerprint,
 )
-from bertvision.encoder.lora import LORA_SCALE, merge_lora
-from bertvision.encoder.policy import Policy, apply_policy
-from bertvision.encoder.stack import pooled_by, pooler_of
-from bertvision.errors import ConfigError, EncoderError, OutputError
-from bertvision.shapes import Bool, Float, Int
+from bertvision.encoder.lora import merge_lora
+from bertvision.encoder.policy import Policy
+from bertvision.encoder.stack import in_bf16, pooled_by, pooler_of, read_tokens
+from bertvision.errors import EncoderError, OutputError
+from bertvision.shapes import Float, Int
 
-__all__ = ["Encoder", "Precision", "choose_device", "choose_precision", "in_bf16", "read_tokens"]
-
-Precision = Literal["auto", "fp32", "bf16"]
-
-
-def choose_device(name: str = "auto") -> torch.device:
-    """`auto` is a CUDA device where there is one, then Apple's, then the CPU.
-
-    Of several CUDA devices each process of `torchrun` (or `accelerate launch`) takes one of its own.
-    """
-    if name != "auto":
-        try:
-            device = torch.device(name)
-        except RuntimeError as error:
-            raise ConfigError(f"--device {name} is not a device: use auto, cpu, cuda or mps") from error
-        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-            raise ConfigError(f"--device {name}: this machine has no such CUDA device; use --device cpu")
-        if device.type == "mps" and not torch.backends.mps.is_available():
-            raise ConfigError(f"--device {name}: this machine has no such device; use --device cpu")
-        if name == "cuda":
-            return _own_cuda()
-        if device.type not in ("cpu", "cuda", "mps"):
-            raise ConfigError(f"--device {name} is not supported: use auto, cpu, cuda or mps")
-        if device.type == "cuda" and device.index is not None:
-            torch.cuda.set_device(device)  # graphs are captured, and kernels launched, on the current device
-        return device
-    if torch.cuda.is_available():
-        return _own_cuda()
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def _own_cuda() -> torch.device:
-    """The CUDA device of this process, where several were started."""
-    local, count = os.environ.get("LOCAL_RANK", ""), torch.cuda.device_count()
-    if count > 1 and local.isdigit():
-        device = torch.device("cuda", int(local) % count)
-        torch.cuda.set_device(device)
-        return device
-    return torch.device("cuda")
-
-
-def choose_precision(precision: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
-    """bf16 only where the hardware has it: on a CPU without it, autocast is a hundred times slower than fp32."""
-    if precision != "auto":
-        return precision
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-
-
-def _without_cache(_: Any, args: tuple[Any, ...], words: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    return args, words | {"use_cache": False}
-
-
-def in_bf16(model: Any) -> Any:
-    """Cast a model's weights in place; what its code computes anew, such as rotary frequencies, keeps its precision."""
-    kept = [
-        (module, name, module._buffers[name])
-        for module in model.modules()
-        for name in module._non_persistent_buffers_set
-    ]
-    model.to(torch.bfloat16)
-    for module, name, buffer in kept:
-        module._buffers[name] = buffer
-    return model
-
-
-def read_tokens(
-    model: Any,
-    ids: Int[Tensor, "B T"],
-    mask: Bool[Tensor, "B T"],
-    types: Int[Tensor, "B T"] | None,
-    *,
-    last_only: bool = False,
-) -> tuple[Float[Tensor, "B T H"], ...]:
-    """All hidden states that a Hugging Face model gives for tokens, or the last one alone."""
-    inputs = {"input_ids": ids, "attention_mask": mask.long()}
-    if types is not None:
-        inputs["token_type_ids"] = types
-    if last_only:
-        return (model(**inputs).last_hidden_state,)
-    # The last entry is the state after the final norm; it matters for pre-norm encoders.
-    return model(**inputs, output_hidden_states=True).hidden_states
+__all__ = ["Encoder"]
 
 
 class Encoder:
@@ -145,9 +66,8 @@ class Encoder:
         self._fingerprint: str | None = None
         self._frozen: CapturedForward | None = None
         self._frozen_model: Any = None
-        accepts = inspect.signature(model.forward).parameters
         has_types = (getattr(model.config, "type_vocab_size", 0) or 0) > 1
-        self.passes_types = has_types and "token_type_ids" in accepts
+        self.passes_types = has_types and "token_type_ids" in inspect.signature(model.forward).parameters
 
     @classmethod
     def load(
@@ -155,7 +75,7 @@ class Encoder:
     ) -> "Encoder":
         """Load `embedded`, a local folder (a delta's too) or a Hub name; `parked` leaves its weights on the CPU."""
         place = choose_device(device)
-        load_config(name)  # the wrong kind of model should be told as such, not by its missing tokenizer
+        load_config(name)  # the wrong kind of model is refused as such, not for its missing tokenizer
         tokenizer = load_tokenizer(name)
         model, delta = load_weights(name, tokenizer)
         encoder = cls(model, tokenizer, name=name, device=place, precision=precision, parked=parked)
@@ -223,12 +143,6 @@ class Encoder:
         text = json.dumps(settings, sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def changed(self) -> None:
-        """Say that the weights were trained: the fingerprint and the frozen copy are made anew."""
-        self._fingerprint = self._frozen = self._frozen_model = None
-        if self._delta is not None and self._delta.merged is not None:
-            self._delta = None  # its matrices are no longer the whole difference
-
     # ---- training
 
     def tune(self, policy: Policy, *, seed: int) -> None:
@@ -249,8 +163,13 @@ class Encoder:
         self._delta = self._fingerprint = self._frozen = self._frozen_model = None
         if apart:
             names = tuple(name for name, p in self.model.named_parameters() if p.requires_grad)
-            scale = LORA_SCALE if policy.rule == "lora" else None
-            self._delta = Delta(str(policy), lasting_name(self.name), base, policy.adapter, scale, names)
+            self._delta = Delta(policy, lasting_name(self.name), base, names)
+
+    def changed(self) -> None:
+        """Forget what was computed from the weights: they were trained."""
+        self._fingerprint = self._frozen = self._frozen_model = None
+        if self._delta is not None and self._delta.merged is not None:
+            self._delta = None  # its matrices are no longer the whole difference
 
     def check_checkpointing(self) -> None:
         """Refuse an architecture that cannot compute its layers again."""
@@ -277,17 +196,18 @@ class Encoder:
     def copy(self) -> "Encoder":
         """A frozen copy that shares nothing with this encoder, which is neither moved nor touched."""
         twin = copy.copy(self)
-        twin.model = self._merged_copy().to(self.device).eval().requires_grad_(False)
+        twin.model = self._plain_model().to(self.device)
         twin._fingerprint = twin._frozen = twin._frozen_model = None
-        if self._delta is not None and self._delta.scale is not None:
+        if self._delta is not None and self._delta.policy.rule == "lora":
             tensors = self._delta.tensors(self.model)
             twin._delta = replace(self._delta, merged={n: t.detach().clone() for n, t in tensors.items()})
         return twin
 
-    def _merged_copy(self) -> Any:
+    def _plain_model(self) -> Any:
+        """A frozen copy of the model, LoRA merged into its weights."""
         model = copy.deepcopy(self.model)
         merge_lora(model)
-        return model
+        return model.eval().requires_grad_(False)
 
     # ---- use
 
@@ -303,7 +223,20 @@ class Encoder:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=cache)
 
     def _forward(self, model: Any, batch: TokenBatch) -> tuple[Float[Tensor, "B T H"], ...]:
-        return read_tokens(model, batch.ids, batch.mask, batch.types if self.passes_types else None)
+        states = read_tokens(model, batch.ids, batch.mask, batch.types if self.passes_types else None)
+        if len(states) != self.num_states or any(state.shape[:2] != batch.ids.shape for state in states):
+            raise EncoderError(
+                f"{self.name} ({model.config.model_type}) does not give one state a token for each of its "
+                f"{self.num_states - 1} layers: choose an encoder such as BERT with --encoder"
+            )
+        return states
+
+    @torch.no_grad()
+    def check_states(self, batch: TokenBatch) -> None:
+        """Refuse a model whose hidden states are not one a token and layer, as Funnel's are not."""
+        place = next(self.model.parameters()).device  # a parked one is not where it will train
+        ids, mask, types = (tensor.to(place) for tensor in (batch.ids, batch.mask, batch.types))
+        self._forward(self.model.eval(), TokenBatch(ids, mask, types, batch.windows))
 
     @torch.no_grad()
     def layer_states(self, batch: TokenBatch) -> tuple[Float[Tensor, "B T H"], ...]:
@@ -322,8 +255,7 @@ class Encoder:
     def _frozen_copy(self) -> Any:
         """Weights that do not change, cast to bf16 once instead of in every call."""
         if self._frozen_model is None:
-            model = in_bf16(self._merged_copy()).to(self.device).eval().requires_grad_(False)
-            self._frozen_model = model
+            self._frozen_model = in_bf16(self._plain_model()).to(self.device)
             self.model.to("cpu")  # until somebody trains it
         return self._frozen_model
 
@@ -333,22 +265,21 @@ class Encoder:
         return pooler_of(self.model) is not None
 
     @torch.no_grad()
-    def pooled(self, last: Float[Tensor, "B T H"]) -> Float[Tensor, "B H"] | None:
-        """The pooler's vectors from a batch's last state, frozen; None where there is no pooler."""
+    def pooled(
+        self, last: Float[Tensor, "B T H"], cls: Int[Tensor, " B"] | None = None
+    ) -> Float[Tensor, "B H"] | None:
+        """The pooler's vectors from a batch's last state, frozen; None where there is no pooler.
+
+        `cls` says where each window's classification token stands; None means first.
+        """
         if self.state_dtype == torch.float32:
             with self.autocast():
-                return pooled_by(self.model.eval(), last)
-        return pooled_by(self._frozen_copy(), last.to(self.state_dtype))
+                return pooled_by(self.model.eval(), last, cls)
+        return pooled_by(self._frozen_copy(), last.to(self.state_dtype), cls)
 
     def states(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:
-        """The same as one tensor."""
+        """All hidden states of a batch as one tensor."""
         return torch.stack(self.layer_states(batch))
-
-    def trainable_states(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:
-        """All hidden states with gradients, in whatever mode the model is."""
-        self.model.to(self.device)
-        with self.autocast():
-            return torch.stack(self._forward(self.model, batch))
 
     def save(self, folder: Path) -> None:
         """Write a delta, or weights, config and tokenizer in Hugging Face format; the caller makes it atomic."""
@@ -357,14 +288,16 @@ class Encoder:
         if self._delta is not None:
             write_delta(folder, self._delta, self._delta.tensors(self.model))
             return
-
         try:
             self.model.save_pretrained(folder)
-        except SafetensorError as error:
-            # It hides the operating system's error, such as a full disk.
+        except SafetensorError as error:  # it hides the operating system's error, such as a full disk
             raise OutputError(
                 f"cannot write the encoder ({error}): make room on the disk, then run the same command again"
             ) from error
         self.tokenizer.save_pretrained(folder)
         for file in folder.iterdir():
             file.chmod(0o644)  # the weights come out readable by their owner alone
+
+
+def _without_cache(_: Any, args: tuple[Any, ...], words: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    return args, words | {"use_cache": False}

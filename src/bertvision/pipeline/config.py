@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import tyro
 
 from bertvision.data.windows import WindowConfig
-from bertvision.encoder.encoder import Precision
+from bertvision.encoder.device import Precision
 from bertvision.states.config import StatesConfig
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.train.finetune import FinetuneConfig

@@ -14,9 +14,9 @@ from bertvision.data.load import load_span_data
 from bertvision.data.tokenise import probe_template
 from bertvision.data.windows import WindowConfig, make_windows
 from bertvision.encoder.batch import collate
-from bertvision.encoder.encoder import Encoder, read_tokens
+from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.mpnet import forget_widths
-from bertvision.encoder.stack import pooled_by
+from bertvision.encoder.stack import pooled_by, read_tokens
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Head
 from bertvision.serve.bundle import Bundle

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.artifacts import restore
-from bertvision.encoder.encoder import Encoder, Precision
+from bertvision.encoder.device import Precision
+from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError
 from bertvision.serve.bundle import Bundle, TextPredictor, short_names
 from bertvision.serve.config import Backend

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from bertvision.encoder.delta import delta_folder, read_about
-from bertvision.encoder.encoder import Precision
+from bertvision.encoder.device import Precision
+from bertvision.encoder.freeze import check_policy
 from bertvision.encoder.load import bases_of, load_config
-from bertvision.encoder.policy import check_policy, check_unadapted, parse_policy
+from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.states.live import LiveStates
 from bertvision.train.evaluate import task_logits
@@ -37,12 +38,11 @@ def check_policies(texts: tuple[str, ...], encoder: str) -> list[str]:
     with torch.device("meta"):
         model: Any = AutoModel.from_config(load_config(encoder))
     policies = [parse_policy(text) for text in texts]
+    # The model made from the settings alone has no adapters that deltas bring.
     deltas = [folder for name in bases_of(encoder) if (folder := delta_folder(name)) is not None]
-    adapted = any(read_about(folder)["adapter"] for folder in deltas)
+    adapted = any(parse_policy(read_about(folder)["policy"]).adapter for folder in deltas)
     for policy in policies:
-        check_policy(model, policy, name=encoder)
-        if adapted:  # the model made from the settings alone has none
-            check_unadapted(policy, name=encoder)
+        check_policy(model, policy, name=encoder, adapted=adapted)
     names = [str(policy) for policy in policies]
     twice = [name for name in names if names.count(name) > 1]
     if twice:

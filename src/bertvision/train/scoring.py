@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertvision.encoder.encoder import Encoder, Precision
+from bertvision.encoder.device import Precision
+from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head

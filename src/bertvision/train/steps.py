@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertvision.encoder.encoder import Encoder, in_bf16
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.stack import in_bf16
 from bertvision.heads.base import Head, running_statistics
 from bertvision.heads.layers import set_noise
 from bertvision.shapes import Float

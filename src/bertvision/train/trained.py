@@ -17,7 +17,8 @@ from bertvision.data.examples import SpanData
 from bertvision.data.reframe import Reframe
 from bertvision.data.texts import TextData
 from bertvision.data.windows import WindowConfig, Windows
-from bertvision.encoder.encoder import Encoder, Precision
+from bertvision.encoder.device import Precision
+from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head

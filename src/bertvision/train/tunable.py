@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertvision.data.windows import Windows
-from bertvision.encoder.encoder import Encoder, read_tokens
-from bertvision.encoder.stack import pooled_by
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.stack import pooled_by, read_tokens
 from bertvision.heads.base import Head, run_head
 from bertvision.shapes import Bool, Float, Int
 from bertvision.states.base import label_tensor, widths

@@ -8,11 +8,14 @@ import copy
 import re
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import nn
 
+from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.policy import check_policy, count_trainable, parse_policy
+from bertvision.encoder.freeze import check_policy, count_trainable
+from bertvision.encoder.policy import parse_policy
 from bertvision.encoder.stack import layers_of
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head
@@ -43,6 +46,9 @@ def check_tuning(encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, 
     for job in jobs:
         job.plan(config.batch_size, config.batch_tokens)  # refuses examples that cannot be drawn so
     _check_apart(jobs)
+    windows = jobs[0].train.windows
+    longest = np.array([windows.lengths.argmax()])
+    encoder.check_states(collate(windows, longest, pad_id=encoder.pad_id, device=encoder.device))
 
 
 def _check_apart(jobs: Sequence[Job]) -> None:

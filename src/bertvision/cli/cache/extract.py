@@ -20,7 +20,7 @@ from bertvision.cli.cache import told
 from bertvision.cli.flags import OptionalInt
 from bertvision.data.kept import Positions
 from bertvision.data.windows import WindowConfig
-from bertvision.encoder.encoder import Precision
+from bertvision.encoder.device import Precision
 from bertvision.errors import BertvisionError, ConfigError
 from bertvision.states.layout import SHARD_TOKENS
 from bertvision.train.splits import TextConfig

@@ -1,0 +1,61 @@
+"""Which device and precision an encoder computes in."""
+
+import os
+from typing import TYPE_CHECKING, Literal
+
+from bertvision.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Precision", "choose_device", "choose_precision"]
+
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+def choose_device(name: str = "auto") -> "torch.device":
+    """The device called `name`; `auto` is CUDA where there is one, then Apple's, then the CPU.
+
+    Of several CUDA devices each process of `torchrun` or `accelerate launch` takes its own.
+    """
+    import torch
+
+    if name == "auto":
+        if torch.cuda.is_available():
+            return _own_cuda()
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"--device {name} is not a device: use auto, cpu, cuda or mps") from error
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise ConfigError(f"--device {name} is not supported: use auto, cpu, cuda or mps")
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if (device.index or 0) >= count[device.type]:
+        raise ConfigError(f"--device {name}: this machine has no such device; use --device cpu")
+    if name == "cuda":
+        return _own_cuda()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # graphs are captured, and kernels launched, on the current device
+    return device
+
+
+def _own_cuda() -> "torch.device":
+    """The CUDA device of this process, where several were started."""
+    import torch
+
+    local, count = os.environ.get("LOCAL_RANK", ""), torch.cuda.device_count()
+    if count > 1 and local.isdigit():
+        device = torch.device("cuda", int(local) % count)
+        torch.cuda.set_device(device)
+        return device
+    return torch.device("cuda")
+
+
+def choose_precision(precision: Precision, device: "torch.device") -> Literal["fp32", "bf16"]:
+    """`auto` is bf16 only where the hardware has it: on a CPU without it, autocast is 100 times slower than fp32."""
+    import torch
+
+    if precision != "auto":
+        return precision
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
