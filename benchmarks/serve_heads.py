@@ -47,7 +47,7 @@ HEADS = (
 def make_system(text: str, number: int, encoder: Encoder) -> Trained:
     """A label task of 2 to 5 classes with a head of random weights."""
     task = TextTask("label", tuple(f"class {i}" for i in range(2 + number % 4)))
-    geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, "label", encoder.has_pooler)
+    geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, "window", encoder.has_pooler)
     head = parse_head(text).build(geometry, seed=number)
     assert isinstance(head, Head)
     return Trained(

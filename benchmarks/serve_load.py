@@ -63,7 +63,7 @@ def write_heads(folder: Path, encoder: Encoder) -> Path:
     """A folder of heads as training leaves them."""
     for name, (spec, task) in TASKS.items():
         pooled = task.kind != "span" and encoder.has_pooler
-        geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, task.kind, pooled)
+        geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, task.unit, pooled)
         about = {
             "task": task_words(task),
             "windows": to_mapping(WindowConfig()),

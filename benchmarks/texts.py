@@ -267,7 +267,7 @@ def load_triplet(encoder: Encoder, task: TripletTask) -> Any:
     from bertvision.heads.base import Geometry
     from bertvision.heads.spec import parse_head
 
-    geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, "triplet")
+    geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, "window")
     return parse_head(f"triplet:negatives={task.group - 2}").build(geometry, seed=0).to(encoder.device)
 
 

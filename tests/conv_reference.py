@@ -8,26 +8,12 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bertvision.heads import conv
-from bertvision.heads.conv import BatchNorm, Conv, Separable
-from bertvision.heads.inception import Module
-from bertvision.heads.xception import XceptionBlock
-
-
-def shake(module: nn.Module) -> None:
-    """Move every parameter and running statistic away from its initial value; activations stay near 1."""
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            scale = 1 / math.sqrt(parameter[0].numel()) if parameter.ndim > 1 else 0.5
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
-        for name, buffer in module.named_buffers():
-            if name.endswith("running_mean"):
-                buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.5)
-            elif name.endswith("running_var"):
-                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
+from bertvision.heads import StateBatch
+from bertvision.heads.papers.conv import BatchNorm, Conv, ConvNorm, Separable
+from bertvision.heads.papers.inception import Module
+from bertvision.heads.papers.xception import XceptionBlock
 
 
 def slide(size: int, kernel: int, stride: int, dilation: int = 1) -> list[list[tuple[int, int]]]:
@@ -171,16 +157,16 @@ def xception_reference(head: Any, windows: list[Tensor]) -> list[Tensor]:
     for block in head.blocks:
         if isinstance(block, XceptionBlock):
             windows = block_reference(block, windows)
-        elif isinstance(block, conv.ConvNorm):
+        elif isinstance(block, ConvNorm):
             windows = relu(normed([convolved(x, block.conv) for x in windows], block.norm))
         else:
             windows = relu(normed([separated(x, block[0]) for x in windows], block[1]))
     return windows
 
 
-def reference(head: Any, given: dict[str, Any]) -> Tensor:
+def reference(head: Any, batch: StateBatch) -> Tensor:
     """Logits of all real tokens, or of all windows."""
-    states, mask = given["states"], given["mask"]
+    states, mask = batch.states, batch.mask
     cut = [states[:, b, : int(mask[b].sum())] for b in range(len(mask))]
     match head.name:
         case "cnn.v1":
@@ -190,7 +176,65 @@ def reference(head: Any, given: dict[str, Any]) -> Tensor:
         case "xception_mod.v1":
             windows = xception_reference(head, [reduced(head, window) for window in cut])
             return torch.cat([head.project(x.transpose(1, 2).flatten(1)) for x in windows])
-    cls = [states[i, :, 0] for i in range(len(states))]
-    picture = torch.stack([*cls, given["pooled"]] if head.config.order == "last" else [given["pooled"], *cls])
+        case "cacnn.v1":
+            return torch.cat(
+                [cacnn_reference(head, w[-1], batch.context[b, : w.shape[1]]) for b, w in enumerate(cut)]
+            )
+    cls, pooled = [*states[:, :, 0]], batch.pooled
+    picture = torch.stack([*cls, pooled] if head.config.order == "last" else [pooled, *cls])  # type: ignore[list-item]
     x = xception_reference(head, [picture.permute(1, 2, 0)])[0].mean(1)
     return head.project(torch.cat([x, picture[-1]], 1) if getattr(head.config, "cls", False) else x)
+
+
+# ---- the context-aware CNN: a window z is (tokens, H)
+
+
+def same(z: Tensor, layer: Any) -> Tensor:
+    """'same' convolution of (T, inputs) with a layer's weights -> (T, outputs)."""
+    weight, out = layer.weight, []
+    for t in range(len(z)):
+        value = layer.bias.clone()
+        for j in range(weight.shape[2]):
+            at = t + j - (weight.shape[2] - 1) // 2
+            if 0 <= at < len(z):
+                value = value + weight[:, :, j] @ z[at]
+        out.append(value)
+    return torch.stack(out)
+
+
+def simple_filters(head: Any, z: Tensor, n: int, rows: int) -> Tensor:
+    """(rows, H, n)."""
+    N, H = z.shape
+    x = same(z, head.make.generate).clamp(min=0) + head.make.after_bias
+    x = torch.stack([x[max(0, t - 3) : t + 5].amax(0) for t in range(N)])
+    found = []
+    for r in range(rows):
+        part = x[math.floor(r * N * 350 / 384 / (rows + 1)) : math.ceil((r + 2) * N * 350 / 384 / (rows + 1))]
+        found.append(part.amax(0) if head.config.pool == "max" else part.mean(0))
+    return torch.stack(found).view(rows, n, H).transpose(1, 2)
+
+
+def context_filters(head: Any, z: Tensor, n: int, rows: int) -> Tensor:
+    """(rows, H, n)."""
+    H = z.shape[1]
+    text = torch.cat([same(z, layer).clamp(min=0) for layer in head.make.bank], dim=1)
+    context = text.amax(0) if head.config.reduce == "max" else text.sum(0)
+    numbers = same(context[:, None], head.make.generate).T.flatten()  # map after map
+    needed = n * rows * H
+    return numbers.repeat(-(-needed // len(numbers)))[:needed].view(n, rows, H).permute(1, 2, 0)
+
+
+def cacnn_reference(head: Any, z: Tensor, context: Tensor) -> Tensor:
+    simple = head.config.variant == "simple"
+    n, rows = head.config.n or (4 if simple else 8), head.config.rows or (6 if simple else 5)
+    filters = (simple_filters if simple else context_filters)(head, z, n, rows)
+    target = z * context[:, None] if head.config.mask_question else z
+    seen = z.new_zeros(len(z), n)
+    for t in range(len(z)):
+        for j in range(rows):
+            at = t + j - (rows - 1) // 2
+            if 0 <= at < len(z):
+                seen[t] += target[at] @ filters[j]
+    start = seen[:, : n // 2] @ head.start.weight[0] + head.start.bias
+    end = seen[:, n // 2 :] @ head.end.weight[0] + head.end.bias
+    return torch.stack([start, end], dim=1)

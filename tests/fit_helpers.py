@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_every_head import SPAN, SPECS, geometry_of
 from torch import Tensor
 
 from bertvision.data.windows import WindowConfig
@@ -22,7 +21,6 @@ from bertvision.train.stage import Stage
 from bertvision.train.zoo import zoo_members
 
 WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
-SPAN_SPECS = [text for text in SPECS if geometry_of(text) is SPAN]
 
 # Fixtures, imported by the files that use them. Their functions have other names than the tests' arguments, which
 # would otherwise redefine an import.

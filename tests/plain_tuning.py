@@ -114,9 +114,9 @@ class PlainTuning:
             p.requires_grad_(not frozen(name))
         self.heads = []
         for job in jobs:
-            text = job.task.kind != "span"
+            unit = job.task.unit
             geometry = Geometry(
-                self.encoder.num_states, self.encoder.hidden, job.task.outputs, job.task.kind, text
+                self.encoder.num_states, self.encoder.hidden, job.task.outputs, unit, unit == "window"
             )
             begun = job.spec.build(geometry, seed=config.seed)
             self.heads.append({n: p.detach().clone().requires_grad_() for n, p in begun.named_parameters()})

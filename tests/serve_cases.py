@@ -37,10 +37,9 @@ def save_system(
 ) -> Path:
     """A head's folder; its weights are large enough to give different texts different answers."""
     layers = selection.numbers(encoder.num_states)
-    kind = task.kind
-    pooled = kind != "span" and encoder.has_pooler and encoder.num_states - 1 in layers
+    pooled = task.unit == "window" and encoder.has_pooler and encoder.num_states - 1 in layers
     made = parse_head(head).build(
-        Geometry(len(layers), encoder.hidden, task.outputs, kind, pooled), seed=seed
+        Geometry(len(layers), encoder.hidden, task.outputs, task.unit, pooled), seed=seed
     )
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

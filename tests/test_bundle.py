@@ -20,7 +20,6 @@ from bertvision.data.windows import make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
 from bertvision.heads import Geometry, parse_head
-from bertvision.heads.base import run_head
 from bertvision.serve.bundle import Bundle, LabelPrediction, ScorePrediction, short_names
 from bertvision.serve.load import read_systems
 from bertvision.serve.predictor import Prediction, Predictor
@@ -100,10 +99,10 @@ def test_a_narrowed_batch_is_that_of_a_feed_of_its_own(
         return  # there a pooler reads [CLS] of one and the first token of the other
     if cut.pooled is not None and expected.pooled is not None:
         assert torch.equal(cut.pooled, expected.pooled)
-    geometry = Geometry(len(own.layers), encoder.hidden, 2, "label", expected.pooled is not None)
+    geometry = Geometry(len(own.layers), encoder.hidden, 2, "window", expected.pooled is not None)
     for name in ("tenney_small", "adapter_pooler:size=8", "mean_pooler", "attention_pooler"):
         head = parse_head(name).build(geometry, seed=1).eval()
-        assert torch.equal(run_head(head, cut), run_head(head, expected)), name
+        assert torch.equal(head(cut), head(expected)), name
 
 
 def test_a_wide_reading_is_the_union() -> None:

@@ -33,6 +33,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import BertvisionError, ConfigError
 from bertvision.heads import load_head
+from bertvision.heads.base import bare_batch
 from bertvision.tasks.span.logits import SpanLogits
 from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune
@@ -166,7 +167,9 @@ def test_an_encoder_of_which_nothing_trains_is_read_without_dropout(
         train.windows, np.arange(len(train.windows)), pad_id=encoder.pad_id, device=encoder.device
     )
     with torch.no_grad():
-        logits = head.eval()(encoder.states(batch), batch.mask).masked_fill(~batch.mask[..., None], -1e30)
+        logits = head.eval()(bare_batch(encoder.states(batch), batch.mask)).masked_fill(
+            ~batch.mask[..., None], -1e30
+        )
     target = torch.from_numpy(train.windows.labels.astype(np.int64))
     quiet = float(sum(F.cross_entropy(logits[..., i], target[:, i]) for i in (0, 1)) / 2)
     assert (seen == pytest.approx(quiet, rel=1e-5)) == (policy == "none"), "what trains has its dropout"

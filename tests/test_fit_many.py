@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fit_helpers import SPAN_SPECS, equal, fitted, groups_of, killed_after, run_of, state, without_dropout
+from fit_helpers import equal, fitted, groups_of, killed_after, run_of, state, without_dropout
 from fit_helpers import fixture_encoder as fixture_encoder
 from fit_helpers import fixture_states as fixture_states
 from fit_helpers import fixture_train as fixture_train
+from head_cases import TOKEN_SPECS
 from torch import Tensor
 
 from bertvision.encoder.encoder import Encoder
@@ -29,7 +30,7 @@ from bertvision.train.evaluate import span_logits
 from bertvision.train.fit import FittedHead
 from bertvision.train.splits import Split
 
-STACKABLE = [text for text in SPAN_SPECS if head_class(parse_head(text).name).stackable]
+STACKABLE = [text for text in TOKEN_SPECS if head_class(parse_head(text).name).stackable]
 TRAINING = [
     "lr=3e-3,seed=0",
     "lr=1e-2,seed=1,weight_decay=0.1,schedule=linear,warmup=0.3",

@@ -7,21 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fit_helpers import SPAN_SPECS, equal, fitted, groups_of, run_of, state, without_dropout
+from fit_helpers import equal, fitted, groups_of, run_of, state, without_dropout
 from fit_helpers import fixture_encoder as fixture_encoder
 from fit_helpers import fixture_states as fixture_states
 from fit_helpers import fixture_train as fixture_train
-from test_every_head import SPAN
+from head_cases import TOKEN, TOKEN_SPECS
 from torch import Tensor
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.heads import Geometry, parse_head
-from bertvision.heads.base import run_head
-from bertvision.heads.conv import BatchNorm, ConvHead
-from bertvision.heads.cost import activation_bytes
+from bertvision.heads import Geometry, StateBatch, parse_head
+from bertvision.heads.costs import activation_bytes
+from bertvision.heads.papers.conv import BatchNorm, ConvHead
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
-from bertvision.train import evaluate as evaluate_module
 from bertvision.train import group as group_module
 from bertvision.train.evaluate import span_logits
 from bertvision.train.group import Group, rows_at_once
@@ -30,7 +28,7 @@ from bertvision.train.splits import Split
 
 def has_batch_norm(text: str) -> bool:
     with torch.device("meta"):
-        modules = parse_head(text).build(SPAN, seed=0).modules()
+        modules = parse_head(text).build(TOKEN, seed=0).modules()
     return any(isinstance(module, BatchNorm) for module in modules)
 
 
@@ -44,7 +42,7 @@ def gradient(parameter: torch.nn.Parameter) -> Tensor:
 
 # Of the two slow ones, which differ in an axis, one is enough.
 @pytest.mark.parametrize(
-    "text", [text for text in SPAN_SPECS if not has_batch_norm(text) and text != "inception:adapter=4"]
+    "text", [text for text in TOKEN_SPECS if not has_batch_norm(text) and text != "inception:adapter=4"]
 )
 def test_a_batch_in_parts_is_the_batch(text: str, states: MemoryStates, tmp_path: Path) -> None:
     """Without dropout, whose noise follows from a number's place, and batch norm, which reads the part alone.
@@ -127,7 +125,7 @@ def test_a_head_that_cannot_keep_one_window_recomputes(states: MemoryStates, tmp
         sizes = [len(part.windows) for part in group.parts(batch)]
         head = group.members[0].head
         assert isinstance(head, ConvHead)
-        assert head.checkpoint is again
+        assert head.recompute is again
         assert sizes == ([1] * 4 if again else [4])
     one = fitted(states, tmp_path / "a", "cnn:input=average", batch_size=1, activation_gb=1e-9)
     kept = fitted(states, tmp_path / "b", "cnn:input=average", batch_size=1)
@@ -138,19 +136,18 @@ def test_a_head_that_cannot_keep_one_window_recomputes(states: MemoryStates, tmp
 # ---- evaluation
 
 
-def test_evaluation_in_parts_is_evaluation(states: MemoryStates, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_in_parts_is_evaluation(states: MemoryStates) -> None:
     heads = {
         text: parse_head(text).build(Geometry(3, 32), seed=0)
         for text in ("adapter:size=8", "cnn", "biaffine", "ladder")
     }
     sizes: dict[str, list[int]] = {name: [] for name in heads}
-    real = run_head
 
-    def spy(head: Any, batch: Any) -> Tensor:
-        sizes[next(name for name, own in heads.items() if own is head)].append(len(batch.windows))
-        return real(head, batch)
+    def spy(head: Any, given: tuple[StateBatch]) -> None:
+        sizes[next(name for name, own in heads.items() if own is head)].append(len(given[0].windows))
 
-    monkeypatch.setattr(evaluate_module, "run_head", spy)
+    for head in heads.values():
+        head.register_forward_pre_hook(spy)
     whole = span_logits(states, heads)
     counts = {name: len(found) for name, found in sizes.items()}
     for found in sizes.values():

@@ -18,7 +18,7 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, fused, parse_head
-from bertvision.heads.base import head_class
+from bertvision.heads.base import bare_batch, head_class
 from bertvision.states.config import Selection
 from bertvision.states.identity import Identity
 from bertvision.states.live import LiveStates
@@ -99,7 +99,7 @@ def test_fused_kernels_are_the_formula(text: str, shape: tuple[int, int, int, in
 
     def run(module: torch.nn.Module, states: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         module.zero_grad()
-        logits = module.train()(states, mask)
+        logits = module.train()(bare_batch(states, mask))
         (logits.to(upstream.dtype) * upstream).sum().backward()
         return logits.detach(), {
             n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None

@@ -1,18 +1,33 @@
-"""Heads as the user writes them: names and options in a string, labels, mistakes, and heads of one's own."""
+"""Heads as text and as files: names and options, labels, mistakes, damaged folders, and heads of one's own."""
 
 import dataclasses
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from test_heads import SMALL, inputs
+from head_cases import TOKEN, batch_of, shaken
 from torch import Tensor, nn
 
-from bertvision.errors import ConfigError
-from bertvision.heads import Geometry, Head, cost, head_names, load_head, parse_head, register, save_head
-from bertvision.heads.spec import HeadSpec
+from bertvision.artifacts import write_tensors
+from bertvision.errors import ArtifactError, ConfigError
+from bertvision.heads import (
+    Geometry,
+    Head,
+    StateBatch,
+    cost,
+    head_names,
+    load_head,
+    parse_head,
+    register,
+    save_head,
+)
+from bertvision.heads import base as heads_base
+from bertvision.heads.catalogue import CATALOGUE
+from bertvision.heads.spec import for_windows
 
 
 @pytest.mark.parametrize(
@@ -21,7 +36,6 @@ from bertvision.heads.spec import HeadSpec
         ("adapter", "adapter.v1", {"size": 386, "skip": False}, {}, "adapter-386"),
         ("adapter.v1:size=64", "adapter.v1", {"size": 64}, {}, "adapter-64"),
         (" adapter:size=64, skip ", "adapter.v1", {"size": 64, "skip": True}, {}, "adapter-64-skip"),
-        ("adapter:skip=true", "adapter.v1", {"skip": True}, {}, "adapter-386-skip"),
         ("adapter:skip=0", "adapter.v1", {"skip": False}, {}, "adapter-386"),
         ("adapter:gelu=erf,lr=3e-4", "adapter.v1", {"gelu": "erf"}, {"lr": 3e-4}, "adapter-386-gelu=erf-lr=0.0003"),
         ("learned_pooling:weight-decay=0.1,seed=3", "learned_pooling.v1", {}, {"weight_decay": 0.1, "seed": 3},
@@ -31,71 +45,144 @@ from bertvision.heads.spec import HeadSpec
          "adapter-386-optimizer=sgd-schedule=linear-warmup=0.2-clip=0.0-patience=3"),
     ],
 )  # fmt: skip
-def test_specs_are_read(
-    text: str, name: str, values: dict[str, Any], train: dict[str, Any], label: str
-) -> None:
+def test_specs_are_read(text: str, name: str, values: Any, train: dict[str, Any], label: str) -> None:
     spec = parse_head(text)
-    assert spec.name == name
+    assert (spec.name, spec.label) == (name, label)
     assert dataclasses.asdict(spec.config) | values == dataclasses.asdict(spec.config)
     assert {k: v for k, v in dataclasses.asdict(spec.train).items() if v is not None} == train
-    assert spec.label == label
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("adaptor", "did you mean adapter"),
-        ("zzz", "known: adapter.v1, .*learned_pooling.v1"),
-        ("adapter.v9", "no head 'adapter.v9'"),
-        ("", "no head ''"),
-        ("adapter:sise=64", "no option 'sise': did you mean size"),
-        ("adapter:size=many", "size of head .* must be a int, not 'many'"),
-        ("adapter:size=6.5", "must be a int"),
-        ("adapter:size", "must be a int"),
-        ("adapter:size=0", "size must be at least 1"),
-        ("adapter:init_std=0", "init_std must lie between 0 and 1"),
-        ("adapter:skip=perhaps", "must be a bool"),
-        ("adapter:gelu=none", "must be one of tanh, erf"),
-        ("adapter:size=64,size=32", "sets size twice"),
-        ("adapter:lr=fast", "lr of head .* must be a float"),
-        ("adapter:optimizer=lion", "optimizer of head .* must be one of adamw, adam, sgd, not 'lion'"),
-        ("adapter:schedule=cosine", "must be one of constant, linear"),
-        ("adapter:patience=soon", "patience of head .* must be a int"),
-        ("adapter:dropout=1", "dropout of adapter must lie between 0 and 1"),
-        ("last_state_mlp:match=0", "match of last_state_mlp must be at least 1"),
-        ("last_state_mlp:width=-1", "width of last_state_mlp must be at least 0"),
-        ("last_state_mlp:dropout=-0.1", "dropout of last_state_mlp"),
-        ("last_state_mlp:activation=relu", "must be one of gelu, none"),
-        ("pooled_adapter:pooling=max", "must be one of learned, average"),
-        ("pooled_adapter:size=0", "size must be at least 1"),
-        ("twin_adapter:init_std=1", "init_std must lie between 0 and 1"),
-        ("average_pooling:of=last", "must be one of all, first-last"),
-        ("last_state:size=3", "no option 'size'"),
-    ],
-)
-def test_bad_specs_are_one_sentence(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
+WRONG = {
+    # names and syntax
+    "adaptor": "did you mean adapter",
+    "zzz": "known: .*learned_pooling",
+    "adapter.v9": r"adapter\.v9",
+    "": "no head ''",
+    "adapter:sise=64": "did you mean size",
+    "last_state:size=3": "no option 'size'",
+    "adapter:size=64,size=32": "size twice",
+    # kinds of values
+    "adapter:size=many": "int, not 'many'",
+    "adapter:size=6.5": "int",
+    "adapter:size": "int",
+    "adapter:skip=perhaps": "bool",
+    "adapter:gelu=none": "tanh, erf",
+    "adapter:lr=fast": "float",
+    "adapter:optimizer=lion": "adamw, adam, sgd",
+    "adapter:patience=soon": "int",
+    "adapter:patience=-1": "patience",
+    # ranges
+    "adapter:size=0": "size .* at least 1",
+    "adapter:size=10000000": "size .* at most",
+    "adapter:init_std=0": "init_std",
+    "adapter:dropout=1": "dropout of adapter",
+    "pooled_adapter:size=0": "size",
+    "twin_adapter:init_std=1": "init_std",
+    "last_state_mlp:match=0": "match of last_state_mlp",
+    "last_state_mlp:width=-1": "width",
+    "ladder:size=0": "size of ladder",
+    "ladder:rung=-1": "rung of ladder",
+    "ladder:heads=-1": "heads of ladder",
+    "ladder:size=6,heads=4": "multiple of heads",
+    "recurrent:size=0": "size of recurrent",
+    "recurrent:dropout=-0.1": "dropout of recurrent",
+    "layer_attention:heads=0": "heads of layer_attention",
+    "layer_attention:size=6,heads=4": "multiple of heads",
+    "layer_reader:layer=-2": "layer of layer_reader",
+    "head2toe:keep=0": "keep of head2toe",
+    "head2toe:select_at=1.5": "select_at of head2toe",
+    "head2toe:lasso=-1": "lasso of head2toe",
+    "biaffine:rank=0": "rank of biaffine",
+    "biaffine:size=0": "size",
+    "cls_mlp:match=0": "match of cls_mlp",
+    "ap_glue:tokens=0": "tokens of ap_glue",
+    "minbert:blocks=-1": "blocks of minbert",
+    "minbert:width=-2": "width of minbert",
+    "minbert:vectors=3": "vectors of minbert",
+    "attention_pooler:size=0": "size of attention_pooler",
+    "attention_pooler:queries=0": "queries of attention_pooler",
+    "cnn:adapter=8": "input=learned",
+    "cnn:adapter=-1,input=learned": "adapter of cnn",
+    "inception:adapter=0": "adapter of inception",
+    "xception_mod:adapter=2": "adapter of xception_mod",
+    "triplet:negatives=0": "negatives of triplet",
+    "cacnn:n=3": "n of cacnn .* even",
+    "cacnn:rows=-1": "rows of cacnn",
+    "cacnn:kernel=0": "kernel of cacnn",
+    "cacnn:bank=3-x": "bank of cacnn",
+    "cacnn:bank=": "bank of cacnn",
+    "cacnn:bank=0-3": "bank of cacnn",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_head_is_one_sentence(text: str) -> None:
+    with pytest.raises(ConfigError, match=WRONG[text]) as caught:
         parse_head(text)
     assert "\n" not in str(caught.value)
 
 
 def test_different_heads_have_different_labels() -> None:
-    texts = ["adapter", "adapter:size=64", "adapter:skip", "adapter:gelu=erf", "adapter:init_std=0.01",
-             "adapter:size=64,skip", "adapter:lr=0.01", "adapter:weight_decay=0.01", "adapter:skip,lr=0.01",
-             "adapter:unshared", "adapter:dropout=0.1", "adapter:optimizer=sgd", "last_state", "last_state_mlp",
-             "last_state_mlp:activation=none", "average_pooling", "average_pooling:of=first-last",
-             "learned_pooling", "pooled_adapter", "twin_adapter"]  # fmt: skip
+    texts = [row.head for row in CATALOGUE] + [
+        "adapter:lr=0.01",
+        "adapter:init_std=0.01",
+        "adapter:dropout=0.1",
+    ]
     labels = [parse_head(text).label for text in texts]
     assert len(set(labels)) == len(labels)
     assert not any(character in label for label in labels for character in "/\\: ")
 
 
-def test_a_spec_builds_what_it_says() -> None:
-    spec = parse_head("adapter:size=5,skip")
-    assert isinstance(spec, HeadSpec)
-    head: Any = spec.build(SMALL, seed=0)
-    assert head.down.weight.shape == (5, 12)
-    assert head.project.weight.shape == (2, 5 * 5 + 12)
+def test_a_head_with_weights_for_every_place_takes_the_length_of_the_windows() -> None:
+    assert for_windows("ap_glue", 77) == "ap_glue:tokens=77"
+    assert for_windows("ap_glue:size=4", 77) == "ap_glue:size=4,tokens=77"
+    assert for_windows("ap_glue:tokens=5", 77) == "ap_glue:tokens=5"
+    assert for_windows("cls_linear", 77) == "cls_linear"
+
+
+# ---- files
+
+
+def _change(key: str, **values: Any) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (config[key] if key else config).update(values)
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return apply
+
+
+def _cut(name: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-5])
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no config": (lambda f: (f / "config.json").unlink(), "config.json is missing"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
+    "cut weights": (_cut("model.safetensors"), "damaged"),
+    "cut config": (_cut("config.json"), "JSON"),
+    "list": (lambda f: (f / "config.json").write_text("[1]"), "does not describe a bertvision head"),
+    "an encoder's": (lambda f: (f / "config.json").write_text('{"model_type": "bert"}'), "does not describe"),
+    "newer": (_change("", schema=99, bertvision="9.0"), r"format 99 by bertvision 9\.0"),
+    "unknown head": (_change("head", name="adaptor.v1"), r"adaptor.*adapter\.v1"),
+    "bad setting": (_change("head", config={"size": 0}), "size"),
+    "other geometry": (_change("geometry", hidden=13), r"down\.weight as \(3, 12\).*\(3, 13\)"),
+    "bad geometry": (_change("geometry", depth=1), "cannot build"),
+    "lost tensor": (lambda f: write_tensors(f / "model.safetensors", {"a": torch.ones(1)}), "asks for"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_damaged_folder_is_one_sentence(case: str, tmp_path: Path) -> None:
+    spoil, words = DAMAGE[case]
+    save_head(shaken("adapter:size=3"), tmp_path, about={})
+    assert {file.name for file in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+    assert str(tmp_path) not in (tmp_path / "config.json").read_text(), "the folder can be moved"
+    spoil(tmp_path)
+    with pytest.raises(ArtifactError, match=words) as caught:
+        load_head(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 # ---- a user's own
@@ -117,32 +204,27 @@ def _own(name: str) -> type[Head]:
             self.first = nn.Linear(geometry.hidden, config.width, bias=config.bias)
             self.last = nn.Linear(config.width, geometry.outputs)
 
-        def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-            return self.last(self.first(states[0]))
+        def forward(self, batch: StateBatch) -> Tensor:
+            return self.last(self.first(batch.states[0]))
 
     return Wide
 
 
 def test_a_users_head_is_a_head_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertvision.heads import base
-
-    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+    head_names()  # what ships is registered
+    monkeypatch.setattr(heads_base, "_REGISTRY", dict(heads_base._REGISTRY))
     first, second = _own("wide.v1"), _own("wide.v2")
     assert "wide.v2" in head_names()
     spec = parse_head("wide:width=6,bias=false")
-    assert spec.name == "wide.v2", "the newest version answers to the bare name"
-    assert type(spec.build(SMALL, seed=0)) is second
-    assert type(parse_head("wide.v1:width=6").build(SMALL, seed=0)) is first
-    labels = {
-        parse_head(t).label
-        for t in ("wide:width=6,bias=false", "wide:width=6", "wide.v1:width=6", "wide:width=7")
-    }
-    assert len(labels) == 4
-    assert cost(spec, SMALL).parameters == 12 * 6 + 6 * 2 + 2
-    assert cost(spec, SMALL).flops_per_token == 2 * (12 * 6 + 6 * 2)
-    head = spec.build(SMALL, seed=0)
+    assert type(spec.build(TOKEN, seed=0)) is second, "the newest version answers to the bare name"
+    assert type(parse_head("wide.v1:width=6").build(TOKEN, seed=0)) is first
+    texts = ("wide:width=6,bias=false", "wide:width=6", "wide.v1:width=6", "wide:width=7")
+    assert len({parse_head(text).label for text in texts}) == 4
+    assert cost(spec, TOKEN).parameters == 12 * 6 + 6 * 2 + 2
+    assert cost(spec, TOKEN).flops_per_token == 2 * (12 * 6 + 6 * 2)
+    head, batch = spec.build(TOKEN, seed=0), batch_of(TOKEN)
     save_head(head, tmp_path, about={})
-    assert torch.equal(load_head(tmp_path)[0](*inputs()), head(*inputs()))
+    assert torch.equal(load_head(tmp_path)[0](batch), head(batch))
     with pytest.raises(ConfigError, match="needs a value for width"):
         parse_head("wide")
     with pytest.raises(ValueError, match="registered already"):

@@ -1,4 +1,4 @@
-"""The zoo as a table: every count of the papers, `bertvision heads`, sets of heads in a fit, and docs/heads.md."""
+"""The catalogue: every count of the papers, sets of heads, `bertvision heads`, fits of sets, and docs/heads.md."""
 
 import dataclasses
 import json
@@ -18,22 +18,24 @@ from toy import save_encoder
 from bertvision.cli import VERBS
 from bertvision.cli.flags import parse
 from bertvision.cli.heads import bert_parameters
-from bertvision.errors import ArtifactError, ConfigError
-from bertvision.heads import Geometry, base, cost, head_names, load_head, parse_head, save_head
-from bertvision.heads.base import head_class
-from bertvision.heads.catalogue import CATALOGUE, LABEL_SETS, SETS, expand, find_row, for_windows, sets_of
-from bertvision.heads.spec import TrainOverrides
+from bertvision.errors import ConfigError
+from bertvision.heads import Geometry, base, cost, head_names, load_head, parse_head
+from bertvision.heads.base import bare_batch, head_class
+from bertvision.heads.catalogue import CATALOGUE, SETS, expand, find_row
+from bertvision.heads.layer_reader import layer_of
+from bertvision.heads.spec import TrainOverrides, for_windows
 from bertvision.report import words
+from bertvision.report.card import card
+from bertvision.report.results import card_inputs
 from bertvision.train.fit import FitConfig
 from bertvision.train.zoo import zoo_members
 
-SMALL_SPECS: list[str] = []
-"""This file has no heads of its own."""
 DOCS = (Path(__file__).parents[1] / "docs" / "heads.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", DOCS, re.MULTILINE | re.DOTALL)
 
-# Typed from the papers' facts at 25 states of 1024: (row, trainable, total where it differs, printed percentage).
+# Typed from the papers' facts at 25 states of 1024: (row, trainable where published, total, printed percentage).
 SPAN_ROWS: dict[int, tuple[int | None, int, float]] = {
-    # 3.3, totals; the trainable ones were not published
+    # 3.3
     1: (None, 332_450, 0.099), 2: (None, 406_850, 0.121), 3: (None, 332_450, 0.099),
     5: (None, 313_276, 0.093), 6: (None, 313_250, 0.093), 17: (None, 693_326, 0.207),
     18: (None, 1_113_078, 0.332), 19: (6_681_422, 6_681_422, 1.994), 20: (None, 6_602_478, 1.970),
@@ -43,7 +45,7 @@ SPAN_ROWS: dict[int, tuple[int | None, int, float]] = {
     12: (417_000, 417_000, 0.124), 13: (9_910_552, 9_910_552, 2.957), 14: (9_912_600, 9_912_600, 2.958),
     15: (398_498, 398_498, 0.119), 16: (811_400, 811_400, 0.242),
 }  # fmt: skip
-LABEL_ROWS: dict[str, tuple[int, int, float]] = {
+CLASSIFICATION_ROWS: dict[str, tuple[int, int, float]] = {
     "tenney small": (2_077, 2_077, 0.001),
     "adapter pooler tenney": (398_499, 398_499, 0.119),
     "adapter pooler avg": (398_472, 398_472, 0.119),
@@ -73,25 +75,19 @@ def refused(*words: str | Path) -> str:
     return outcome.err
 
 
-# ---- the counts of the papers
+# ---- sizes
 
 
-def test_every_span_model_of_the_paper_in_its_order(large: list[dict[str, Any]]) -> None:
-    found = [row for row in large if row["seed"].startswith(("3.2", "3.3"))]
-    assert [int(row["seed"].rpartition(" ")[2]) for row in found] == list(range(1, 21))
-    for number, row in enumerate(found, 1):
-        trainable, total, printed = SPAN_ROWS[number]
-        assert row["total"] == total, row
+def test_every_model_of_the_papers(large: list[dict[str, Any]]) -> None:
+    spans = [row for row in large if row["section"].startswith(("3.2", "3.3"))]
+    assert [int(row["section"].rpartition(" ")[2]) for row in spans] == list(range(1, 21)), "in their order"
+    for row, (trainable, total, printed) in zip(spans, (SPAN_ROWS[n] for n in range(1, 21)), strict=True):
+        assert (row["total"], row["published_percent"]) == (total, printed), row
         assert trainable in (None, row["parameters"]), row
-        assert row["published_percent"] == printed, row
-        assert row["percent_of"] == ("total" if row["seed"].startswith("3.3") else "trainable")
-
-
-def test_every_classification_model_of_the_paper(large: list[dict[str, Any]]) -> None:
-    found = {row["paper"]: row for row in large if row["seed"].startswith("4 ")}
-    assert found.keys() == LABEL_ROWS.keys()
-    for paper, row in found.items():
-        assert (row["parameters"], row["total"], row["published_percent"]) == LABEL_ROWS[paper], row
+        assert row["percent_of"] == ("total" if row["section"].startswith("3.3") else "trainable")
+    texts = {row["paper"]: row for row in large if row["section"].startswith("4 ")}
+    found = {p: (row["parameters"], row["total"], row["published_percent"]) for p, row in texts.items()}
+    assert found == CLASSIFICATION_ROWS
 
 
 def test_printed_percentages_are_met_to_their_last_digit(large: list[dict[str, Any]]) -> None:
@@ -100,154 +96,150 @@ def test_printed_percentages_are_met_to_their_last_digit(large: list[dict[str, A
     for row in printed:
         compared = row["total"] if row["percent_of"] == "total" else row["parameters"]
         assert row["percent"] == pytest.approx(100 * compared / 335_143_938)
-        assert (f"{row['percent']:.3f}" == f"{row['published_percent']:.3f}") != (
-            row["seed"] in NOT_AS_PRINTED
-        )
+        met = f"{row['percent']:.3f}" == f"{row['published_percent']:.3f}"
+        assert met == (row["section"] not in NOT_AS_PRINTED), row
 
 
-def test_counts_at_other_sizes() -> None:
-    base_size = ("--layers", "12", "--hidden", "768", "--tokens")
-    by_head = {row["head"]: row["parameters"] for row in rows(*base_size, "384")}
-    assert by_head["adapter:size=384,gelu=erf"] == 305_282
-    assert by_head["cacnn"] == 11_802_630
-    assert by_head["minbert"] == 2_369_281 + 769  # two outputs here, one there
-    assert by_head["minbert:vectors=2"] == 2_959_105 + 769
-    # F a + a + T a L C + C; the head follows --tokens unless it says its own
-    [row] = rows("ap_glue", *base_size, "250")
-    assert (row["head"], row["parameters"]) == ("ap_glue:tokens=250", 58_154)
-    [row] = rows("ap_glue:tokens=250", *base_size, "99")
-    assert row["parameters"] == 58_154
-    assert rows("ap_glue:size=16", *base_size, "100")[0]["head"] == "ap_glue:size=16,tokens=100"
+H, L, A = 1024, 25, 64
+
+
+@pytest.mark.parametrize(
+    ("text", "geometry", "count"),
+    [
+        ("adapter:size=384,gelu=erf", Geometry(13, 768), 305_282),
+        ("pooled_adapter:skip=false", Geometry(25, 1024), 396_450),
+        # down, its biases, gates; rung; query, key, value and out; two norms; output with the last state
+        ("ladder", Geometry(L, H), A * H + 2 * L * A + 6 * (A * A + A) + 4 * A + 2 * (A + H) + 2),
+        ("ladder:rung=0,heads=0,skip=false", Geometry(L, H), A * H + 2 * L * A + 2 * A + 2 * A + 2),
+        # down, its biases; gates from the layer and from the state, their biases; candidate; output
+        ("recurrent", Geometry(L, H), A * H + L * A + 4 * A * A + L * 2 * A + A * A + 2 * (A + H) + 2),
+        # query; key, its biases; biases of layers; values of 4 mixes; last state
+        ("layer_attention", Geometry(L, H), 2 * (A * H + A) + (L - 1) * A + L * 4 + 4 * 2 * H + 2 * H + 2),
+        ("head2toe", Geometry(L, H), 2 * L * H + 2),
+        ("biaffine", Geometry(L, H), A * H + A + 34 * (A * L + H + 1)),
+        ("ap_glue", Geometry(13, 768, unit="window"), 58_154),
+        ("ap_glue:size=16,tokens=128", Geometry(13, 768, unit="window"), 65_554),
+        ("minbert", Geometry(13, 768, 5, "window"), 2_372_357),
+        ("minbert:vectors=2", Geometry(13, 768, 1, "window", True), 2_959_105),
+        ("minbert:blocks=5", Geometry(13, 768, 5, "window"), 2_964_485),
+        ("attention_pooler:queries=3", Geometry(13, 768, unit="window"), 769 * 64 + 3 * (64 + 1536) + 2 + 14),
+        ("mean_pooler", Geometry(13, 768, unit="window"), 13 + 1 + 769 * 2),
+    ],
+)
+def test_sizes_by_formula(text: str, geometry: Geometry, count: int) -> None:
+    found = cost(parse_head(text), geometry)
+    assert found.parameters == found.total == count
+
+
+@pytest.mark.parametrize("geometry", [Geometry(25, 1024), Geometry(3, 9), Geometry(7, 384, outputs=5)])
+@pytest.mark.parametrize("match", [1, 64, 386])
+def test_controls_have_as_many_parameters_as_adapters(match: int, geometry: Geometry) -> None:
+    """No other width of the hidden layer would come nearer."""
+    window = dataclasses.replace(geometry, unit="window", pooled=True)
+    for control, like, shape in (
+        ("last_state_mlp", "adapter", geometry),
+        ("cls_mlp", "adapter_pooler", window),
+    ):
+        target = cost(parse_head(f"{like}:size={match}"), shape).parameters
+        own: Any = parse_head(f"{control}:match={match}").build(shape, seed=0)
+
+        def off(width: int, control: str = control, shape: Geometry = shape, target: int = target) -> int:
+            return abs(cost(parse_head(f"{control}:width={width}"), shape).parameters - target)
+
+        assert abs(own.num_parameters - target) == off(own.width)
+        assert off(own.width) <= min(off(max(1, own.width - 1)), off(own.width + 1))
 
 
 def test_a_pooler_is_one_channel_more() -> None:
-    channels = {row["head"]: row["parameters"] for row in rows("--task", "label")}
-    states = {row["head"]: row["parameters"] for row in rows("--task", "label", "--no-pooler")}
+    channels = {row["head"]: row["parameters"] for row in rows("--unit", "window")}
+    states = {row["head"]: row["parameters"] for row in rows("--unit", "window", "--no-pooler")}
     assert channels["tenney_small"] == 26 + 1 + 2_050
     assert states["tenney_small"] == 25 + 1 + 2_050
     assert channels["xception_abbr"] - states["xception_abbr"] == 64 * 3
     assert channels["cls_linear"] == states["cls_linear"]
 
 
-def test_the_percentage_is_of_a_bert_of_that_size_or_of_what_is_said() -> None:
+def test_the_percentage_is_of_a_bert_of_that_size_or_of_what_is_given() -> None:
     assert bert_parameters(24, 1024) == 335_143_938
     assert bert_parameters(12, 768) == 109_483_778
-    assert bert_parameters(6, 384) == 22_713_216 + 770
     assert rows("adapter", "--encoder-parameters", "41495200")[0]["percent"] == pytest.approx(1)
     assert "41,495,200 parameters (as given)" in bertvision(
         "heads", "adapter", "--encoder-parameters", "41495200").out  # fmt: skip
 
 
-def test_operations_are_counted_by_hand() -> None:
-    found = {row["head"]: row["flops_per_token"] for row in rows("last_state", "adapter:size=64,skip")}
-    assert found["last_state"] == 2 * 1024 * 2
-    assert found["adapter:size=64,skip"] == 2 * 25 * (1024 * 64 + 64 * 2) + 2 * 1024 * 2
-
-
-# ---- the catalogue
+# ---- rows and sets
 
 
 def test_every_registered_head_has_a_row_and_every_row_is_one_head() -> None:
     specs = [parse_head(row.head) for row in CATALOGUE]
     assert {spec.name for spec in specs} == set(head_names())
-    assert len({spec.label for spec in specs}) == len(specs)
     for row, spec in zip(CATALOGUE, specs, strict=True):
-        assert row.task in head_class(spec.name).tasks
+        assert row.unit in head_class(spec.name).units
         assert find_row(spec) is row
-        assert (row.origin == "ours") == (not row.seed), row
-
-
-def test_a_row_is_found_however_its_head_is_written() -> None:
+        assert (row.origin == "ours") == (not row.section), row
     for text in ("adapter.v1:skip=true", "adapter:skip,size=386,lr=3e-4,seed=7"):
         row = find_row(parse_head(text))
         assert row is not None
-        assert row.seed == "3.2 row 12"
+        assert row.section == "3.2 row 12"
     assert find_row(parse_head("adapter:size=385")) is None
 
 
 def test_sets() -> None:
-    assert [len(SETS[name]) for name in ("papers", "pooling+adapters", "controls", "beyond")] == [
-        20,
-        12,
-        4,
-        5,
-    ]
-    assert set(SETS["all"]) == {row.head for row in CATALOGUE if row.task == "span"}
-    small = {"average_pooling", *(row.head for row in CATALOGUE if row.seed.startswith("3.2 "))}
-    assert set(SETS["pooling+adapters"]) == small
-    assert {parse_head(head).name for head in SETS["controls"]} == {"last_state.v1", "last_state_mlp.v1"}
-
-
-def test_sets_of_label_and_score_tasks() -> None:
-    rows = [row for row in CATALOGUE if row.task == "label"]
-    assert {row.head for row in rows} - set(LABEL_SETS["all"]) == {"minbert:vectors=2"}
-    assert len(LABEL_SETS["papers"]) == 8
-    for task in ("label", "score"):
-        for name, heads in LABEL_SETS.items():
-            found = list(expand([name, "cls_mlp:width=2"], task))
-            assert found == [*((head, True) for head in heads), ("cls_mlp:width=2", False)]
+    token, window = SETS["token"], SETS["window"]
+    names = ("papers", "pooling+adapters", "controls", "beyond", "default")
+    assert [len(token[name]) for name in names] == [20, 12, 4, 5, 5]
+    assert [len(window[name]) for name in ("papers", "controls", "default")] == [8, 3, 6]
+    assert set(token["all"]) == {row.head for row in CATALOGUE if row.unit == "token"}
+    assert {row.head for row in CATALOGUE if row.unit == "window"} - set(window["all"]) == {
+        "minbert:vectors=2"
+    }
+    for unit, sets in SETS.items():
+        for name, heads in sets.items():
+            assert list(expand([name, "layer_reader:lr=1"], unit))[:-1] == [(head, True) for head in heads]
             for head in heads:
-                built = parse_head(head).build(Geometry(3, 8, 1, task), seed=0)
+                with torch.device("meta"):
+                    built = parse_head(head).build(Geometry(3, 8, 2, unit), seed=0)
                 assert built.windows == 1, "one fit reads all heads of a set through the same windows"
-    assert set(LABEL_SETS) <= set(SETS)
-    assert list(expand(["default"])) == [(head, True) for head in SETS["default"]]
-    assert sets_of("triplet") == {}
+        readers = [(f"layer_reader:layer={k}", True) for k in range(3)]
+        assert list(expand(["each_layer"], unit, states=3)) == readers
 
 
-def test_the_default_sets_are_what_a_fit_takes() -> None:
-    own = zoo_members(FitConfig())
-    assert zoo_members(FitConfig(heads=("default",))) == own
-    assert len(own) == 5
-
-
-def test_distances_can_be_had_for_triplets_alone() -> None:
+def test_distances_are_not_fitted() -> None:
     assert "triplet.v1" not in head_names()
-    assert list(expand(["triplet:negatives=3"], "triplet")) == [("triplet:negatives=3", False)]
-    for task in ("span", "label", "score"):
-        with pytest.raises(ConfigError, match=f"for triplet pre-training, not for a {task} task"):
-            list(expand(["triplet.v1"], task))
-    with pytest.raises(ConfigError, match="default is a set of span heads"):
-        list(expand(["default"], "triplet"))
+    assert parse_head("triplet:negatives=3").build(Geometry(3, 8, unit="window"), seed=0).windows == 5
+    with pytest.raises(ConfigError, match="triplet pre-training"):
+        list(expand(["triplet.v1"], "window"))
 
 
-def test_a_head_of_a_window_length_takes_that_of_the_windows() -> None:
-    assert for_windows("ap_glue", 77) == "ap_glue:tokens=77"
-    assert for_windows("ap_glue:size=4", 77) == "ap_glue:size=4,tokens=77"
-    assert for_windows("ap_glue:tokens=5", 77) == "ap_glue:tokens=5"
-    assert for_windows("cls_linear", 77) == "cls_linear"
+def test_a_fit_takes_sets_beside_heads_and_every_head_once() -> None:
+    def names(*heads: str, **more: Any) -> list[str]:
+        return [name for name, _, _ in zoo_members(FitConfig(heads=heads, **more))]
 
-
-def test_a_fit_takes_sets_beside_heads() -> None:
-    members = zoo_members(FitConfig(heads=("papers", "ladder:size=8", "controls"), seeds=(0, 1)))
-    assert len(members) == (20 + 1 + 4) * 2
-    assert len({name for name, _, _ in members}) == len(members)
-    assert [name for name, _, _ in members[:2]] == ["cnn.seed0", "cnn.seed1"]
-    assert len(zoo_members(FitConfig(heads=("all",)))) == len(SETS["all"])
-
-
-def test_what_a_set_names_too_is_fitted_once() -> None:
-    alone = zoo_members(FitConfig(heads=("pooling+adapters",)))
-    # adapter is row 11 with its default size; a set beside its own superset adds nothing.
+    members = names("papers", "ladder:size=8", "controls", seeds=(0, 1))
+    assert len(members) == len(set(members)) == (20 + 1 + 4) * 2
+    assert members[:2] == ["cnn.seed0", "cnn.seed1"]
+    assert zoo_members(FitConfig()) == zoo_members(FitConfig(heads=("default",)))
+    alone = set(names("pooling+adapters"))
     for heads in (
         ("pooling+adapters", "adapter"),
         ("pooling+adapters",) * 2,
         ("adapter", "pooling+adapters"),
     ):
-        assert sorted(zoo_members(FitConfig(heads=heads)), key=str) == sorted(alone, key=str)
-    other = zoo_members(FitConfig(heads=("pooling+adapters", "adapter:lr=0.1", "adapter:seed=5")))
-    assert {name for name, _, _ in other} - {name for name, _, _ in alone} == {
-        "adapter-386-lr=0.1.seed0", "adapter-386.seed5",
-    }  # fmt: skip
-    with pytest.raises(ConfigError, match=r"names adapter-386\.seed0 twice"):
-        zoo_members(FitConfig(heads=("papers", "adapter", "adapter:size=386")))
+        assert set(names(*heads)) == alone, "adapter is row 11 with its default size"
+    other = set(names("pooling+adapters", "adapter:lr=0.1", "adapter:seed=5"))
+    assert other - alone == {"adapter-386-lr=0.1.seed0", "adapter-386.seed5"}
+    with pytest.raises(ConfigError, match=r"adapter-386\.seed0 twice"):
+        names("papers", "adapter", "adapter:size=386")
 
 
 # ---- the verb
 
 
-def test_help_needs_no_torch() -> None:
+def test_help_and_sets_need_no_torch() -> None:
     code = (
         "import sys; from bertvision.cli import main\n"
+        "from bertvision.heads.catalogue import CATALOGUE, expand\n"
+        "assert len(list(expand(['papers', 'controls']))) == 24\n"
         "try: main(['heads', '--help'])\n"
         "except SystemExit: pass\n"
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
@@ -267,93 +259,65 @@ def test_the_table_keeps_within_the_terminal(
     lines = bertvision("heads").out.splitlines()
     assert max(map(len, lines)) <= width
     table = "\n".join(lines)
-    for row in large:
-        # Its own line: head, size and percentage, whatever else there is room for.
+    for row in large:  # head, size and percentage on a line, whatever else there is room for
         start = row["head"][:36].rpartition(",")[0] if len(row["head"]) > 36 else row["head"]
-        size = f"{row['parameters']:,}"
-        assert re.search(
-            rf"^{re.escape(start)}\S* .*\s{size} .*\s{row['percent']:.3f}", table, re.MULTILINE
-        ), row
+        facts = rf"\s{row['parameters']:,} .*\s{row['percent']:.3f}"
+        assert re.search(rf"^{re.escape(start)}\S* .*{facts}", table, re.MULTILINE), row
         if width >= 120:
-            assert re.search(
-                rf"^{re.escape(start)}.*{row['origin']}.*\s{row['total']:,} ", table, re.MULTILINE
-            )
+            more = rf"{row['origin']}.*\s{row['total']:,} "
+            assert re.search(rf"^{re.escape(start)}.*{more}", table, re.MULTILINE)
             assert f" {row['structure']}" in table
     assert ("left out for want of width" in table) == (width < 120)
 
 
-def test_heads_are_told_once_each_and_sets_in_full() -> None:
-    assert [row["head"] for row in rows("beyond")] == list(SETS["beyond"])
+def test_heads_are_listed_once_each_and_sets_in_full() -> None:
+    assert [row["head"] for row in rows("beyond")] == list(SETS["token"]["beyond"])
     assert len(rows("papers", "pooling+adapters")) == 21
-    assert {row["task"] for row in rows("--task", "label")} == {"label"}
-    assert {row["task"] for row in rows("--task", "span")} == {"span"}
-    heads = [row["head"] for row in rows("default", "--task", "label", "--tokens", "99")]
-    assert heads == [for_windows(head, 99) for head in LABEL_SETS["default"]]
+    heads = [row["head"] for row in rows("default", "--unit", "window", "--tokens", "99")]
+    assert heads == [for_windows(head, 99) for head in SETS["window"]["default"]]
+    assert {row["unit"] for row in rows("--unit", "token")} == {"token"}
     [row] = rows("adapter:size=3")
-    assert (row["seed"], row["origin"], row["published_percent"]) == ("", "", None)
-    assert row["label"] == "adapter-3"
-    assert row["name"] == "adapter.v1"
+    facts = ("section", "origin", "published_percent", "label", "name")
+    assert [row[name] for name in facts] == ["", "", None, "adapter-3", "adapter.v1"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("flags", "words"),
     [
-        ("lader", "there is no head 'lader': did you mean ladder"),
-        ("paper", "there is no head 'paper': did you mean papers"),
-        ("papers:skip", "papers is a set of heads and takes no options"),
-        ("tenney_small --task span", "is a head for label and score tasks, not for span"),
-        ("adapter --task label", "is a head for span tasks, not for label"),
-        (
-            "beyond --task label",
-            "beyond is a set of span heads: for a label task use all, papers, controls, default",
-        ),
-        ("triplet", "triplet gives distances between texts and has nothing to fit"),
-        ("--layers 0", "--layers must be at least 1, not 0"),
-        ("--hidden -5", "--hidden must be at least 1"),
-        ("--tokens 0", "--tokens must be at least 1"),
-        ("--encoder-parameters 0", "--encoder-parameters must be at least 1"),
-        ("--task spam", "--task cannot be 'spam': give one of span, label, all"),
+        ("lader", "did you mean ladder"),
+        ("paper", "did you mean papers"),
+        ("papers:skip", "takes no options"),
+        ("tenney_small --unit token", "tenney_small"),
+        ("adapter --unit window", "adapter"),
+        ("beyond --unit window", "another kind of task"),
+        ("triplet", "nothing to fit"),
+        ("--layers 0", "--layers"),
+        ("--tokens 9999999", "--tokens"),
+        ("--encoder-parameters 0", "--encoder-parameters"),
+        ("--unit spam", "token, window, all"),
     ],
 )
-def test_a_mistake_is_one_sentence(words: str, told: str) -> None:
-    assert told in refused("heads", *words.split())
+def test_a_mistake_is_one_sentence(flags: str, words: str) -> None:
+    assert words in refused("heads", *flags.split())
 
 
 # ---- fits
 
 
-@pytest.mark.parametrize(
-    ("heads", "told"),
-    [
-        ("papres", "did you mean papers"),
-        ("adapter adapter.v1", "twice"),
-    ],
-)
-def test_a_wrong_head_is_told_before_the_encoder_is_looked_for(heads: str, told: str, tmp_path: Path) -> None:
-    said = refused("fit", tmp_path / "no-encoder", "--train", "demo:train", "--out", tmp_path / "out",
-                   "--heads", *heads.split())  # fmt: skip
-    assert told in said
+def test_a_wrong_head_is_refused_before_anything_is_loaded_or_written(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    nowhere = ("fit", tmp_path / "no-encoder", "--train", "demo:train", "--out", tmp_path / "out", "--heads")
+    assert "did you mean papers" in refused(*nowhere, "papres")
+    assert "twice" in refused(*nowhere, "adapter", "adapter.v1")
+    short = ("--max-train-examples", "2", "--max-seq-length", "96", "--max-query-length", "60")
+    here = ("fit", tiny_bert, "--train", "demo:train", *short, "--out", tmp_path / "out", "--heads")
+    assert "tenney_small" in refused(*here, "tenney_small"), "of another unit"
+    assert "numbered 0 to 2" in refused(*here, "layer_reader:layer=9")
     assert tree(tmp_path) == {}
 
 
-def test_a_head_of_another_task_is_told_when_the_data_is_known(tiny_bert: Path, tmp_path: Path) -> None:
-    small = ("--max-train-examples", "2", "--max-seq-length", "96", "--max-query-length", "60")
-    said = refused(
-        "fit",
-        tiny_bert,
-        "--train",
-        "demo:train",
-        *small,
-        "--out",
-        tmp_path / "out",
-        "--heads",
-        "tenney_small",
-    )
-    assert "is a head for label and score tasks, not for span" in said
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_fit_tells_its_heads_best_first_and_who_was_dropped(
+def test_a_fit_lists_its_heads_best_first_and_what_was_dropped(
     tiny_bert: Path, toy_squad: Path, tmp_path: Path
 ) -> None:
     flags = ("fit", tiny_bert, "--train", toy_squad, "--max-seq-length", "96", "--out", tmp_path / "fit", "--heads",
@@ -362,55 +326,67 @@ def test_a_fit_tells_its_heads_best_first_and_who_was_dropped(
     assert outcome.code == 0, outcome.err
     result = json.loads(outcome.out)
     assert result["dropped"] == ["adapter-4-lr=1e+30.seed0"]
-    assert len(result["heads"]) == 5
     scores = [row["tuned_f1"] for row in result["heads"]]
+    assert len(scores) == 5
     assert scores == sorted(scores, reverse=True)
     by_name = {row["head"]: row for row in result["heads"]}
-    for name, row in by_name.items():
-        assert Path(row["folder"]) == tmp_path / "fit" / name
-        assert row["seconds"] > 0
-    assert by_name["last-state.seed0"]["parameters"] == by_name["last-state.seed0"]["total"] == 66
-    assert by_name["last-state.seed0"]["flops_per_token"] == 2 * 32 * 2
-    told = bertvision(*flags, "--dev", toy_squad).out
-    assert [name for name in re.findall(r"[\w=.-]+\.seed0", told) if name in by_name] == list(by_name)
-    assert "dropped, because they diverged: adapter-4-lr=1e+30.seed0" in told
-    # Without dev the losses sort them.
-    unscored = json.loads(bertvision(*flags, "--json").out)["heads"]
-    losses = [row["loss"] for row in unscored]
-    assert losses == sorted(losses)
-    assert "tuned_f1" not in unscored[0]
+    assert all(Path(row["folder"]) == tmp_path / "fit" / name for name, row in by_name.items())
+    last = by_name["last-state.seed0"]
+    assert (last["parameters"], last["total"], last["flops_per_token"]) == (66, 66, 2 * 32 * 2)
+    printed = bertvision(*flags, "--dev", toy_squad).out
+    assert [name for name in re.findall(r"[\w=.-]+\.seed0", printed) if name in by_name] == list(by_name)
+    assert "diverged: adapter-4-lr=1e+30.seed0" in printed
+    losses = [row["loss"] for row in json.loads(bertvision(*flags, "--json").out)["heads"]]
+    assert losses == sorted(losses), "without dev"
 
 
-def test_a_head_of_another_size_is_told_with_both_sizes(
+def test_a_fit_of_each_layer_gives_each_state_its_reader(
+    tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    """The last state's reader is last_state under another name: the same seed gives the same weights."""
+    short = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
+    some = ("each_layer", "--states.layers", "1", "2")
+    for out, heads in (("all", ("last_state", "each_layer")), ("two", some)):
+        done = bertvision(
+            "fit", tiny_bert, "--train", toy_squad, *short, "--out", tmp_path / out, "--heads", *heads
+        )
+        assert done.code == 0, done.err
+    found = {
+        (out, k): load_head(tmp_path / out / f"layer-reader-layer={k}.seed0")[0]
+        for out, k in (("all", 0), ("all", 1), ("all", 2), ("two", 0), ("two", 1))
+    }
+    assert [layer_of(head) for head in found.values()] == [0, 1, 2, 0, 1]
+    last = load_head(tmp_path / "all" / "last-state.seed0")[0]
+    for ours, theirs in ((last, found["all", 2]), (found["two", 0], found["all", 1])):
+        for name, value in ours.state_dict().items():
+            torch.testing.assert_close(value, theirs.state_dict()[name])
+    for out, state in (("all", 0), ("two", 1)):  # the card counts in the encoder
+        text = card(*card_inputs(tmp_path / out / "layer-reader-layer=0.seed0"))
+        assert f"hidden state {state} (0 is the embedding output)" in text
+
+
+def test_a_fit_of_labels_keeps_the_first_token_alone(tiny_bert: Path, tmp_path: Path) -> None:
+    data = tmp_path / "moods.jsonl"
+    lines = [{"text": f"the mill is {word}", "label": word} for word in ("good", "bad") * 8]
+    data.write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")
+    done = bertvision("fit", tiny_bert, "--train", data, "--out", tmp_path / "heads", "--heads", "each_layer",
+                      "--max-seq-length", "64")  # fmt: skip
+    assert done.code == 0, done.err
+    for k in range(3):
+        head, config = load_head(tmp_path / "heads" / f"layer-reader-layer={k}.seed0")
+        assert (layer_of(head), head.cls_only, config["states"]["positions"]) == (k, True, "cls")
+
+
+def test_an_encoder_of_another_size_is_refused_with_both_sizes(
     finished_run: Path, toy_squad: Path, tmp_path: Path
 ) -> None:
     other = save_encoder(tmp_path / "other", hidden_size=16, num_hidden_layers=3)
     head = finished_run / "fit" / "snapshot-1" / "adapter-4.seed0"
-    for verb in (
-        ("eval", head, "--data", toy_squad),
-        ("predict", head, "--question", "a", "--context", "b"),
-    ):
-        said = refused(*verb, "--encoder", other)
-        assert "was fitted on another encoder" in said
-        assert "which has 4 states of 16 and not 3 of 32" in said
-
-
-def test_weights_of_another_size_name_one_of_them(tmp_path: Path) -> None:
-    save_head(parse_head("cnn").build(Geometry(3, 8), seed=0), tmp_path, about={})
-    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    config["geometry"]["states"] = 4
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(
-        ArtifactError, match=r"holds stages\.0\.conv\.weight as \(100, 3, 7\).*\(100, 4, 7\)"
-    ) as told:
-        load_head(tmp_path)
-    assert len(str(told.value).split(": ")[-1].splitlines()) == 1
-    assert len(str(told.value)) < 400
+    said = refused("eval", head, "--data", toy_squad, "--encoder", other)
+    assert "4 states of 16 and not 3 of 32" in said
 
 
 # ---- docs/heads.md
-
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", DOCS, re.MULTILINE | re.DOTALL)
 
 
 def test_the_tables_of_the_docs_are_those_of_the_verb(large: list[dict[str, Any]]) -> None:
@@ -420,8 +396,9 @@ def test_the_tables_of_the_docs_are_those_of_the_verb(large: list[dict[str, Any]
         star = "*" if row["percent_of"] == "total" else ""
         printed = "" if row["published_percent"] is None else f"{row['published_percent']:.3f}"
         cells = (
-            f"`{row['head']}`", row["seed"], row["paper"], row["origin"], f"{row['parameters']:,}", f"{row['total']:,}",
-            f"{row['percent']:.3f}{star}", printed, words.compact(row["flops_per_token"]),
+            f"`{row['head']}`", row["section"], row["paper"], row["origin"],
+            f"{row['parameters']:,}", f"{row['total']:,}", f"{row['percent']:.3f}{star}", printed,
+            words.compact(row["flops_per_token"]),
         )  # fmt: skip
         right.append(f"| {' | '.join(cells)} |")
     found = [
@@ -433,20 +410,20 @@ def test_the_tables_of_the_docs_are_those_of_the_verb(large: list[dict[str, Any]
 def test_the_docs_name_every_set_option_and_training_setting() -> None:
     before, options_, training = re.split(r"^## (?:Options|Training)$", DOCS, flags=re.MULTILINE)
     row = re.compile(r"^\| `([\w+]+)` \| (.*) \|$", re.MULTILINE)
-    assert dict(row.findall(before)).keys() >= SETS.keys()
+    assert dict(row.findall(before)).keys() >= SETS["token"].keys() | SETS["window"].keys()
     assert dict(row.findall(training)).keys() >= {field.name for field in dataclasses.fields(TrainOverrides)}
     said = dict(row.findall(options_))
     for name in head_names():
-        options = set(re.findall(r"`(\w+)(?:=[^`]*)?`", said[name.removesuffix(".v1")]))
-        fields = dataclasses.fields(head_class(name).config_class)
-        assert options >= {field.name for field in fields}, name
-        for field in fields:
-            told = re.search(rf"`{field.name}=([^`]+)`", said[name.removesuffix(".v1")])
-            if told:
-                text = f"{name.removesuffix('.v1')}:{field.name}={told[1]}"
+        bare = name.removesuffix(".v1")
+        options = set(re.findall(r"`(\w+)(?:=[^`]*)?`", said[bare]))
+        for field in dataclasses.fields(head_class(name).config_class):
+            assert field.name in options, name
+            default = re.search(rf"`{field.name}=([^`]+)`", said[bare])
+            if default:
+                text = f"{bare}:{field.name}={default[1]}"
                 assert getattr(parse_head(text).config, field.name) == field.default, text
             else:
-                assert field.default is False, f"{name}: the default of {field.name} is not told"
+                assert field.default is False, f"{name}: the default of {field.name} is missing"
 
 
 def test_the_commands_of_the_docs_parse() -> None:
@@ -457,16 +434,16 @@ def test_the_commands_of_the_docs_parse() -> None:
         verb, flags = (words[3], words[4:]) if words[0] == "python" else (words[1], words[2:])
         assert verb in VERBS
         args = parse(import_module(f"bertvision.cli.{verb}"), flags, prog="bertvision")
-        for text, _ in (
-            expand(getattr(getattr(args, "fit", args), "heads", ())) if words[0] != "python" else ()
-        ):
-            parse_head(text)
+        if words[0] != "python":
+            for text, _ in expand(getattr(getattr(args, "fit", args), "heads", ())):
+                parse_head(text)
 
 
-def test_a_head_of_ones_own_is_a_head_like_any_other(
+def test_the_head_of_the_docs_is_a_head_like_any_other(
     toy_squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The page's own code, run as it stands."""
+    head_names()  # what ships is registered
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))  # the head is gone after this test
     monkeypatch.chdir(tmp_path)
     save_encoder(tmp_path / "my-encoder", max_position_embeddings=384)
@@ -476,14 +453,12 @@ def test_a_head_of_ones_own_is_a_head_like_any_other(
     assert len([line for line in own.splitlines() if line.strip()]) <= 20
     namespace: dict[str, Any] = {"__name__": "docs"}
     exec(compile(code, "docs/heads.md", "exec"), namespace)
-    assert [folder.name for folder in namespace["folders"]] == [
-        "top-layers-layers=2.seed0",
-        "learned-pooling.seed0",
-    ]
-    head, _ = load_head(namespace["folders"][0])
-    states, mask = torch.randn(3, 2, 5, 32), torch.ones(2, 5, dtype=torch.bool)
-    torch.testing.assert_close(head(states, mask), head.project((states[1] + states[2]) / 2))  # pyright: ignore
-    assert cost(parse_head("top_layers"), Geometry(3, 32)).parameters == 66
+    folders = [folder.name for folder in namespace["folders"]]
+    assert folders == ["top-layers-layers=2.seed0", "learned-pooling.seed0"]
+    head: Any = load_head(namespace["folders"][0])[0]
+    states = torch.randn(3, 2, 5, 32)
+    logits = head(bare_batch(states, torch.ones(2, 5, dtype=torch.bool)))
+    torch.testing.assert_close(logits, head.project((states[1] + states[2]) / 2))
     [line] = [
         line for kind, block in BLOCKS if kind == "bash" for line in block.splitlines() if "main()" in line
     ]

@@ -20,6 +20,7 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import padded_positions
 from bertvision.errors import ArtifactError
 from bertvision.heads import Geometry, parse_head
+from bertvision.heads.base import bare_batch
 from bertvision.tasks.span import (
     DecodeConfig,
     SpanLogits,
@@ -126,13 +127,13 @@ def test_loss_of_stacked_heads() -> None:
 def test_pairs_learn_what_sides_cannot(factors: float, reached: float) -> None:
     """1..4 and 2..3, equally often: sides alone must give as much to 1..3 and 2..4 together."""
     states = torch.eye(6).repeat(1, 2, 1, 1)  # one layer, two equal windows
-    mask, labels = torch.ones(2, 6, dtype=torch.bool), torch.tensor([[1, 4], [2, 3]])
+    batch, labels = bare_batch(states, torch.ones(2, 6, dtype=torch.bool)), torch.tensor([[1, 4], [2, 3]])
     head = parse_head("biaffine:size=4,rank=4").build(Geometry(1, 6), seed=0)
     counted = torch.tensor([1.0] * 2 + [factors] * 8)
     optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
     losses = []
     for _ in range(200):
-        loss = span_loss(head(states, mask) * counted, mask, labels)
+        loss = span_loss(head(batch) * counted, batch.mask, labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -162,8 +163,8 @@ def test_marginals_are_sums_over_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
 class Given(nn.Module):
     """A head that reads its answer from the first state."""
 
-    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        return states[0]
+    def forward(self, batch: Any) -> Tensor:
+        return batch.states[0]
 
 
 class GivenStates:
@@ -203,7 +204,7 @@ def test_evaluation_keeps_pairs_and_marginals() -> None:
     values = np.random.default_rng(0).normal(0, 2, (windows.num_tokens, 6)).astype(np.float32)
     source: Any = GivenStates(windows, values)
     heads: Any = {"joint": Given(), "plain": nn.Sequential()}
-    heads["plain"].forward = lambda states, mask: states[0, ..., :2]
+    heads["plain"].forward = lambda batch: batch.states[0, ..., :2]
     found = span_logits(source, heads)
     np.testing.assert_array_equal(found["plain"].start, values[:, 0])
     np.testing.assert_array_equal(found["plain"].end, values[:, 1])

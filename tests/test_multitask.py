@@ -409,7 +409,7 @@ def test_a_recipe_of_one_task_is_told_too(command: Command, tmp_path: Path, home
             "toy.json has questions, which cannot be joined",
         ),
         ({"train": ["{data}/none.tsv"]}, "none.tsv"),
-        ({"head": "last_state"}, "is a head for span tasks, not for label"),
+        ({"head": "last_state"}, "last_state.v1 gives logits of each token"),
         ({"head": "nosuch"}, "there is no head 'nosuch'"),
         ({"loss": "mse"}, "--text.loss mse is for scores"),
         ({"weight": 0}, "weight of task mood must be above 0"),

@@ -72,7 +72,7 @@ def test_answerable_has_the_papers_six_models_on_cls_states_alone() -> None:
     """Six models, Adam 1e-3, batches of 64, ten epochs; nothing but [CLS] has to be kept in memory."""
     config = from_mapping(RunConfig, read_yaml(recipe_path("answerable")), source="answerable")
     specs = [spec for _, spec, _ in zoo_members(config.fit, TextTask("label", ("answer", "no answer")))]
-    rows = [row for spec in specs if (row := find_row(spec)) and row.seed.startswith("4 ")]
+    rows = [row for spec in specs if (row := find_row(spec)) and row.section.startswith("4 ")]
     assert len(rows) == 6
     assert all(head_class(spec.name).cls_only for spec in specs)
     fit = config.fit

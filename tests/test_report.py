@@ -470,7 +470,7 @@ def test_a_head_over_channels_shows_the_pooled_vector_first(results: dict[str, A
 
 
 def test_weights_of_channels_are_told_with_the_pooled_one_first() -> None:
-    geometry = Geometry(3, 8, task="label", pooled=True)
+    geometry = Geometry(3, 8, unit="window", pooled=True)
     for order in ("first", "last"):
         head = parse_head(f"tenney_small:order={order}").build(geometry, seed=0)
         own = head.layer_weights() or []

@@ -22,6 +22,7 @@ from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
 from bertvision.heads import Head, load_head
+from bertvision.heads.base import bare_batch
 from bertvision.report.card import card
 from bertvision.serve.load import load
 from bertvision.states.batch import StateBatch
@@ -348,7 +349,7 @@ def by_hand(head: Head, encoder: Encoder, windows: Windows) -> np.ndarray:
         places = positions_of(windows, w, "context")
         states = encoder.states(tokens)[[0, 2]][:, :, places]
         with torch.no_grad():
-            logits = head(states, torch.ones(1, len(places), dtype=torch.bool))[0].numpy()
+            logits = head(bare_batch(states, torch.ones(1, len(places), dtype=torch.bool)))[0].numpy()
         if not found.shape[1]:
             found = np.full((windows.num_tokens, logits.shape[1]), np.nan)
         found[windows.offsets[w] + np.array(places)] = logits

@@ -94,7 +94,7 @@ def test_the_batch_size_belongs_to_the_fit() -> None:
         (["size=4,4"], "space size names a choice twice"),
         (["skip=yes,no"], "skip of head 'adapter:skip=yes' must be a bool"),
         (["gelu=tanh,relu"], "gelu of head .* must be one of tanh, erf"),
-        (["size=0,4"], "an adapter's size must be at least 1"),
+        (["size=0,4"], "size of an adapter"),
         (["batch_size=0,4"], "0 is no number of windows"),
         (["seed=0,1"], "no head of the sweep has an option 'seed'"),
     ],
@@ -120,9 +120,9 @@ def test_a_grid_needs_values() -> None:
 
 
 def test_heads_of_another_task_are_refused() -> None:
-    with pytest.raises(ConfigError, match="not for label"):
-        read_space(["adapter"], {"size": [4, 8]}, task="label")
-    assert read_space(["default"], {"lr": [1e-3, 1e-2]}, task="label").heads
+    with pytest.raises(ConfigError, match="use one of"):
+        read_space(["adapter"], {"size": [4, 8]}, unit="window")
+    assert read_space(["default"], {"lr": [1e-3, 1e-2]}, unit="window").heads
 
 
 def test_readers_of_all_layers_are_nothing_to_search() -> None:

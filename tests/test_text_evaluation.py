@@ -18,6 +18,7 @@ from bertvision.data.texts import TextData, TextExample, answerable
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, load_head, parse_head
+from bertvision.heads.base import bare_batch
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
 from bertvision.tasks.text.answers import answer
@@ -30,7 +31,7 @@ HEADS = ("minbert:vectors=2,dropout=0.5", "minbert:vectors=2,blocks=0")
 
 
 def heads_of(encoder: Encoder, split: Split, *texts: str) -> dict[str, Any]:
-    geometry = Geometry(encoder.num_states, encoder.hidden, split.task.outputs, "label", True)
+    geometry = Geometry(encoder.num_states, encoder.hidden, split.task.outputs, "window", True)
     made = {text: parse_head(text).build(geometry, seed=3) for text in texts}
     for head in made.values():
         torch.nn.init.normal_(head.get_parameter("project.weight"))
@@ -53,7 +54,9 @@ def one_by_one(encoder: Encoder, split: Split, head: Any) -> np.ndarray:
                 states.append(torch.stack(out.hidden_states)[:, :, :1])  # these heads read [CLS]
                 pooled.append(out.pooler_output)
             mask = torch.ones(group, 1, dtype=torch.bool)
-            found.append(head(torch.cat(states, dim=1), mask, pooled=torch.cat(pooled))[0].numpy())
+            found.append(
+                head(bare_batch(torch.cat(states, dim=1), mask, pooled=torch.cat(pooled)))[0].numpy()
+            )
     return np.stack(found)
 
 

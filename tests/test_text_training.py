@@ -218,8 +218,8 @@ def test_a_broken_step_names_its_examples(tmp_path: Path, no_dropout: Path) -> N
             "minbert:vectors=2",
             "reads 2 windows of an example, and .* 1 side by side: give it --apart",
         ),
-        ("score", "last_state", "last_state.v1 is a head for span tasks, not for score"),
-        ("bce", "adapter", "is a head for span tasks, not for label"),
+        ("score", "last_state", "last_state.v1 gives logits of each token"),
+        ("bce", "adapter", "adapter.v1 gives logits of each token"),
     ],
 )
 def test_a_head_that_does_not_suit_is_one_sentence(

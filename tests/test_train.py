@@ -18,7 +18,7 @@ from toy import save_encoder
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, TrainingError
-from bertvision.heads import Geometry, Head, load_head, register
+from bertvision.heads import Geometry, Head, StateBatch, head_names, load_head, register
 from bertvision.states.config import StatesConfig
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
@@ -278,6 +278,7 @@ def noisy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's own head, with dropout, registered for one test as `noisy`."""
     from bertvision.heads import base
 
+    head_names()  # what ships is registered
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
 
     @register("noisy.v1", NoisyConfig)
@@ -286,8 +287,8 @@ def noisy(monkeypatch: pytest.MonkeyPatch) -> None:
             super().__init__(config, geometry)
             self.drop, self.last = nn.Dropout(config.rate), nn.Linear(geometry.hidden, geometry.outputs)
 
-        def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-            return self.last(self.drop(states[-1]))
+        def forward(self, batch: StateBatch) -> Tensor:
+            return self.last(self.drop(batch.states[-1]))
 
 
 def fitted(

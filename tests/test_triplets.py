@@ -17,7 +17,8 @@ from bertvision.data.texts import TextData, TextExample
 from bertvision.data.triplets import TripletData, TripletSet, mine_triplets, triplet_windows
 from bertvision.data.windows import WindowConfig
 from bertvision.errors import ConfigError, DataError
-from bertvision.heads import Geometry, cost, load_head, parse_head, save_head
+from bertvision.heads import Geometry, StateBatch, cost, load_head, parse_head, save_head
+from bertvision.heads.base import bare_batch
 from bertvision.tasks.triplet import triplet_loss, triplet_metrics
 
 RNG = np.random.default_rng(0)
@@ -288,13 +289,17 @@ def test_another_form_is_refused() -> None:
 
 # ---- the head
 
-GEOMETRY = Geometry(states=3, hidden=4, outputs=6, task="triplet")
+GEOMETRY = Geometry(states=3, hidden=4, outputs=6, unit="window")
+
+
+def batch_of(states: torch.Tensor) -> StateBatch:
+    return bare_batch(states, torch.ones(states.shape[1:3], dtype=torch.bool))
 
 
 def test_the_head_gives_distances_to_the_anchor(tmp_path: Path) -> None:
     head = parse_head("triplet").build(GEOMETRY, seed=0)
     states = torch.randn(3, 14, 5, 4, generator=torch.Generator().manual_seed(0))
-    found = head(states, torch.ones(14, 5, dtype=torch.bool))
+    found = head(batch_of(states))
     expected = [
         [math.dist(states[-1, 7 * e, 0].tolist(), states[-1, 7 * e + k, 0].tolist()) for k in range(1, 7)]
         for e in range(2)
@@ -304,11 +309,11 @@ def test_the_head_gives_distances_to_the_anchor(tmp_path: Path) -> None:
     assert (head.num_parameters, cost(head, GEOMETRY).parameters) == (0, 0)
     assert head.cls_only
     assert head.last_only
-    half = head(states.bfloat16(), torch.ones(14, 5, dtype=torch.bool))
+    half = head(batch_of(states.bfloat16()))
     assert half.dtype == torch.float32
     save_head(head, tmp_path, about={})
     assert load_head(tmp_path)[0].windows == 7
-    assert parse_head("triplet:negatives=3").build(GEOMETRY, seed=0)(states[:, :10], None).shape == (2, 4)
+    assert parse_head("triplet:negatives=3").build(GEOMETRY, seed=0)(batch_of(states[:, :10])).shape == (2, 4)
     with pytest.raises(ConfigError, match="negatives of triplet must be at least 1"):
         parse_head("triplet:negatives=0")
 
@@ -316,7 +321,7 @@ def test_the_head_gives_distances_to_the_anchor(tmp_path: Path) -> None:
 def test_equal_texts_have_a_distance_of_zero_and_no_wild_gradient() -> None:
     head = parse_head("triplet").build(GEOMETRY, seed=0)
     states = torch.ones(1, 7, 2, 4, requires_grad=True)
-    distances = head(states, None)
+    distances = head(batch_of(states))
     assert distances.tolist() == [[0.0] * 6]
     triplet_loss(distances, margin=1.0).sum().backward()
     assert states.grad is not None
@@ -363,10 +368,10 @@ def test_the_corrected_loss_teaches_an_encoder_what_the_papers_form_does_not() -
         optimizer = torch.optim.Adam([states], lr=0.1)
         for _ in range(150):
             optimizer.zero_grad()
-            triplet_loss(head(states, None), form=form).mean().backward()
+            triplet_loss(head(batch_of(states)), form=form).mean().backward()
             optimizer.step()
-        rates[form] = triplet_metrics(head(states, None))["violation_rate"]
-    assert rates["paper"] == triplet_metrics(head(start, None))["violation_rate"] > 0.9
+        rates[form] = triplet_metrics(head(batch_of(states)))["violation_rate"]
+    assert rates["paper"] == triplet_metrics(head(batch_of(start)))["violation_rate"] > 0.9
     assert rates["softmin"] == 0
 
 

@@ -37,7 +37,7 @@ def make_entry(
 ) -> TextEntry:
     """A system as a run would have it; `head` is a spec of a label head on a made-up encoder."""
     task = splits["dev"].text_task
-    geometry = Geometry(states=7, hidden=24, outputs=task.outputs, task=task.kind, pooled=True)
+    geometry = Geometry(states=7, hidden=24, outputs=task.outputs, unit=task.unit, pooled=True)
     history = [{"epoch": e, "loss": 1 / e, "score": skill - 0.2 / e} for e in range(1, 5)]
     infos = [{"label": label, "seed": s, "seconds": 1.5 + s, "history": history} for s in range(seeds)]
     first = zlib.crc32(label.encode()) % 1000

@@ -4,6 +4,9 @@ Every class below ends a command with one sentence and exit code 2. The sentence
 line or the flag, and the way out. Anything else that is raised is a defect of bertvision.
 """
 
+import difflib
+from collections.abc import Iterable
+
 __all__ = [
     "ArtifactError",
     "BertvisionError",
@@ -12,6 +15,7 @@ __all__ = [
     "EncoderError",
     "OutputError",
     "TrainingError",
+    "nearest",
 ]
 
 
@@ -46,3 +50,12 @@ class OutputError(BertvisionError):
 
 class TrainingError(BertvisionError):
     """Training that cannot go on with these settings."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an error message about a mistyped word: the nearest known ones, or all where none is near."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    if close:
+        return "did you mean " + " or ".join(close) + "?"
+    return "known: " + ", ".join(known)

@@ -130,7 +130,7 @@ def _score(args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None
     """Dev scores, cards and the table of what was fitted."""
     from bertvision import console
     from bertvision.artifacts import read_json, write_text
-    from bertvision.heads.cost import cost
+    from bertvision.heads.costs import cost
     from bertvision.heads.files import load_head
     from bertvision.report.card import card
     from bertvision.report.making import keep_making

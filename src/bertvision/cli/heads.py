@@ -10,29 +10,30 @@ from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalInt
 
 if TYPE_CHECKING:
-    from bertvision.heads.base import Geometry
+    from bertvision.heads.base import Geometry, Unit
 
 __all__ = ["ARGS", "HeadsArgs", "bert_parameters", "main"]
 
 
 @dataclass(frozen=True)
 class HeadsArgs:
-    """Structure, parameters and FLOPs of heads, for an encoder of any size."""
+    """Show structure, parameters and FLOPs of heads, for an encoder of any size."""
 
     heads: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[HEAD ...]")] = ()
     """Heads such as adapter:size=64,skip, or sets of them (default, papers, pooling+adapters, controls, beyond,
-    each_layer, all; with --task label default, papers, controls, each_layer, all); none = every head in the size of its
-    paper."""
+    each_layer, all; with --unit window default, papers, controls, each_layer, all); none = every head that ships, in
+    the size of its paper."""
     layers: int = 24
     """Layers of the encoder; heads read one state more, the embedding output."""
     hidden: int = 1024
     """Hidden size of the encoder."""
     tokens: int = 386
     """Tokens of a window."""
-    task: Literal["span", "label", "all"] = "all"
-    """Heads for spans, for labels (and scores), or both; a set is of span heads unless it is label."""
+    unit: Literal["token", "window", "all"] = "all"
+    """Heads that give logits of each token (spans), of whole windows (labels, scores), or both; the name of a set means
+    token heads unless this is window."""
     pooler: bool = True
-    """Label heads read the pooler's vector as one more channel."""
+    """Window heads read the pooler's vector as one more channel."""
     encoder_parameters: OptionalInt = None
     """What the percentage refers to; by default a BERT of this size with its output layer (24 x 1024: 335,143,938)."""
     json: bool = False
@@ -52,81 +53,87 @@ def bert_parameters(layers: int, hidden: int) -> int:
 
 def main(args: HeadsArgs) -> None:
     from bertvision import console
-    from bertvision.errors import ConfigError
     from bertvision.heads.base import Geometry
     from bertvision.heads.catalogue import CATALOGUE, expand
 
-    for flag in ("layers", "hidden", "tokens", "encoder_parameters"):
-        if (value := getattr(args, flag)) is not None and value < 1:
-            raise ConfigError(f"--{flag.replace('_', '-')} must be at least 1, not {value}")
-        if flag != "encoder_parameters" and getattr(args, flag) > 10**6:
-            raise ConfigError(f"--{flag} must be at most 1,000,000, not {getattr(args, flag)}")
-    shapes = {
-        "span": Geometry(args.layers + 1, args.hidden),
-        "label": Geometry(args.layers + 1, args.hidden, task="label", pooled=args.pooler),
-    }
+    _check(args)
     if args.heads:
-        sets = "label" if args.task == "label" else "span"
+        sets: Unit = "window" if args.unit == "window" else "token"
         texts = list(dict.fromkeys(text for text, _ in expand(args.heads, sets, states=args.layers + 1)))
     else:
-        texts = [row.head for row in CATALOGUE if args.task in (row.task, "all")]
+        texts = [row.head for row in CATALOGUE if args.unit in (row.unit, "all")]
+    shapes: dict[str, Geometry] = {
+        "token": Geometry(args.layers + 1, args.hidden),
+        "window": Geometry(args.layers + 1, args.hidden, unit="window", pooled=args.pooler),
+    }
     encoder = args.encoder_parameters or bert_parameters(args.layers, args.hidden)
     rows = [_row(text, shapes, args, encoder) for text in texts]
     if args.json:
         console.emit_json(rows)
         return
     width = terminal_width()
-    about = "as given" if args.encoder_parameters else "a BERT of this size with its output layer"
+    source = "as given" if args.encoder_parameters else "a BERT of this size with its output layer"
     title = (
         f"{args.layers + 1} states of {args.hidden}, windows of {args.tokens} tokens. FLOPs: forward pass, a token. "
-        f"%: of {encoder:,} parameters ({about})."
+        f"%: of {encoder:,} parameters ({source})."
     )
-    for line in [*textwrap.wrap(title, width), "", *_table(rows, width)]:
+    for line in [*textwrap.wrap(title, width), "", *_table(rows, width), "", *_structures(rows, width)]:
         console.emit(line)
 
 
+def _check(args: HeadsArgs) -> None:
+    from bertvision.errors import ConfigError
+
+    for name in ("layers", "hidden", "tokens", "encoder_parameters"):
+        flag, value = f"--{name.replace('_', '-')}", getattr(args, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{flag} must be at least 1, not {value}")
+        if value is not None and name != "encoder_parameters" and value > 10**6:
+            raise ConfigError(f"{flag} must be at most 1,000,000, not {value}")
+
+
 def _row(text: str, shapes: "dict[str, Geometry]", args: HeadsArgs, encoder: int) -> dict[str, Any]:
-    """Everything there is to say about one head."""
-    from bertvision.heads.base import check_task, head_class
-    from bertvision.heads.catalogue import find_row, for_windows
-    from bertvision.heads.cost import cost
-    from bertvision.heads.spec import parse_head
+    """All facts about one head."""
+    from bertvision.heads.base import head_class
+    from bertvision.heads.catalogue import CatalogueRow, find_row
+    from bertvision.heads.costs import cost
+    from bertvision.heads.spec import for_windows, parse_head
 
     spec = parse_head(text)
-    cls, known = head_class(spec.name), find_row(spec)
-    task = args.task if args.task != "all" else "span" if "span" in cls.tasks else "label"
-    check_task(cls, task)
+    found = find_row(spec)
+    known = found or CatalogueRow(text)
+    cls = head_class(spec.name)
+    unit = args.unit if args.unit != "all" else cls.units[0]
     text = for_windows(text, args.tokens)
     spec = parse_head(text)
-    price = cost(spec, shapes[task], tokens=args.tokens)
-    counted = known.counted if known else "trainable"
-    compared = price.total if counted == "total" else price.parameters
+    price = cost(spec, shapes[unit], tokens=args.tokens)
+    compared = price.total if known.counted == "total" else price.parameters
     return {
         "head": text,
         "label": spec.label,
         "name": spec.name,
-        "task": task,
-        "seed": known.seed if known else "",
-        "paper": known.paper if known else "",
-        "origin": known.origin if known else "",
+        "unit": unit,
+        "section": known.section,
+        "paper": known.paper,
+        "origin": known.origin if found else "",
         "structure": (cls.__doc__ or "").strip().partition("\n")[0].rstrip("."),
         "parameters": price.parameters,
         "total": price.total,
         "percent": 100 * compared / encoder,
-        "percent_of": counted,
-        "published_percent": known.published if known else None,
+        "percent_of": known.counted,
+        "published_percent": known.published,
         "flops_per_token": price.flops_per_token,
     }
 
 
 def _table(rows: list[dict[str, Any]], width: int) -> list[str]:
-    """The numbers as a table and the structures below it, no line longer than `width`."""
+    """The numbers, no line longer than `width`."""
     from bertvision.report import words
 
     cells = [
         {
             "head": row["head"],
-            "seed": row["seed"],
+            "section": row["section"],
             "origin": row["origin"],
             "trainable": f"{row['parameters']:,}",
             "total": f"{row['total']:,}",
@@ -137,18 +144,19 @@ def _table(rows: list[dict[str, Any]], width: int) -> list[str]:
         for row in rows
     ]
     lines = columns(
-        cells, width, texts=("head", "seed", "origin"), optional=("printed", "total", "origin", "seed")
+        cells, width, texts=("head", "section", "origin"), optional=("printed", "total", "origin", "section")
     )
     if any(row["percent_of"] == "total" for row in rows):
         lines += textwrap.wrap("* of the total, as printed: running means and variances included", width)
-    return [*lines, "", *_structures(rows, width)]
+    return lines
 
 
 def _structures(rows: list[dict[str, Any]], width: int) -> list[str]:
-    told = {row["name"].removesuffix(".v1"): row["structure"] for row in rows}
-    indent = max(map(len, told)) + 2
+    """Each head's structure in one sentence."""
+    found = {row["name"].removesuffix(".v1"): row["structure"] for row in rows}
+    indent = max(map(len, found)) + 2
     lines: list[str] = []
-    for name, structure in told.items():
+    for name, structure in found.items():
         lines += textwrap.wrap(
             f"{name:<{indent}}{structure}", max(width, indent + 20), subsequent_indent=" " * indent
         )

@@ -10,7 +10,7 @@ import tyro
 from bertvision.cli.flags import OptionalFloat, OptionalInt, OptionalPath, OptionalText
 from bertvision.data.columns import Columns
 from bertvision.encoder.device import Precision
-from bertvision.errors import ConfigError
+from bertvision.errors import ConfigError, nearest
 from bertvision.serve.config import Backend
 
 if TYPE_CHECKING:
@@ -162,7 +162,6 @@ def _check(args: PredictArgs) -> None:
 
 
 def _asked(systems: "dict[str, Trained]", tasks: tuple[str, ...]) -> "dict[str, Trained]":
-    from bertvision.heads.base import nearest
 
     for name in tasks:
         if name not in systems:

@@ -114,7 +114,7 @@ def _sweep(args: SweepArgs, parallel: "Parallel") -> None:
         args.train, encoder, args.windows, max_examples=sizes[0], stores=args.states.store, text=args.text
     )
     dev = load_split(args.dev, encoder, train.config, max_examples=sizes[1], like=train)
-    space = read_space(args.fit.heads, args.space, args.vary, task=train.task.kind)
+    space = read_space(args.fit.heads, args.space, args.vary, unit=train.task.unit)
     check_space(space, args.fit)
     work = SweepWork(
         encoder, train, dev, about, args.states, args.fit, args.out, args.keep_heads, args.overwrite

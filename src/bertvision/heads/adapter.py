@@ -3,8 +3,8 @@
         states_l (H) --W,b--> GELU --> (a)      for every layer l, one W and b for all layers or one each
         concat over layers (a * L) [+ last hidden state (H) with skip] --> Linear(C)
 
-There is no up-projection, no residual and no norm. The flat vector is feature-major and layer-minor as in the
-paper; the last layer is applied layer by layer, so the wide vector is never written.
+There is no up-projection, no residual and no norm. The flat vector is feature-major and layer-minor as in the paper;
+the output layer is applied layer by layer, so that the wide vector is never written.
 """
 
 from dataclasses import dataclass
@@ -15,21 +15,28 @@ from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
 from bertvision.heads import fused
-from bertvision.heads.base import Geometry, Head, glorot_linear, register
-from bertvision.heads.layers import Dropout, Gelu, check_rate, gelu, truncated_normal_, wide
+from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
+from bertvision.heads.layers import (
+    Dropout,
+    Gelu,
+    check_at_least,
+    check_rate,
+    gelu,
+    project_with_skip,
+    split_columns,
+    truncated_normal_,
+    wide,
+)
 from bertvision.heads.pooling import LearnedMix, Pooling, make_mix
-from bertvision.shapes import Bool, Float
+from bertvision.shapes import Float
 
 __all__ = ["Adapter", "AdapterConfig", "Down", "PooledAdapter", "TwinAdapter", "check_adapter"]
 
 
 def check_adapter(size: int, init_std: float) -> None:
-    if size < 1:
-        raise ConfigError(f"an adapter's size must be at least 1, not {size}")
-    if size > 10**6:
-        raise ConfigError(f"an adapter's size must be at most 1,000,000, not {size}")
+    check_at_least("an adapter", "size", size, 1)
     if not 0 < init_std < 1:
-        raise ConfigError(f"an adapter's init_std must lie between 0 and 1, not {init_std}")
+        raise ConfigError(f"init_std of an adapter must lie between 0 and 1, not {init_std}")
 
 
 class Down(nn.Module):
@@ -45,14 +52,14 @@ class Down(nn.Module):
         truncated_normal_(self.weight, std)
 
     def raw(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T padded"]:
-        """W x; on a GPU with zero columns behind it, up to the next multiple of 8."""
+        """W x; on a GPU padded with zero columns to a multiple of 8."""
         weight = wide(self.weight.to(states.dtype), states)
         if weight.ndim == 2:
             return F.linear(states, weight)
         L, B, T, H = states.shape
         return torch.bmm(states.reshape(L, B * T, H), weight.mT).view(L, B, T, -1)
 
-    def forward(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T padded"]:
+    def padded(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T padded"]:
         """The reduced states, padded like `raw`."""
         if self.weight.ndim == 2:
             weight = wide(self.weight, states)
@@ -63,12 +70,15 @@ class Down(nn.Module):
         bias = F.pad(self.bias, (0, raw.shape[-1] - self.size)).to(raw.dtype)
         return gelu(raw + bias[:, None, None], self.kind)
 
+    def forward(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T a"]:
+        return self.padded(states)[..., : self.size]
+
     def project(
         self, states: Float[Tensor, "L B T H"], weight: Float[Tensor, "C flat"]
     ) -> Float[Tensor, "B T C"]:
         """The reduced states of all layers side by side, times `weight`: `project_layers` without the wide tensors."""
         if not fused.usable(states, weight.shape[0]):
-            return project_layers(self(states), weight, self.size)
+            return project_layers(self.padded(states), weight, self.size)
         raw = self.raw(states)
         L, B, T, padded = raw.shape
         bias = F.pad(self.bias.view(-1, self.size), (0, padded - self.size))
@@ -126,15 +136,15 @@ class Adapter(Head):
         self.dropout = Dropout(config.dropout)
         self.project = glorot_linear(config.size * L + (H if config.skip else 0), geometry.outputs)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
-        flat = self.config.size * self.geometry.states
-        own, skip = self.project.weight.split([flat, self.project.in_features - flat], dim=1)
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
+        own, skip = split_columns(self.project, self.config.size * self.geometry.states)
         if self.training and self.dropout.active:
-            logits = project_layers(self.dropout(self.down(states)), own, self.config.size)
+            reduced = self.dropout(self.down.padded(batch.states))
+            logits = project_layers(reduced, own, self.config.size)
         else:
-            logits = self.down.project(states, own)
+            logits = self.down.project(batch.states, own)
         if self.config.skip:
-            logits = logits + F.linear(states[-1], skip)
+            logits = logits + F.linear(batch.states[-1], skip)
         return logits + self.project.bias
 
 
@@ -167,14 +177,12 @@ class PooledAdapter(Head):
         self.down = Down(geometry.hidden, config.size, kind=config.gelu, std=config.init_std)
         self.project = glorot_linear(config.size + (geometry.hidden if config.skip else 0), geometry.outputs)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
-        size = self.config.size
-        own, skip = self.project.weight.split([size, self.project.in_features - size], dim=1)
-        logits = F.linear(self.down(self.mix(states))[..., :size], own, self.project.bias)
-        return logits + F.linear(states[-1], skip) if self.config.skip else logits
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
+        reduced = self.down(self.mix(batch.states))
+        return project_with_skip(self.project, reduced, batch.states[-1], skip=self.config.skip)
 
     def layer_weights(self) -> list[float] | None:
-        return self.mix.shares() if isinstance(self.mix, LearnedMix) else None
+        return self.mix.shares()
 
 
 @dataclass(frozen=True)
@@ -204,11 +212,10 @@ class TwinAdapter(Head):
         self.pooled_down = Down(H, size, kind=config.gelu, std=config.init_std)
         self.project = glorot_linear(size * (geometry.states + 1), geometry.outputs)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
-        size = self.config.size
-        own, pooled = self.project.weight.split([size * self.geometry.states, size], dim=1)
-        logits = self.down.project(states, own)
-        return logits + F.linear(self.pooled_down(self.mix(states))[..., :size], pooled, self.project.bias)
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
+        own, pooled = split_columns(self.project, self.config.size * self.geometry.states)
+        logits = self.down.project(batch.states, own)
+        return logits + F.linear(self.pooled_down(self.mix(batch.states)), pooled, self.project.bias)
 
-    def layer_weights(self) -> list[float]:
+    def layer_weights(self) -> list[float] | None:
         return self.mix.shares()

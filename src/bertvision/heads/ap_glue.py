@@ -3,10 +3,9 @@
     states_l (B, T, H) --W,b--> GELU --> (B, T, a)      one W and b for all layers
     concat over tokens, features and layers (T * a * L)  --> Linear(C)
 
-The output layer has weights for each of `tokens` places. A shorter window is one with zeros behind it, so its
-reduced states meet the first rows of those weights and the other rows are left out; the reduced states of pads
-are set to zero as well, which W and b alone would not do. The wide vector (token-major, layer-minor) is never
-written: the output layer is applied layer by layer.
+The output layer has weights for each of `tokens` places. A shorter window uses the first of them; the reduced states
+of pads are set to zero, which W and b alone would not do. The wide vector (token-major, layer-minor) is never written:
+the output layer is applied layer by layer.
 """
 
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
 from bertvision.heads.adapter import Down, check_adapter
-from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
 from bertvision.heads.layers import Gelu, check_at_least
-from bertvision.shapes import Bool, Float
+from bertvision.shapes import Float
 
 __all__ = ["ApGlue", "ApGlueConfig"]
 
@@ -44,7 +43,7 @@ class ApGlueConfig:
 class ApGlue(Head):
     """shared GELU(W x + b) of every token and layer -> concat -> Linear(tokens * a * L, C)."""
 
-    tasks = ("label", "score")
+    units = ("window",)
     stackable = True
 
     def __init__(self, config: ApGlueConfig, geometry: Geometry) -> None:
@@ -52,17 +51,18 @@ class ApGlue(Head):
         self.down = Down(geometry.hidden, config.size, kind=config.gelu, std=config.init_std)
         self.project = glorot_linear(config.tokens * config.size * geometry.states, geometry.outputs)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B C"]:
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
+        states, mask = batch.states, batch.mask
         size, most = self.config.size, self.config.tokens
-        if states.is_meta:  # a head is counted there, over windows of any length
+        if states.is_meta:  # where heads are counted, over windows of any length
             states, mask = states[:, :, :most], mask[:, :most]
         L, B, T, _ = states.shape
         if most < T:
             raise ConfigError(
-                f"ap_glue was built for windows of at most {most} tokens and met one of {T}: "
+                f"ap_glue was built for windows of at most {most} tokens and cannot read one of {T}: "
                 f"give the head tokens={T} or cut the windows shorter"
             )
-        reduced = self.down(states)  # (L, B, T, a), on a GPU with zero columns behind
+        reduced = self.down.padded(states)  # (L, B, T, a), on a GPU with zero columns behind
         padded = reduced.shape[-1]
         reduced = reduced.masked_fill(~mask[None, :, :, None], 0)
         own = self.project.weight.view(-1, most, size, L)[:, :T].permute(3, 1, 2, 0)  # (L, T, a, C)

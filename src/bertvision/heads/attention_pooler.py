@@ -4,11 +4,11 @@
     share_t  = softmax over real tokens of query . key_t
     vector   = sum_t share_t x_t                     one for each query --> Linear(C)
 
-`over=tokens` reads a learned mix of the layers. `over=layers+tokens` lets the queries choose among all states of
-all layers, with one W for all and one score a layer added: share_lt = softmax over l, t of query . key_lt + s_l.
+`over=tokens` reads a learned mix of the layers. `over=layers+tokens` lets the queries choose among the states of all
+layers, with one W for all and a score for each layer added: share_lt = softmax over l, t of query . key_lt + s_l.
 
-Why: [CLS] is one token that pre-training may have left unfit for the task, and a mean treats [SEP] and content
-alike. A frozen encoder is judged more fairly through a learned query ("attentive probe": Chen et al., "Context
+Why: pre-training may have left [CLS] unfit for the task, and a mean treats [SEP] and content alike. A frozen encoder
+is judged more fairly through a learned query ("attentive probe": Chen et al., "Context
 Autoencoder for Self-Supervised Representation Learning", 2022; Bardes et al., "Revisiting Feature Prediction for
 Learning Visual Representations from Video", 2024), which is the pooling by attention of Lee et al., "Set
 Transformer", 2019. A fixed query sees a linear key only through one vector, W^T query, so the key has a tanh as in
@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
 from bertvision.heads.layers import check_at_least
 from bertvision.heads.pooling import LearnedMix
 from bertvision.shapes import Bool, Float
@@ -50,7 +50,7 @@ class AttentionPoolerConfig:
 class AttentionPooler(Head):
     """layer mix -> sum_t softmax(query . tanh(W x_t + b)) x_t, queries zero at first -> Linear(C)."""
 
-    tasks = ("label", "score")
+    units = ("window",)
     stackable = True
 
     def __init__(self, config: AttentionPoolerConfig, geometry: Geometry) -> None:
@@ -64,14 +64,13 @@ class AttentionPooler(Head):
         self.query = nn.Parameter(torch.zeros(Q, config.size))
         self.project = glorot_linear(Q * H, geometry.outputs)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B C"]:
-        if self.config.over == "tokens":
-            states = self.mix(states)[None]  # (1, B, T, H)
-        vectors = (self.shares(states, mask) @ states).sum(0)  # (B, Q, H)
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
+        states = self.mix(batch.states)[None] if self.config.over == "tokens" else batch.states
+        vectors = (self.shares(states, batch.mask) @ states).sum(0)  # (B, Q, H)
         return self.project(vectors.flatten(1))
 
     def shares(self, states: Float[Tensor, "K B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "K B Q T"]:
-        """How much each token counts for each query; over layers and tokens they sum to 1, at pads they are 0."""
+        """The weight of each token for each query; over layers and tokens they sum to 1, at pads they are 0."""
         scores = self.key(states).tanh() @ self.query.mT  # (K, B, T, Q)
         if self.config.over == "layers+tokens":
             scores = scores + self.layer_score_bias[:, None, None]
@@ -81,5 +80,5 @@ class AttentionPooler(Head):
         return flat.softmax(-1).view(B, Q, K, T).permute(2, 0, 1, 3).to(states.dtype)
 
     def layer_weights(self) -> list[float] | None:
-        """Those of the learned mix; without it they differ from text to text."""
+        """Those of the learned mix; over=layers+tokens has other weights for every text."""
         return self.mix.shares() if self.config.over == "tokens" else None

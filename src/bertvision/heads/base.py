@@ -3,40 +3,47 @@
     @register("mine.v1", MyConfig)
     class Mine(Head):
         def __init__(self, config: MyConfig, geometry: Geometry): ...
-        def forward(self, states, mask): ...      # (L, B, T, H), (B, T) -> (B, T, C), or (B, C) for labels
+        def forward(self, batch: StateBatch): ...      # -> (B, T, C) for tokens, (B, C) for windows
 
-The version is part of the name because it is stored with the weights: a head that changes its structure gets
-a new one, and old files keep loading with the old code. docs/heads.md shows a whole head in twenty lines.
+A head's file stores its versioned name. A head that changes its structure gets a new version, so that saved heads
+keep their code. docs/heads.md shows a whole head in twenty lines.
 """
 
 import dataclasses
-import difflib
+import functools
+import importlib
+import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
-from bertvision.errors import ConfigError
+from bertvision.errors import ConfigError, nearest
+from bertvision.shapes import Bool, Float, Int
 from bertvision.states.batch import StateBatch
 
 __all__ = [
     "Geometry",
     "Head",
-    "Task",
-    "check_task",
+    "StateBatch",
+    "Unit",
+    "bare_batch",
+    "check_unit",
     "glorot_linear",
     "head_class",
-    "head_names",
-    "nearest",
     "register",
-    "run_head",
+    "registered",
     "running_statistics",
 ]
 
-Task = Literal["span", "label", "score", "triplet"]
-"""triplet: distances between texts, for pre-training an encoder; nothing is predicted."""
+Unit = Literal["token", "window"]
+"""What one row of logits belongs to: a token (answer spans), or a window (labels, scores, distances)."""
+
+_UNITS: dict[Unit, str] = {"token": "each token (spans)", "window": "whole windows (labels, scores)"}
 
 
 @dataclass(frozen=True)
@@ -48,10 +55,11 @@ class Geometry:
     hidden: int
     """H."""
     outputs: int = 2
-    """C: numbers a token (span) or an example (label, score, triplet) gets; 2 for a span's start and end."""
-    task: Task = "span"
+    """C: logits for each token or window; 2 for the start and end of a span."""
+    unit: Unit = "token"
+    """What a row of logits belongs to."""
     pooled: bool = False
-    """Whether the encoder has a pooler, whose output label heads read as one more channel."""
+    """Whether the encoder has a pooler, whose output window heads read as one more channel."""
 
 
 class Head(nn.Module, ABC):
@@ -59,26 +67,18 @@ class Head(nn.Module, ABC):
 
     name: ClassVar[str]
     config_class: ClassVar[type]
-    tasks: ClassVar[tuple[Task, ...]] = ("span",)
-    """What it can be fitted for."""
-    extras: ClassVar[tuple[str, ...]] = ()
-    """Further inputs `forward` takes by keyword: context (B, T) True on the paragraph's tokens; pooled (B, H),
-    None where the encoder has no pooler."""
+    units: ClassVar[tuple[Unit, ...]] = ("token",)
+    """What it can give logits for; none: it has nothing to fit."""
     stackable: ClassVar[bool] = False
-    """Heads of equal shape may run as one batched computation (torch.func.vmap): no buffer is written in
-    `forward` and no value decides what is computed."""
-
+    """Whether `forward` writes no buffer and branches on no value: heads of equal shape then run as one batched
+    computation (torch.func.vmap), and a step can be captured."""
     last_only: bool = False
-    """Reads states[-1] (and pooled) and no other, so that an encoder in training need not hand out the rest. A head
-    whose options decide it sets it when it is made."""
-
+    """Reads states[-1] and pooled alone. A head whose options decide this sets it on the instance."""
     cls_only: bool = False
-    """Reads states[:, :, 0] and pooled alone: the [CLS] states of a whole data set fit into memory. Of a head that can
-    find spans too the class says what it does for labels, and the head what it was made for."""
-
-    checkpoint: bool = False
-    """Set while fitting where not even one window's activations fit into memory: a head that can should recompute
-    them in the backward pass instead of keeping them."""
+    """Reads batch.first and pooled alone: the states of the classification token of a whole dataset fit into memory.
+    For a head that suits both units the class says what holds for windows, the instance what it was built for."""
+    reads_context: bool = False
+    """Reads batch.context: an exported graph then takes the context mask as an input."""
 
     def __init__(self, config: Any, geometry: Geometry) -> None:
         super().__init__()
@@ -86,27 +86,24 @@ class Head(nn.Module, ABC):
         self.geometry = geometry
 
     @abstractmethod
-    def forward(self, *args: Any, **extras: Any) -> Tensor:
-        """(states (L, B, T, H), mask (B, T)) -> logits of every token (B, T, C), or of every window (B, C) for labels.
+    def forward(self, batch: StateBatch) -> Tensor:
+        """Logits of every token (B, T, C), or of every window (B, C).
 
-        Logits of pads mean nothing; the task masks them.
+        The logits of pads mean nothing; the task masks them.
         """
 
     @property
     def windows(self) -> int:
-        """How many windows one example is read through: 2 for a pair of texts encoded apart, 7 for a triplet."""
+        """Windows of one example: 2 for a pair of texts encoded apart, 7 for a triplet with five negatives."""
         return 1
 
-    def at(self, progress: float) -> None:
-        """Told before every training step how much of the fit is done, from 0 to below 1."""
+    def penalty(self, progress: float) -> Tensor | None:
+        """What a training step adds to the loss, asked before its forward pass.
 
-    def penalty(self) -> Tensor | None:
-        """What is added to the loss while fitting."""
+        `progress` is the part of all steps that is done, from 0 to below 1. A step of a head with a penalty is never
+        captured.
+        """
         return None
-
-    def loss_bytes(self, tokens: int) -> int:
-        """Bytes the loss keeps for one window, where they count: scores of pairs of tokens."""
-        return 0
 
     @property
     def num_parameters(self) -> int:
@@ -119,12 +116,28 @@ class Head(nn.Module, ABC):
         return sum(p.numel() for p in [*self.parameters(), *running_statistics(self)])
 
     def layer_weights(self) -> list[float] | None:
-        """How much each hidden state counts, where the head has such weights."""
+        """The weight of each hidden state, for heads that have such weights."""
         return None
 
 
+def bare_batch(
+    states: Float[Tensor, "L B T H"],
+    mask: Bool[Tensor, "B T"],
+    *,
+    bounds: Int[Tensor, "B 2"] | None = None,
+    pooled: Float[Tensor, "B H"] | None = None,
+    cls: Int[Tensor, " B"] | None = None,
+) -> StateBatch:
+    """What a head reads, without targets or window numbers; without `bounds` all tokens belong to the paragraph."""
+    B, T = mask.shape
+    if bounds is None:
+        bounds = torch.tensor([0, T], device=mask.device).expand(B, 2)
+    targets = torch.zeros(B, 1, dtype=torch.long, device=mask.device)
+    return StateBatch(states, mask, targets, np.zeros(0, np.int64), bounds, pooled, cls)
+
+
 def running_statistics(head: nn.Module) -> list[Tensor]:
-    """Means and variances that a head gathers while it is fitted."""
+    """Means and variances that batch norms collect while they are trained."""
     return [b for name, b in head.named_buffers() if name.endswith(("running_mean", "running_var"))]
 
 
@@ -133,7 +146,7 @@ _H = TypeVar("_H", bound=type[Head])
 
 
 def register(name: str, config_class: type) -> Callable[[_H], _H]:
-    """Make a head known under a versioned name such as `adapter.v1`."""
+    """Register a head under a versioned name such as `adapter.v1`."""
 
     def wrap(cls: _H) -> _H:
         if name in _REGISTRY:
@@ -147,41 +160,39 @@ def register(name: str, config_class: type) -> Callable[[_H], _H]:
     return wrap
 
 
-def head_names() -> list[str]:
+@functools.cache
+def _import_shipped() -> None:
+    """Import all modules of this package, which registers the heads that ship with bertvision."""
+    package = importlib.import_module("bertvision.heads")
+    for module in pkgutil.walk_packages(package.__path__, "bertvision.heads."):
+        importlib.import_module(module.name)
+
+
+def registered() -> list[str]:
+    """Versioned names of all registered heads."""
+    _import_shipped()
     return sorted(_REGISTRY)
 
 
-def nearest(word: str, known: list[str]) -> str:
-    """A phrase that helps after a mistyped word: the nearest ones, or all when there are few."""
-    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
-    if close:
-        return "did you mean " + " or ".join(close) + "?"
-    return "known: " + ", ".join(known)
-
-
 def head_class(name: str) -> type[Head]:
-    """The class behind `adapter.v1`, or behind `adapter` when there is one newest version."""
+    """The class of `adapter.v1`, or of the newest version of `adapter`."""
+    _import_shipped()
     if name in _REGISTRY:
         return _REGISTRY[name]
     versions = [known for known in _REGISTRY if known.rsplit(".v", 1)[0] == name]
     if versions:
         return _REGISTRY[max(versions, key=lambda known: int(known.rsplit(".v", 1)[1]))]
-    raise ConfigError(f"there is no head {name!r}: {nearest(name, head_names())}")
+    raise ConfigError(f"there is no head {name!r}: {nearest(name, registered())}")
 
 
-def check_task(cls: type[Head], task: Task) -> None:
-    """Refuse a head that was made for something else."""
-    if task not in cls.tasks:
-        others = [name for name in head_names() if task in _REGISTRY[name].tasks]
+def check_unit(cls: type[Head], unit: Unit) -> None:
+    """Refuse a head that cannot give logits for this unit."""
+    if cls.units and unit not in cls.units:
+        others = [name for name in registered() if unit in _REGISTRY[name].units]
         raise ConfigError(
-            f"{cls.name} is a head for {' and '.join(cls.tasks)} tasks, not for {task}: use one of {', '.join(others)}"
+            f"{cls.name} gives logits of {' or '.join(_UNITS[own] for own in cls.units)}, and this task needs them "
+            f"of {_UNITS[unit]}: use one of {', '.join(others)}"
         )
-
-
-def run_head(head: nn.Module, batch: StateBatch) -> Tensor:
-    """A head's logits for a batch, with the further inputs it asks for."""
-    extras: tuple[str, ...] = getattr(head, "extras", ())
-    return head(batch.states, batch.mask, **{name: getattr(batch, name) for name in extras})
 
 
 def glorot_linear(inputs: int, outputs: int) -> nn.Linear:

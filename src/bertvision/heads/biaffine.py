@@ -1,17 +1,17 @@
-"""Start and end scored together: what pairs well counts, not what looks good alone.
+"""Start and end scored together, as a pair.
 
         f_t  = [GELU(W x_l + b) of every layer l; last hidden state]      (a * L + H)
         (s_t, e_t, u_t, v_t) = Linear(2 + 2r)(f_t)
         score(i, j) = s_i + e_j + u_i . v_j / sqrt(r)                     i <= j
 
-Why: the papers' heads choose the start and the end independently, so a window with two likely answers gets spans
-from the start of one to the end of the other, and an end before its start has to be repaired when decoding. Here
-one softmax over all pairs i <= j is trained (`tasks/span/loss.py`), and u_i . v_j says whether j ends what
-i begins: f_i' U' V f_j is a bilinear form of rank r. Dozat and Manning, "Deep Biaffine Attention for Neural
+Why: the papers' heads choose the start and the end independently, so a window with two likely answers gets spans from
+the start of one to the end of the other, and an end before its start has to be repaired when decoding. Here one softmax
+over all pairs i <= j is trained (the span task's loss), and u_i . v_j says whether j ends what i begins: f_i' U' V f_j
+is a bilinear form of rank r. Dozat and Manning, "Deep Biaffine Attention for Neural
 Dependency Parsing", 2017; Yu, Bohnet and Poesio, "Named Entity Recognition as Dependency Parsing", 2020.
 
-The representation is the adapter's, with its initial weights. End factors begin at zero, so that the head
-begins as an independent scorer of starts and ends.
+The representation is the adapter's, with its initial weights. End factors begin at zero, so that the head begins as an
+independent scorer of starts and ends.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
 from bertvision.heads.adapter import Down, check_adapter, project_layers
-from bertvision.heads.base import Geometry, Head, glorot_linear, register
-from bertvision.heads.layers import Dropout, Gelu, check_at_least, check_rate
-from bertvision.shapes import Bool, Float
+from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
+from bertvision.heads.layers import Dropout, Gelu, check_at_least, check_rate, split_columns
+from bertvision.shapes import Float
 
 __all__ = ["Biaffine", "BiaffineConfig"]
 
@@ -67,16 +67,11 @@ class Biaffine(Head):
         with torch.no_grad():
             self.project.weight[-config.rank :] = 0
 
-    def loss_bytes(self, tokens: int) -> int:
-        return 12 * tokens**2  # scores, their softmax and its gradient
-
-    def forward(
-        self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]
-    ) -> Float[Tensor, "B T joint"]:
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T joint"]:
         """s, e, u and v of every token, side by side: 2 + 2r numbers."""
-        flat = self.config.size * self.geometry.states
-        own, skip = self.project.weight.split([flat, self.project.in_features - flat], dim=1)
-        output = project_layers(self.dropout(self.down(states)), own, self.config.size)
+        own, skip = split_columns(self.project, self.config.size * self.geometry.states)
+        reduced = self.dropout(self.down.padded(batch.states))
+        output = project_layers(reduced, own, self.config.size)
         if self.config.skip:
-            output = output + F.linear(states[-1], skip)
+            output = output + F.linear(batch.states[-1], skip)
         return output + self.project.bias

@@ -1,33 +1,34 @@
 """A linear layer over all features of all layers, of which most are dropped half-way.
 
-        out = sum_l W_l x_l / rms(x_l) + b              W: (L, C, H), zeros at first
+        out = sum_l W_l x_l / rms(x_l) + b              W: (L, C, H), small noise at first
         penalty = lasso * sum_{l,h} |W_{l,:,h}|         one group = all weights of one feature of one layer
         from `select_at` on: only the `keep` part of the features with the largest |W_{l,:,h}| stays
 
-Why: what a question needs of an encoder may stand in a few features of several layers, and a pooling over layers
-cannot take feature 3 from layer 5 and feature 9 from layer 20. A linear layer over all L * H features can, but
-has many weights for little data; the group lasso shrinks whole features, and what is left after the
-selection has no more weights than a linear layer on one state, chosen from all of them.
+Why: what a task needs of an encoder may stand in a few features of several layers, and a pooling over layers cannot
+take feature 3 from layer 5 and feature 9 from layer 20. A linear layer over all L * H features can, but has many
+weights for little data; the group lasso shrinks whole features, and what is left after the selection has no more
+weights than a linear layer on one state, chosen from all of them.
 Evci et al.: "Head2Toe: Utilizing Intermediate Representations for Better Transfer Learning", 2022.
 
-The weights begin at zero: the problem is convex, and a feature's norm is then what it learned and no noise. With
-the selection the penalty ends, and the kept weights go on from where they are. Which features are kept is
-part of the saved head (`mask`, `selected`). A dropped weight is out of every product from then on; what
-an optimiser's momentum still adds to it is set back to zero before the next step and before evaluation.
+The initial weights are far smaller than learned ones, so that a feature's norm is what it learned; they differ from
+seed to seed. With the selection the penalty ends, and the kept weights go on from where they are. Which features are
+kept is part of the saved head (`mask`, `selected`). A dropped weight is left out of every product; its own value,
+which an optimiser's momentum may still change, means nothing.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Geometry, Head, register
+from bertvision.heads.base import Geometry, Head, StateBatch, register
 from bertvision.heads.layers import check_at_least, unit_scale
-from bertvision.shapes import Bool, Float
+from bertvision.shapes import Float
 
 __all__ = ["Head2Toe", "Head2ToeConfig"]
+
+_INIT_STD = 1e-3
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,10 @@ class Head2Toe(Head):
     def __init__(self, config: Head2ToeConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
         L, H, C = geometry.states, geometry.hidden, geometry.outputs
-        self.weight = nn.Parameter(torch.zeros(L, C, H))
+        self.weight = nn.Parameter(torch.empty(L, C, H).normal_(std=_INIT_STD))
         self.bias = nn.Parameter(torch.zeros(C))
         self.register_buffer("mask", torch.ones(L, H, dtype=torch.bool))
         self.register_buffer("selected", torch.tensor(False))
-        self._settled = False  # what `selected` says, known without waiting for the device
 
     def kept(self) -> Float[Tensor, "L C H"]:
         """The weights, zero where the feature was dropped."""
@@ -72,41 +72,27 @@ class Head2Toe(Head):
         """|W_{l,:,h}|, with a gradient (of zero) where all weights of a feature are zero."""
         return (self.kept().square().sum(1) + 1e-24).sqrt()
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
+        states = batch.states
         L, B, T, H = states.shape
         weight = self.kept().mT.to(states.dtype)
         each = torch.bmm(states.reshape(L, B * T, H), weight).view(L, B, T, -1)
         return (each * unit_scale(states)).sum(0) + self.bias
 
-    def penalty(self) -> Tensor | None:
-        if not self.config.lasso:
-            return None
+    def penalty(self, progress: float) -> Tensor | None:
+        """The group lasso; the first call at or after `select_at` selects the features and ends it."""
+        if progress >= self.config.select_at and not bool(self.selected):
+            self._select()
         return self.config.lasso * self.norms().sum() * ~self.selected
 
     @torch.no_grad()
-    def at(self, progress: float) -> None:
-        if progress >= self.config.select_at and not self._settled:
-            if not bool(self.selected):
-                norms = self.norms()
-                count = max(1, round(self.config.keep * norms.numel()))
-                self.mask.zero_().view(-1)[norms.flatten().topk(count).indices] = True
-                self.selected.fill_(True)
-            self._settled = True
-        self._clear()
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._settled = False
-
-    def train(self, mode: bool = True) -> "Head2Toe":
-        self._clear()
-        return super().train(mode)
-
-    @torch.no_grad()
-    def _clear(self) -> None:
-        self.weight.mul_(self.mask.unsqueeze(1))
+    def _select(self) -> None:
+        norms = self.norms()
+        count = max(1, round(self.config.keep * norms.numel()))
+        self.mask.zero_().view(-1)[norms.flatten().topk(count).indices] = True
+        self.selected.fill_(True)
 
     def layer_weights(self) -> list[float] | None:
-        """Each layer's share of the norms of the kept features; None before anything was learned."""
-        norms = torch.where(self.weight.detach().any(1), self.norms().detach(), 0).sum(1)
-        return (norms / norms.sum()).tolist() if bool(norms.sum() > 0) else None
+        """Each layer's share of the norms of the kept features."""
+        norms = self.norms().detach().sum(1)
+        return (norms / norms.sum()).tolist()

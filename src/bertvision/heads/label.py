@@ -1,12 +1,12 @@
-"""Label heads on the [CLS] channels: the papers' poolers, and the controls for all label heads.
+"""Window heads on the [CLS] channels: the papers' poolers, and the controls for all window heads.
 
     channels (S, B, H) = [CLS] of every hidden state and the pooled vector, S = L + 1 (heads/channels.py)
 
     tenney_small     gamma * sum_s softmax(w)_s channel_s                   --> Linear(C)
     adapter_pooler   the same, or the mean --> GELU(W x + b) || channel -1  --> Linear(C)
 
-The controls read one vector alone. cls_linear is the head of plain fine-tuning; cls_mlp has as many parameters
-as an adapter_pooler: what that gains beyond it comes from the other channels, not from its size.
+The controls read one vector alone. cls_linear is the head of plain fine-tuning; cls_mlp has as many parameters as an
+adapter_pooler: what that gains beyond it comes from the other channels, not from its size.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from bertvision.heads.adapter import Down, check_adapter
-from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
 from bertvision.heads.channels import Order, channels, cls_vector, num_channels
 from bertvision.heads.layers import Dropout, Gelu, check_at_least, check_rate, gelu
 from bertvision.heads.pooling import LearnedMix, Pooling, make_mix
-from bertvision.shapes import Bool, Float
+from bertvision.shapes import Float
 
 __all__ = ["AdapterPooler", "AdapterPoolerConfig", "ClsLinear", "ClsMLP", "ClsMLPConfig", "TenneySmall"]
 
@@ -34,8 +34,7 @@ class TenneySmallConfig:
 class TenneySmall(Head):
     """gamma * softmax(w) over the [CLS] channels -> Linear(H, C)."""
 
-    tasks = ("label", "score")
-    extras = ("pooled",)
+    units = ("window",)
     stackable = True
     cls_only = True
 
@@ -44,15 +43,10 @@ class TenneySmall(Head):
         self.mix = LearnedMix(num_channels(geometry))
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
 
-    def forward(
-        self,
-        states: Float[Tensor, "L B T H"],
-        mask: Bool[Tensor, "B T"],
-        pooled: Float[Tensor, "B H"] | None = None,
-    ) -> Float[Tensor, "B C"]:
-        return self.project(self.mix(channels(states, pooled, self.config.order)))
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
+        return self.project(self.mix(channels(batch, self.config.order)))
 
-    def layer_weights(self) -> list[float]:
+    def layer_weights(self) -> list[float] | None:
         """One share a channel: the pooled vector's stands first or last, as `order` says."""
         return self.mix.shares()
 
@@ -78,8 +72,7 @@ class AdapterPoolerConfig:
 class AdapterPooler(Head):
     """pooling over the [CLS] channels -> GELU(W x + b), concat with channel -1 -> Linear(C)."""
 
-    tasks = ("label", "score")
-    extras = ("pooled",)
+    units = ("window",)
     stackable = True
     cls_only = True
 
@@ -90,19 +83,14 @@ class AdapterPooler(Head):
         self.down = Down(H, config.size, kind=config.gelu, std=config.init_std)
         self.project = glorot_linear(config.size + H, geometry.outputs)
 
-    def forward(
-        self,
-        states: Float[Tensor, "L B T H"],
-        mask: Bool[Tensor, "B T"],
-        pooled: Float[Tensor, "B H"] | None = None,
-    ) -> Float[Tensor, "B C"]:
-        read = channels(states, pooled, self.config.order)
-        reduced = self.down(self.mix(read)[None, None])[0, 0, :, : self.config.size]  # (B, a)
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
+        read = channels(batch, self.config.order)
+        reduced = self.down(self.mix(read))  # (B, a)
         return self.project(torch.cat([reduced, read[-1]], dim=-1))
 
     def layer_weights(self) -> list[float] | None:
         """One share a channel, as `order` sorts them; None for the mean."""
-        return self.mix.shares() if isinstance(self.mix, LearnedMix) else None
+        return self.mix.shares()
 
 
 @dataclass(frozen=True)
@@ -114,8 +102,7 @@ class ClsLinearConfig:
 class ClsLinear(Head):
     """pooled vector (last layer's [CLS] without a pooler) -> Linear(H, C)."""
 
-    tasks = ("label", "score")
-    extras = ("pooled",)
+    units = ("window",)
     stackable = True
     last_only = True
     cls_only = True
@@ -124,13 +111,8 @@ class ClsLinear(Head):
         super().__init__(config, geometry)
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
 
-    def forward(
-        self,
-        states: Float[Tensor, "L B T H"],
-        mask: Bool[Tensor, "B T"],
-        pooled: Float[Tensor, "B H"] | None = None,
-    ) -> Float[Tensor, "B C"]:
-        return self.project(cls_vector(states, pooled))
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
+        return self.project(cls_vector(batch))
 
 
 @dataclass(frozen=True)
@@ -152,7 +134,7 @@ class ClsMLPConfig:
 class ClsMLP(Head):
     """last layer's [CLS] -> Linear(H, h) -> GELU -> Linear(h, C), as many parameters as adapter_pooler."""
 
-    tasks = ("label", "score")
+    units = ("window",)
     stackable = True
     last_only = True
     cls_only = True
@@ -167,5 +149,5 @@ class ClsMLP(Head):
         self.dropout = Dropout(config.dropout)
         self.project = glorot_linear(self.width, C)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B C"]:
-        return self.project(self.dropout(gelu(self.down(states[-1, :, 0]), "tanh")))
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
+        return self.project(self.dropout(gelu(self.down(batch.first[-1]), "tanh")))

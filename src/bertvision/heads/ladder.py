@@ -6,14 +6,14 @@
         h   = norm(h_L + attention(norm(h_L)))                   over the window's real tokens
         [h; last hidden state] --> Linear(C)
 
-Why: the papers' heads add up what single layers say about a single token. Here a layer is read in the light
-of those below it (the rung is not linear), and the null token, which carries "no answer", can look at what
-every other token collected from all layers. No gradient enters the encoder, as with all heads.
+Why: the papers' heads add up what single layers say about a single token. Here a layer is read in the light of those
+below it (the rung is not linear), and the null token, which carries "no answer", attends to what every other token
+collected from all layers. No gradient enters the encoder, as with all heads.
 Sung, Cho, Bansal: "LST: Ladder Side-Tuning for Parameter and Memory Efficient Transfer Learning", 2022.
 
-Gates begin at c_l = log(l + 1), l from 0, which makes the state the running mean of all layers read so far:
-equal gates would forget the early layers at a geometric rate. States are divided by their root mean square
-first, because the layers of an encoder differ in scale.
+Gates begin at c_l = log(l + 1), l from 0, which makes the state the running mean of all layers read so far: equal gates
+would forget the early layers at a geometric rate. States are divided by their root mean square first, because the
+layers of an encoder differ in scale.
 """
 
 import math
@@ -24,8 +24,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Geometry, Head, glorot_linear, register
-from bertvision.heads.layers import Dropout, check_at_least, check_rate, gelu, unit_scale
+from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
+from bertvision.heads.layers import (
+    Dropout,
+    check_at_least,
+    check_rate,
+    gelu,
+    project_with_skip,
+    unit_scale,
+)
 from bertvision.shapes import Bool, Float
 
 __all__ = ["Ladder", "LadderConfig", "TokenMixing", "running_mean_gates"]
@@ -65,7 +72,7 @@ class LadderConfig:
     rung: int = 64
     """Hidden numbers of the residual block after every layer; 0 = no block."""
     heads: int = 4
-    """Attention heads of the token mixing; 0 = tokens do not look at each other."""
+    """Attention heads between tokens; 0 = no attention."""
     skip: bool = True
     """Give the last hidden state to the output layer too."""
     dropout: float = 0.0
@@ -112,16 +119,14 @@ class Ladder(Head):
             reduced = torch.bmm(states.reshape(L, B * T, H), self.down.mT.to(states.dtype)).view(L, B, T, -1)
         return reduced * unit_scale(states) + self.down_bias[:, None, None]
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
-        reduced, gates = self._reduced(states), self.gate_bias.sigmoid()
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
+        reduced, gates = self._reduced(batch.states), self.gate_bias.sigmoid()
         state = torch.zeros_like(reduced[0])
         for layer, gate in zip(reduced.unbind(), gates.unbind(), strict=True):
             state = gate * state + (1 - gate) * layer
             if self.config.rung:
                 state = state + self.rung_out(gelu(self.rung_in(state), "tanh"))
         if self.mixing is not None:
-            state = self.mixing(state, mask)
-        size = self.config.size
-        own, skip = self.project.weight.split([size, self.project.in_features - size], dim=1)
-        logits = F.linear(self.dropout(self.norm(state)), own, self.project.bias)
-        return logits + F.linear(states[-1], skip) if self.config.skip else logits
+            state = self.mixing(state, batch.mask)
+        state = self.dropout(self.norm(state))
+        return project_with_skip(self.project, state, batch.states[-1], skip=self.config.skip)

@@ -6,16 +6,16 @@
         A_l = softmax_l(q . k_l / sqrt(d) + w_l)   (n)     n attention heads
         out = sum_l sum_n A_l,n V_n y_l + P x_L + bias     C numbers
 
-Why: a learned pooling has one weight a layer for all tokens and both outputs. Names, numbers and the null token
-are told best by different layers; here the weights follow from the token, and each attention head makes
-its own mix for its own output weights. With Q = 0 it is a scalar mix of layers (Peters et al., "Deep
-Contextualized Word Representations", 2018) per attention head. Bapna et al., "Training Deeper Neural Machine
-Translation Models with Transparent Attention", 2018; Kondratyuk and Straka, "75 Languages, 1 Model: Parsing
-Universal Dependencies Universally" (layer attention), 2019.
+Why: a learned pooling has one weight a layer for all tokens and both outputs. Names, numbers and the null token are
+best read from different layers; here the weights follow from the token, and each attention head makes its own mix for
+its own output weights. With Q = 0 it is a scalar mix of layers (Peters et al., "Deep Contextualized Word
+Representations", 2018) per attention head. Bapna et al., "Training Deeper Neural Machine Translation Models with
+Transparent Attention", 2018; Kondratyuk and Straka, "75 Languages, 1 Model: Parsing Universal Dependencies
+Universally" (layer attention), 2019.
 
-Q, p and w begin at zero, so that all layers begin with the same weight: a softmax that begins at the last layer
-passes hardly any gradient to the others, and the last state has a term of its own anyway. The states are
-projected before they are mixed, so that no mix of H numbers is written.
+Q, p and w begin at zero, so that all layers begin with the same weight: a softmax that begins at the last layer passes
+hardly any gradient to the others, and the last state has a term of its own anyway. The states are projected before they
+are mixed, so that no mix of H numbers is written.
 """
 
 import math
@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
 from bertvision.heads.layers import check_at_least, unit_scale
-from bertvision.shapes import Bool, Float
+from bertvision.shapes import Float
 
 __all__ = ["LayerAttention", "LayerAttentionConfig"]
 
@@ -68,7 +68,8 @@ class LayerAttention(Head):
         nn.init.xavier_uniform_(self.value)
         self.project = glorot_linear(H, C)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
+        states = batch.states
         scale, heads = unit_scale(states), (self.config.heads, -1)
         # Keys and values in one product: the states are read once.
         both = F.linear(states, torch.cat([self.key, self.value])) * scale

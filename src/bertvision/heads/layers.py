@@ -2,9 +2,8 @@
 
 GELU exists twice: the tanh approximation of the papers' TensorFlow code and the exact one of their torch code.
 
-Dropout here draws nothing from a stream. Whether a number is kept follows from a key and its place alone, so a
-head does the same whoever is fitted beside it, stacked with others or alone, recomputed or not, and a resumed
-fit needs no random state.
+Dropout draws nothing from a random stream. Whether a number is kept follows from a key and its position, so a head
+computes the same alone, beside other heads, stacked with them, or recomputed, and a resumed fit needs no random state.
 """
 
 import math
@@ -25,7 +24,9 @@ __all__ = [
     "check_rate",
     "gelu",
     "pack",
+    "project_with_skip",
     "set_noise",
+    "split_columns",
     "truncated_normal_",
     "unit_scale",
     "unpack",
@@ -45,7 +46,7 @@ def truncated_normal_(weight: Tensor, std: float) -> None:
 
 
 def wide(weight: Float[Tensor, "*lead rows columns"], like: Tensor) -> Float[Tensor, "*lead padded columns"]:
-    """On a GPU, zero rows below a weight up to the next multiple of 8; whoever uses it cuts them off again.
+    """On a GPU, pad a weight with zero rows to a multiple of 8; the caller cuts the results off again.
 
     Matrix units want rows of 16 bytes: a product with 386 or with 2 columns in bf16 falls back to slow kernels.
     """
@@ -53,10 +54,25 @@ def wide(weight: Float[Tensor, "*lead rows columns"], like: Tensor) -> Float[Ten
     return F.pad(weight, (0, 0, 0, missing)) if missing else weight
 
 
+def split_columns(layer: nn.Linear, size: int) -> tuple[Float[Tensor, "C size"], Float[Tensor, "C rest"]]:
+    """A layer's weight for the first `size` inputs, and for the others."""
+    own, rest = layer.weight.split([size, layer.in_features - size], dim=1)
+    return own, rest
+
+
+def project_with_skip(
+    layer: nn.Linear, x: Float[Tensor, "B T F"], last: Float[Tensor, "B T H"], *, skip: bool
+) -> Float[Tensor, "B T C"]:
+    """layer([x; last]), or layer(x) without `skip`; the wide vector is never written."""
+    own, beside = split_columns(layer, x.shape[-1])
+    logits = F.linear(x, own, layer.bias)
+    return logits + F.linear(last, beside) if skip else logits
+
+
 def unit_scale(states: Float[Tensor, "*batch H"]) -> Float[Tensor, "*batch 1"]:
     """1 / rms of every state, in float32: a linear map's result times this is the map of the scaled state.
 
-    Scaling behind the map keeps a head from writing a scaled copy of all states.
+    Scaling the result keeps a head from writing a scaled copy of all states.
     """
     kind = torch.promote_types(states.dtype, torch.float32)
     norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True, dtype=kind)
@@ -64,24 +80,25 @@ def unit_scale(states: Float[Tensor, "*batch H"]) -> Float[Tensor, "*batch 1"]:
 
 
 def check_at_least(head: str, name: str, value: float, least: float, most: float = 1e6) -> None:
-    """Refuse a size that is too small, or that only a typing error asks for."""
+    """Refuse a size that is too small, or so large that it must be a typing error."""
     if not value >= least:
         raise ConfigError(f"{name} of {head} must be at least {least:g}, not {value}")
     if value > most:
         raise ConfigError(f"{name} of {head} must be at most {most:,.0f}, not {value}")
 
 
-def check_rate(head: str, value: float, name: str = "dropout") -> None:
+def check_rate(head: str, value: float) -> None:
+    """Refuse a dropout rate outside [0, 1)."""
     if not 0 <= value < 1:
-        raise ConfigError(f"{name} of {head} must lie between 0 and 1, 1 not included, not {value}")
+        raise ConfigError(f"dropout of {head} must lie between 0 and 1, 1 not included, not {value}")
 
 
 def pack(x: Float[Tensor, "*lead B T F"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "*lead N F"]:
-    """The real tokens side by side, so that pads cost nothing and enter no statistic."""
+    """The real tokens side by side: pads cost nothing and enter no statistic."""
     flat = x.flatten(-3, -2)  # (..., B * T, F)
-    if torch.compiler.is_exporting():  # no shape of a graph may depend on values: there pads come along
+    if torch.compiler.is_exporting():  # shapes of an exported graph cannot depend on values: pads stay
         return flat
-    if x.is_meta:  # shapes alone: there every token counts as real
+    if x.is_meta:  # shapes only: every token counts as real
         return flat.clone()
     return flat.index_select(-2, mask.flatten().nonzero().squeeze(1))
 
@@ -101,7 +118,7 @@ BYTES_DRAWN = 16
 
 
 class Dropout(nn.Module):
-    """Zero a part `rate` of all numbers while training and scale the rest up; a pure function of `key`."""
+    """Zero a part `rate` of all numbers while training and scale up the others; a pure function of `key`."""
 
     rate: Tensor
     key: Tensor
@@ -122,13 +139,13 @@ class Dropout(nn.Module):
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """Well-mixed bits of every int32: multiply and shift (the finaliser of murmur3), overflows wrapping round."""
+    """Well-mixed bits of every int32: multiply and shift (the finaliser of murmur3), with wrap-around."""
     x = (x ^ ((x >> 16) & 0xFFFF)) * -2048144789
     x = (x ^ ((x >> 13) & 0x7FFFF)) * -1028477387
     return x ^ ((x >> 16) & 0xFFFF)
 
 
 def set_noise(head: nn.Module, *numbers: int) -> None:
-    """Give every dropout of `head` the key that `numbers` (a seed, a step) and its place in the head decide."""
+    """Set the key of every dropout in `head`, from `numbers` (a seed, a step) and its place in the head."""
     for i, module in enumerate(m for m in head.modules() if isinstance(m, Dropout)):
         module.key.fill_(zlib.crc32(repr((*numbers, i)).encode()) - 2**31)

@@ -1,8 +1,8 @@
-"""Heads on the last hidden state alone: the controls for all others.
+"""Heads on the last hidden state alone: the controls for all token heads.
 
 A linear layer is the head of plain fine-tuning. Fitted again on a frozen snapshot it shows what refitting the
-classifier gains. The MLP (and, without its activation, a linear map of the same size) has as many parameters as
-an adapter over all layers: what the adapter gains beyond it comes from the layers, not from its size.
+classifier gains. The MLP (and, without its activation, a linear map of the same size) has as many parameters as an
+adapter over all layers: what the adapter gains beyond it comes from the layers, not from its size.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
 from bertvision.heads.layers import Dropout, check_at_least, check_rate, gelu
-from bertvision.shapes import Bool, Float
+from bertvision.shapes import Float
 
 __all__ = ["LastState", "LastStateConfig", "LastStateMLP", "LastStateMLPConfig"]
 
@@ -33,8 +33,8 @@ class LastState(Head):
         super().__init__(config, geometry)
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
-        return self.project(states[-1])
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
+        return self.project(batch.states[-1])
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class LastStateMLPConfig:
     match: int = 386
     """Size of the shared adapter whose parameter count it comes nearest to."""
     width: int = 0
-    """Hidden numbers; 0 = as many as `match` asks for."""
+    """Hidden numbers; 0 = from `match`."""
     activation: Literal["gelu", "none"] = "gelu"
     """none makes it a linear map of the same number of parameters."""
     dropout: float = 0.0
@@ -64,14 +64,14 @@ class LastStateMLP(Head):
     def __init__(self, config: LastStateMLPConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
         L, H, C = geometry.states, geometry.hidden, geometry.outputs
-        budget = config.match * (H + 1) + config.match * L * C  # of the adapter, its output bias apart
+        budget = config.match * (H + 1) + config.match * L * C  # of the adapter, without its output bias
         self.width = config.width or max(1, round(budget / (H + 1 + C)))
         self.down = glorot_linear(H, self.width)
         self.dropout = Dropout(config.dropout)
         self.project = glorot_linear(self.width, C)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
-        hidden = self.down(states[-1])
-        return self.project(
-            self.dropout(hidden if self.config.activation == "none" else gelu(hidden, "tanh"))
-        )
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
+        hidden = self.down(batch.states[-1])
+        if self.config.activation == "gelu":
+            hidden = gelu(hidden, "tanh")
+        return self.project(self.dropout(hidden))

@@ -7,16 +7,17 @@ Why: encoders that were tuned for sentences put the meaning of a text into the m
 (Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks", 2019). `last` is the control:
 what the mix gains beyond it comes from the other layers.
 
-Taking the mean over tokens first and mixing then is the same sum, and no mixed copy of the states is written.
+The mean over tokens is taken before the mix, which is the same sum and writes no mixed copy of the states. The sum is
+divided in float32: in bf16 a factor of 1/T is off by up to 0.4 %, the same for all numbers of a text.
 """
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
 from bertvision.heads.pooling import LearnedMix
-from bertvision.shapes import Bool, Float
+from bertvision.shapes import Float
 
 __all__ = ["MeanPooler", "MeanPoolerConfig"]
 
@@ -31,7 +32,7 @@ class MeanPoolerConfig:
 class MeanPooler(Head):
     """mean over tokens of gamma * softmax(w) over layers, or of the last state -> Linear(H, C)."""
 
-    tasks = ("label", "score")
+    units = ("window",)
     stackable = True
 
     def __init__(self, config: MeanPoolerConfig, geometry: Geometry) -> None:
@@ -40,11 +41,10 @@ class MeanPooler(Head):
         self.mix = None if config.last else LearnedMix(geometry.states)
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B C"]:
-        if self.mix is None:
-            states = states[-1:]
-        share = mask / mask.sum(-1, keepdim=True).clamp(min=1)  # (B, T), float32
-        means = (share.to(states.dtype)[:, None] @ states).squeeze(-2)  # (L, B, H)
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
+        states = batch.states[-1:] if self.mix is None else batch.states
+        sums = (batch.mask.to(states.dtype)[:, None] @ states).squeeze(-2)  # (L, B, H)
+        means = sums / batch.mask.sum(-1, keepdim=True).clamp(min=1).float()
         return self.project(means[0] if self.mix is None else self.mix(means))
 
     def layer_weights(self) -> list[float] | None:

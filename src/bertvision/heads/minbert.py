@@ -2,10 +2,10 @@
 
     vector --> [Linear --> LayerNorm --> dropout --> ReLU] x blocks --> Linear(C)
 
-The vector is the pooled one, or the last layer's [CLS] where the encoder has no pooler. Two texts can be read
-as one window, or (`vectors=2`) encoded apart: then rows 2i and 2i + 1 of a batch are the texts of example i
-and their two vectors, side by side, are the input. The study says "5 densely connected layers", which is read
-as four blocks and the output layer; `blocks=5` is another reading.
+The vector is the pooled one, or the last layer's [CLS] where the encoder has no pooler. Two texts can be read as one
+window, or (`vectors=2`) encoded apart: then rows 2i and 2i + 1 of a batch are the texts of example i, and their two
+vectors side by side are the input. The study says "5 densely connected layers", which is read as four blocks and the
+output layer; `blocks=5` is another reading.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Geometry, Head, register
+from bertvision.heads.base import Geometry, Head, StateBatch, register
 from bertvision.heads.channels import cls_vector
 from bertvision.heads.layers import Dropout, check_at_least, check_rate
-from bertvision.shapes import Bool, Float
+from bertvision.shapes import Float
 
 __all__ = ["MinBert", "MinBertConfig"]
 
@@ -44,8 +44,7 @@ class MinBertConfig:
 class MinBert(Head):
     """pooled vector, or two -> (Linear -> LayerNorm -> dropout -> ReLU) x blocks -> Linear(C)."""
 
-    tasks = ("label", "score")
-    extras = ("pooled",)
+    units = ("window",)
     stackable = True
     last_only = True
     cls_only = True
@@ -65,12 +64,7 @@ class MinBert(Head):
     def windows(self) -> int:
         return self.config.vectors
 
-    def forward(
-        self,
-        states: Float[Tensor, "L B T H"],
-        mask: Bool[Tensor, "B T"],
-        pooled: Float[Tensor, "B H"] | None = None,
-    ) -> Float[Tensor, "examples C"]:
-        vector = cls_vector(states, pooled)
+    def forward(self, batch: StateBatch) -> Float[Tensor, "examples C"]:
+        vector = cls_vector(batch)
         pairs = vector.reshape(vector.shape[0] // self.config.vectors, -1)  # (examples, vectors * H)
         return self.project(self.blocks(pairs))

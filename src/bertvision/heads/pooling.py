@@ -4,8 +4,8 @@ Learned pooling (Tenney's scalar mix): out = gamma * sum_l softmax(w)_l X_l, L +
 Average pooling: the mean over all layers, or over the first and the last (Ma et al., "Universal Text
 Representation from BERT: An Empirical Study", 2019), no parameters of its own.
 
-The heads mix the projected states instead of projecting the mixed ones. It is the same sum, because both steps
-are linear, and it reads the states once instead of writing a mixed copy of them.
+The heads mix the projected states instead of projecting the mixed ones. Both steps are linear, so the sum is the same,
+and the states are read once instead of written as a mixed copy.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertvision.heads import fused
-from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
 from bertvision.heads.layers import wide
-from bertvision.shapes import Bool, Float
+from bertvision.shapes import Float
 
 __all__ = ["AverageMix", "AveragePooling", "LearnedMix", "LearnedPooling", "Pooling", "make_mix"]
 
@@ -43,8 +43,8 @@ class LearnedMix(nn.Module):
     def weights(self) -> Float[Tensor, " L"]:
         return self.gamma * self.w.softmax(0)
 
-    def shares(self) -> list[float]:
-        """How much each layer counts, without the common scale."""
+    def shares(self) -> list[float] | None:
+        """The learned weight of each layer, without the common scale."""
         return self.w.detach().softmax(0).tolist()
 
     def forward(self, states: Float[Tensor, "L *batch H"]) -> Float[Tensor, "*batch H"]:
@@ -65,6 +65,10 @@ class AverageMix(nn.Module):
 
     def weights(self) -> Float[Tensor, " L"]:
         return self.share
+
+    def shares(self) -> list[float] | None:
+        """None: nothing is learned."""
+        return None
 
     def forward(self, states: Float[Tensor, "L *batch H"]) -> Float[Tensor, "*batch H"]:
         return mixed(states, self.share)
@@ -99,10 +103,10 @@ class LearnedPooling(Head):
         self.mix = LearnedMix(geometry.states)
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
-        return mix_projected(states, self.mix.weights(), self.project)
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
+        return mix_projected(batch.states, self.mix.weights(), self.project)
 
-    def layer_weights(self) -> list[float]:
+    def layer_weights(self) -> list[float] | None:
         return self.mix.shares()
 
 
@@ -123,7 +127,7 @@ class AveragePooling(Head):
         self.mix = AverageMix(geometry.states, config.of)
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
         if self.config.of == "first-last":
-            return self.project((states[0] + states[-1]) / 2)
-        return mix_projected(states, self.mix.weights(), self.project)
+            return self.project((batch.states[0] + batch.states[-1]) / 2)
+        return mix_projected(batch.states, self.mix.weights(), self.project)

@@ -6,26 +6,25 @@
         h_l        = k_l * h_{l-1} + (1 - k_l) * n_l                    h_{-1} = 0
         [h_L; last hidden state] --> Linear(C)
 
-Why: a weighted sum of layers gives a layer the same weight for every token. Here what was read so far decides,
-token by token and feature by feature, how much of the next layer is taken in: a token settled early can keep
-what a middle layer said. Its parameters hardly grow with the number of layers.
+Why: a weighted sum of layers gives a layer the same weight for every token. Here what was read so far decides, token
+by token and feature by feature, how much of the next layer is taken in: a token that is settled early can keep what a
+middle layer said. The number of parameters hardly grows with the number of layers.
 Wang et al.: "READ: Recurrent Adaptation of Large Transformers", 2023; the cell is a gated recurrent unit
 (Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", 2014).
 
-c_l begins so that k_l makes the state the running mean of what was read (see `running_mean_gates`). All
-layers are projected in one matrix product; only numbers of the small width pass through the loop.
+c_l begins so that k_l makes the state the running mean of what was read (see `running_mean_gates`). All layers are
+projected in one matrix product; only numbers of the small width pass through the loop.
 """
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from bertvision.heads.base import Geometry, Head, glorot_linear, register
+from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
 from bertvision.heads.ladder import running_mean_gates
-from bertvision.heads.layers import Dropout, check_at_least, check_rate, unit_scale
-from bertvision.shapes import Bool, Float
+from bertvision.heads.layers import Dropout, check_at_least, check_rate, project_with_skip, unit_scale
+from bertvision.shapes import Float
 
 __all__ = ["Recurrent", "RecurrentConfig"]
 
@@ -62,7 +61,8 @@ class Recurrent(Head):
         self.dropout = Dropout(config.dropout)
         self.project = glorot_linear(size + (H if config.skip else 0), geometry.outputs)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
+        states = batch.states
         read = self.down(states) * unit_scale(states) + self.down_bias[:, None, None]  # (L, B, T, a)
         gates = self.gates_read(read) + self.gate_bias[:, None, None]  # (L, B, T, 2a)
         state = torch.zeros_like(read[0])
@@ -70,7 +70,4 @@ class Recurrent(Head):
             reset, keep = (gate + self.gates_state(state)).sigmoid().chunk(2, dim=-1)
             new = (layer + self.new(reset * state)).tanh()
             state = keep * state + (1 - keep) * new
-        size = self.config.size
-        own, skip = self.project.weight.split([size, self.project.in_features - size], dim=1)
-        logits = F.linear(self.dropout(state), own, self.project.bias)
-        return logits + F.linear(states[-1], skip) if self.config.skip else logits
+        return project_with_skip(self.project, self.dropout(state), states[-1], skip=self.config.skip)

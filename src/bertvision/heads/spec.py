@@ -1,7 +1,7 @@
 """Heads as the user writes them: `adapter:size=64,skip=true,lr=3e-4`.
 
-What stands before the colon is a registered name, with or without its version. What follows sets fields of the
-head's config, or of its training (`lr`, `optimizer`, `schedule`, `seed` ...); `skip` alone means `skip=true`.
+The part before the colon is a registered name, with or without its version. The options set fields of the head's
+config or of its training (`lr`, `optimizer`, `schedule`, `seed` ...); `skip` alone means `skip=true`.
 """
 
 import dataclasses
@@ -10,15 +10,15 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 
-from bertvision.errors import ConfigError
-from bertvision.heads.base import Geometry, Head, check_task, head_class, nearest
+from bertvision.errors import ConfigError, nearest
+from bertvision.heads.base import Geometry, Head, check_unit, head_class
 
-__all__ = ["HeadSpec", "TrainOverrides", "parse_head"]
+__all__ = ["HeadSpec", "TrainOverrides", "for_windows", "parse_head"]
 
 
 @dataclass(frozen=True)
 class TrainOverrides:
-    """Training settings a single head may set for itself; None takes the fit's."""
+    """Training settings that a single head may set for itself; None takes those of the fit."""
 
     optimizer: Literal["adamw", "adam", "sgd"] | None = None
     lr: float | None = None
@@ -36,7 +36,7 @@ class TrainOverrides:
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """A head to be built: its class by name, its config, its own training settings."""
+    """A head to be built: the name of its class, its config, its own training settings."""
 
     name: str
     config: Any
@@ -52,36 +52,17 @@ class HeadSpec:
                 parts.append(str(value))
             elif value != field.default:
                 parts.append(field.name.replace("_", "-") if value is True else f"{field.name}={value}")
-        parts += [f"{f.name}={v}" for f in dataclasses.fields(self.train)
-                  if f.name != "seed" and (v := getattr(self.train, f.name)) is not None]  # fmt: skip
+        own = dataclasses.asdict(self.train)
+        parts += [f"{name}={value}" for name, value in own.items() if name != "seed" and value is not None]
         return "-".join(parts)
 
     def build(self, geometry: Geometry, *, seed: int) -> Head:
-        """The head with weights drawn from `seed` alone, whatever was drawn before."""
+        """The head with weights drawn from `seed` alone; the global random state stays as it is."""
         cls = head_class(self.name)
-        check_task(cls, geometry.task)
+        check_unit(cls, geometry.unit)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return cls(self.config, geometry)
-
-
-def _convert(text: str, kind: Any, where: str) -> Any:
-    """A field's value from its text."""
-    # None is what leaving the option out means; nobody writes it.
-    choices = tuple(c for c in get_args(kind) if c is not type(None))
-    if len(choices) == 1 and get_args(choices[0]):
-        choices = get_args(choices[0])
-    if choices and all(isinstance(choice, str) for choice in choices):
-        if text not in choices:
-            raise ConfigError(f"{where} must be one of {', '.join(choices)}, not {text!r}")
-        return text
-    kind = choices[0] if choices else kind
-    try:
-        if kind is bool:
-            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
-        return kind(text)
-    except (ValueError, KeyError) as error:
-        raise ConfigError(f"{where} must be a {kind.__name__}, not {text!r}") from error
 
 
 def parse_head(text: str) -> HeadSpec:
@@ -89,24 +70,46 @@ def parse_head(text: str) -> HeadSpec:
     name, _, options = text.partition(":")
     name = name.strip()
     cls = head_class(name)
-    fields = {"config": get_type_hints(cls.config_class), "train": get_type_hints(TrainOverrides)}
+    hints = {"config": get_type_hints(cls.config_class), "train": get_type_hints(TrainOverrides)}
     values: dict[str, dict[str, Any]] = {"config": {}, "train": {}}
     for option in filter(None, (part.strip() for part in options.split(","))):
         key, equals, value = option.partition("=")
         key = key.strip().replace("-", "_")
-        group = next((group for group, known in fields.items() if key in known), None)
+        group = next((group for group, known in hints.items() if key in known), None)
         if group is None:
-            known = sorted({*fields["config"], *fields["train"]})
+            known = sorted({*hints["config"], *hints["train"]})
             raise ConfigError(f"head {text!r} has no option {key!r}: {nearest(key, known)}")
         if key in values[group]:
             raise ConfigError(f"head {text!r} sets {key} twice")
-        values[group][key] = _convert(
-            value.strip() if equals else "true", fields[group][key], f"{key} of head {text!r}"
-        )
+        value = value.strip() if equals else "true"
+        values[group][key] = _convert(value, hints[group][key], f"{key} of head {text!r}")
     for field in dataclasses.fields(cls.config_class):
-        if (
-            field.default is field.default_factory is dataclasses.MISSING
-            and field.name not in values["config"]
-        ):
+        required = field.default is field.default_factory is dataclasses.MISSING
+        if required and field.name not in values["config"]:
             raise ConfigError(f"head {text!r} needs a value for {field.name}: {name}:{field.name}=...")
     return HeadSpec(cls.name, cls.config_class(**values["config"]), TrainOverrides(**values["train"]))
+
+
+def for_windows(text: str, tokens: int) -> str:
+    """The text of a head with weights for every place of a window (ap_glue), made for this length unless it sets its
+    own; the text of any other head as it is."""
+    if not hasattr(parse_head(text).config, "tokens") or "tokens=" in text:
+        return text
+    return f"{text}{',' if ':' in text else ':'}tokens={tokens}"
+
+
+def _convert(text: str, kind: Any, where: str) -> Any:
+    """A field's value from its text; `kind` is a type, a Literal of strings, or either of them `| None`."""
+    options = [option for option in get_args(kind) if option is not type(None)]
+    if len(options) == 1 and not isinstance(options[0], str):  # X | None: nobody writes None
+        return _convert(text, options[0], where)
+    if options:
+        if text not in options:
+            raise ConfigError(f"{where} must be one of {', '.join(options)}, not {text!r}")
+        return text
+    try:
+        if kind is bool:
+            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+        return kind(text)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{where} must be a {kind.__name__}, not {text!r}") from error

@@ -1,12 +1,11 @@
-"""Distances between texts, for pre-training an encoder on triplets.
+"""Distances between texts, for pre-training an encoder on triplets. This head has no parameters.
 
-An example is 2 + n neighbouring windows: an anchor, its positive and n negatives (data/triplets.py). With c_i the last
-layer's [CLS] of window i,
+    window i * (2 + n)          anchor of example i      the [CLS] vector of the last layer of each: (E, 2 + n, H)
+    window i * (2 + n) + 1      its positive             distances of anchor and every other: (E, 1 + n)
+    the n windows that follow   its negatives            Euclidean, float32
 
-    distances = |c_0 - c_1|, |c_0 - c_2|, ..., |c_0 - c_{n+1}|        (E, 1 + n) Euclidean, float32
-
-The first is the one that should be small. There is nothing to train here: tasks/triplet.py makes a loss of the
-distances, and what it trains is the encoder. So `bertvision heads` does not list it and `fit --heads` refuses it.
+The first distance is the one that should be small. The triplet task makes a loss of the distances, which trains the
+encoder. So `bertvision heads` does not list this head and `fit --heads` refuses it.
 """
 
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertvision.heads.base import Geometry, Head, register
+from bertvision.heads.base import Geometry, Head, StateBatch, register
 from bertvision.heads.layers import check_at_least
-from bertvision.shapes import Bool, Float
+from bertvision.shapes import Float
 
 __all__ = ["Triplet", "TripletConfig"]
 
@@ -34,7 +33,7 @@ class TripletConfig:
 class Triplet(Head):
     """last layer's [CLS] of anchor, positive and negatives -> Euclidean distances to the anchor."""
 
-    tasks = ("triplet",)
+    units = ()
     last_only = True
     cls_only = True
 
@@ -45,8 +44,8 @@ class Triplet(Head):
     def windows(self) -> int:
         return 2 + self.config.negatives
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "E D"]:
-        cls = states[-1, :, 0]  # (B, H)
+    def forward(self, batch: StateBatch) -> Float[Tensor, "E D"]:
+        cls = batch.first[-1]  # (B, H)
         vectors = cls.to(torch.promote_types(cls.dtype, torch.float32)).unflatten(0, (-1, self.windows))
-        # Equal vectors have distance 0 and the gradient 0 there, so a text may be its own neighbour.
+        # Equal vectors have distance 0 and gradient 0 there, so a text may be its own neighbour.
         return torch.linalg.vector_norm(vectors[:, 1:] - vectors[:, :1], dim=-1)

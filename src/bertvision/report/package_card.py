@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertvision.heads.cost import HeadCost
+from bertvision.heads.costs import HeadCost
 from bertvision.report import text_card, text_words, words
 from bertvision.report.intervals import Intervals
 from bertvision.report.making import file_name

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertvision._version import __version__
 from bertvision.heads.base import Head
-from bertvision.heads.cost import cost
+from bertvision.heads.costs import cost
 from bertvision.report.entry import SystemEntry
 from bertvision.report.origin import commit, environment
 from bertvision.report.schema import SCHEMA

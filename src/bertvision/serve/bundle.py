@@ -17,8 +17,7 @@ from bertvision.data.reframe import reframe
 from bertvision.data.texts import TextData, answerable
 from bertvision.data.windows import Windows, make_windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ArtifactError, ConfigError, DataError
-from bertvision.heads.base import nearest
+from bertvision.errors import ArtifactError, ConfigError, DataError, nearest
 from bertvision.serve.calibrate import read_no_answer, read_temperature
 from bertvision.serve.explain import explain
 from bertvision.serve.inputs import as_questions, asks, checked_texts, short_names, texts_read

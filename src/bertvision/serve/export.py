@@ -20,7 +20,7 @@ from bertvision.encoder.delta import delta_folder, read_about
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import EMBEDDED, bases_of, lasting_name
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.heads.cost import HeadCost, cost
+from bertvision.heads.costs import HeadCost, cost
 from bertvision.report.intervals import head_intervals
 from bertvision.report.making import MAKING, file_name, plain_command
 from bertvision.report.package_card import CardEncoder, CardHead, package_card

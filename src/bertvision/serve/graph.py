@@ -4,7 +4,6 @@ import copy
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.mpnet import forget_widths
 from bertvision.encoder.stack import pooled_by, read_tokens
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Head
+from bertvision.heads.base import Head, bare_batch
 from bertvision.serve.bundle import Bundle
 from bertvision.serve.walk import Reader
 from bertvision.shapes import Int
@@ -47,7 +46,7 @@ class Graph(nn.Module):
         used = ["input_ids", "attention_mask"]
         if self.source.passes_types:
             used.append("token_type_ids")
-        if any("context" in reader.head.extras for reader in readers.values()):
+        if any(reader.head.reads_context for reader in readers.values()):
             used.append("context")
         self.inputs = tuple(used)
         self.most_tokens = max(system.windows.max_seq_length for system in bundle.systems.values())
@@ -84,6 +83,7 @@ class Graph(nn.Module):
         layers = read_tokens(self.encoder, input_ids, mask, token_type_ids)
         states = torch.stack(layers)  # (L, B, T, H)
         pooled = pooled_by(self.encoder, layers[-1])
+        bounds = _bounds(attention_mask if context is None else context)
         outputs = []
         for head, reader in zip(self._heads, self._readers.values(), strict=True):
             numbers = reader.selection.numbers(self.source.num_states)
@@ -91,11 +91,8 @@ class Graph(nn.Module):
             seen = mask
             if reader.selection.positions == "cls":
                 own, seen = own[:, :, :1], mask[:, :1]
-            given: dict[str, Any] = {
-                "context": None if context is None else context.bool(),
-                "pooled": pooled if reader.head.geometry.pooled else None,
-            }
-            outputs.append(head(own, seen, **{extra: given[extra] for extra in reader.head.extras}))
+            vector = pooled if reader.head.geometry.pooled else None
+            outputs.append(head(bare_batch(own, seen, bounds=bounds, pooled=vector)))
         return tuple(outputs)
 
     def random_inputs(self, rows: int, tokens: int, *, seed: int) -> dict[str, Tensor]:
@@ -117,6 +114,12 @@ class Graph(nn.Module):
         return {name: given[name] for name in self.inputs}
 
 
+def _bounds(context: Int[Tensor, "B T"]) -> Int[Tensor, "B 2"]:
+    """First token of the paragraph and one past its last."""
+    first = context.argmax(1)
+    return torch.stack([first, first + context.sum(1)], dim=1)
+
+
 def _check_reader(name: str, reader: Reader, encoder: Encoder) -> None:
     """Refuse what a graph of padded tokens cannot hold."""
     told = f"the head {name} ({reader.head.name})"
@@ -130,7 +133,7 @@ def _check_reader(name: str, reader: Reader, encoder: Encoder) -> None:
             "the package"
         )
     first = {probe_template(encoder.tokenizer, pair=False).null, probe_template(encoder.tokenizer).null}
-    if reader.selection.positions == "cls" and first != {0}:
+    if (reader.selection.positions == "cls" or reader.head.cls_only) and first != {0}:
         raise ConfigError(
             f"{told} reads a [CLS] that does not stand first, which ONNX cannot hold: leave it out of the package"
         )

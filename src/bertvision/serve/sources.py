@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertvision.artifacts import read_json, restore
-from bertvision.errors import ArtifactError, ConfigError
-from bertvision.heads.base import nearest
+from bertvision.errors import ArtifactError, ConfigError, nearest
 from bertvision.heads.spec import parse_head
 from bertvision.serve.bundle import short_names
 from bertvision.serve.hub import local_folder

@@ -19,7 +19,7 @@ from torch import Tensor
 from bertvision.console import progress
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.heads.base import Head, run_head
+from bertvision.heads.base import Head
 from bertvision.serve.sinks import SpanSink, TextSink
 from bertvision.states.batch import StateBatch
 from bertvision.states.config import Selection
@@ -158,5 +158,5 @@ def _plan(states: LiveStates, group: int) -> list[NDArray[np.int64]]:
 def _run(head: Head, batch: StateBatch) -> Tensor:
     """The head's output, as many windows at once as fit."""
     if batch.states.numel() * batch.states.element_size() < _SMALL:
-        return run_head(head, batch)
+        return head(batch)
     return run_in_parts(head, batch, _ACTIVATION_GB)

@@ -7,7 +7,7 @@ triplet   distances of an anchor to its positive and negatives     tasks/triplet
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertvision.config import from_mapping, to_mapping
 from bertvision.errors import ArtifactError, ConfigError
@@ -35,6 +35,7 @@ class SpanTask:
     """Find the answer to a question in a paragraph."""
 
     kind: Literal["span"] = "span"
+    unit: ClassVar[Literal["token"]] = "token"
     outputs: int = 2
     group: int = 1
     metric: str = "f1"
@@ -55,6 +56,7 @@ class TripletTask:
     group: int = 7
     """Windows of a triplet: anchor, positive, negatives."""
     kind: Literal["triplet"] = "triplet"
+    unit: ClassVar[Literal["window"]] = "window"
     metric: str = "violation_rate"
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ from torch import Tensor
 from bertvision.console import progress
 from bertvision.data.kept import kept_tokens
 from bertvision.encoder.batch import padded_positions
-from bertvision.heads.base import Head, run_head
+from bertvision.heads.base import Head
 from bertvision.shapes import Bool, Float
 from bertvision.states.base import States, call_tokens
 from bertvision.states.batch import StateBatch
@@ -164,8 +164,8 @@ def run_in_parts(head: Head, batch: StateBatch, activation_gb: float) -> Tensor:
     if B > 1 and isinstance(head, Head):  # one window cannot be cut, and a plain module is not measured
         rows = max(rows_at_once(head, T, activation_gb) // head.windows, 1) * head.windows
     if rows >= B:
-        return run_head(head, batch)
-    return torch.cat([run_head(head, batch.rows(slice(i, i + rows))) for i in range(0, B, rows)])
+        return head(batch)
+    return torch.cat([head(batch.rows(slice(i, i + rows))) for i in range(0, B, rows)])
 
 
 def marginals(output: Float[Tensor, "B T outputs"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T 2"]:

@@ -25,7 +25,7 @@ from bertvision.config import to_mapping
 from bertvision.console import progress
 from bertvision.encoder.timing import Clock
 from bertvision.errors import ConfigError, TrainingError
-from bertvision.heads.base import Geometry, Head, run_head
+from bertvision.heads.base import Geometry, Head
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import HeadSpec, parse_head
 from bertvision.states.base import States
@@ -153,7 +153,7 @@ class FitRun:
         self.states, self.config, self.parallel, self.task = states, config, parallel, task
         self.encoder = states.encoder
         geometry = Geometry(
-            states.num_states, self.encoder.hidden, task.outputs, task.kind, states.has_pooled
+            states.num_states, self.encoder.hidden, task.outputs, task.unit, states.has_pooled
         )
         self.on_gpu = on_gpu = self.encoder.device.type == "cuda"
         self.fitted: dict[str, FittedHead] = {}
@@ -271,7 +271,7 @@ class FitRun:
         for fitted in (f for f in self.fitted.values() if f.status != "diverged"):
             with self.encoder.autocast():
                 # One window is enough to see it, and cheap for the largest heads.
-                logits = run_head(fitted.head.eval(), batch.rows(slice(0, fitted.head.windows)))
+                logits = fitted.head.eval()(batch.rows(slice(0, fitted.head.windows)))
             real = logits[batch.mask[: fitted.head.windows]] if logits.ndim == 3 else logits
             if not bool(real.isfinite().all()):
                 broken.append(fitted.name)

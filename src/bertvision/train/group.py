@@ -6,7 +6,7 @@ stack, and each is updated by its own optimiser. So nothing else needs to know t
 
 Memory is bounded by `FitConfig.activation_gb`: a stack takes only as many heads as fit at a whole batch, and a
 head that does not fit alone reads its batch in several parts, adding up gradients. A head that cannot even keep
-one window is told to recompute instead of keep (`checkpoint`).
+one window recomputes instead of keeping (`ConvHead.recompute`).
 
 Of several processes each has some windows of a batch (train/parallel.py). Gradients and losses are summed over ranks
 before the update, so that all ranks keep the same heads. Batch norm takes the statistics of a rank's own windows, as it
@@ -28,9 +28,10 @@ from torch.func import functional_call, vmap
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import fused
-from bertvision.heads.base import Geometry, Head, run_head, running_statistics
-from bertvision.heads.cost import activation_bytes
+from bertvision.heads.base import Geometry, Head, running_statistics
+from bertvision.heads.costs import activation_bytes
 from bertvision.heads.layers import Dropout, set_noise
+from bertvision.heads.papers.conv import ConvHead
 from bertvision.heads.spec import HeadSpec
 from bertvision.shapes import Float
 from bertvision.states.batch import StateBatch
@@ -109,19 +110,20 @@ class Group:
         self.members, self.encoder, self.loss = list(members), encoder, loss
         self.activation_gb = activation_gb
         self.stacked: dict[str, nn.Parameter] = {}
+        self._progress = 0.0
         if len(self.members) > 1:
             self._stack()
 
     @property
     def pure(self) -> bool:
         """Whether a step can be captured once and replayed: nothing in it depends on values."""
-        return all(member.head.stackable for member in self.members)
+        return all(m.head.stackable and m.head.penalty(0.0) is None for m in self.members)
 
     def prepare(self, step: int, total: int, rank: int = 0) -> None:
         """Set what differs from step to step: rates, keys of dropout, whatever a head does by itself."""
+        self._progress = step / total
         for member in self.members:
             member.head.train()
-            member.head.at(step / total)
             set_noise(member.head, *noise_numbers(member.seed, step, rank=rank))
             set_rate(member.optimizer, learning_rate(member.config, step, total))
 
@@ -148,7 +150,8 @@ class Group:
         B, T = batch.mask.shape
         head = self.members[0].head
         rows = rows_at_once(head, T, self.activation_gb)
-        head.checkpoint = rows < 1
+        if isinstance(head, ConvHead):
+            head.recompute = rows < 1
         # A pair of texts stands in neighbouring rows and is never parted.
         rows = max(rows // head.windows, 1) * head.windows
         return [batch.rows(slice(begin, begin + rows)) for begin in range(0, B, rows)]
@@ -158,17 +161,18 @@ class Group:
         total = torch.zeros(1, device=batch.mask.device)
         windows = share.windows if share else len(batch.windows)
         rank = share.parallel.rank if share else 0
+        penalty = member.head.penalty(self._progress)
         for i, part in enumerate(self.parts(batch)):
             numbers = noise_numbers(member.seed, step, i, rank)
             if i:
                 set_noise(member.head, *numbers)
             # Dropout of a user's own head draws from a stream that belongs to it alone.
             with _noise(member, batch, numbers), self.encoder.autocast(cache=False):
-                logits = run_head(member.head, part)
+                logits = member.head(part)
             loss = self.loss(logits, part).sum() / windows
             if share is not None:
                 loss = loss * share.weight
-            if i == 0 and (penalty := member.head.penalty()) is not None:
+            if i == 0 and penalty is not None:
                 loss = loss + (penalty if share is None else penalty / share.parallel.world)
             loss.backward()
             total += loss.detach()
@@ -201,8 +205,7 @@ class Group:
 
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
             with self.encoder.autocast(cache=False):
-                extras = {name: getattr(batch, name) for name in self.base.extras}
-                logits = functional_call(self.base, (parameters, buffers), (batch.states, batch.mask), extras)
+                logits = functional_call(self.base, (parameters, buffers), (batch,))
             losses = self.loss(logits, batch)
             return losses.mean() if share is None else losses.sum() * (share.weight / share.windows)
 
@@ -242,7 +245,7 @@ def make_groups(
         config = member.spec.config
         if hasattr(config, "dropout"):
             config = dataclasses.replace(config, dropout=0.0)
-        own = None if stack and member.head.stackable and member.head.penalty() is None else member.name
+        own = None if stack and member.head.stackable and member.head.penalty(0.0) is None else member.name
         alike.setdefault((member.spec.name, config, own), []).append(member)
     groups: list[Group] = []
     for equal in alike.values():

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Geometry, Head, check_task, head_class
+from bertvision.heads.base import Geometry, Head, check_unit, head_class
 from bertvision.heads.spec import HeadSpec, TrainOverrides, parse_head
 from bertvision.states.plan import group_rows
 from bertvision.tasks.kinds import SpanTask, Task, TripletTask, default_head
@@ -45,7 +45,7 @@ class Job:
     def __post_init__(self) -> None:
         if not (self.weight > 0 and np.isfinite(self.weight)):
             raise ConfigError(f"weight of task {self.name} must be above 0, not {self.weight}")
-        check_task(head_class(self.spec.name), self.task.kind)
+        check_unit(head_class(self.spec.name), self.task.unit)
         if self.spec.train != TrainOverrides():
             raise ConfigError(f"head {self.head} trains as the encoder does: set --lr and the like instead")
 

@@ -54,12 +54,12 @@ class Steps:
         every = {id(o): o for own in optimizers for o in own}.values()
         self.parameters = [p for o in every for group in o.param_groups for p in group["params"]]
         self._step = self._job = 0
+        self._progress = 0.0
 
     def prepare(self, step: int, total: int, lr: float, job: int = 0) -> None:
         """Set what differs from step to step; the batch is of task number `job`."""
-        self._step, self._job = step, job
+        self._step, self._job, self._progress = step, job, step / total
         self.tunable.train()
-        self._head.at(step / total)
         for optimizer in self.optimizers[job]:
             set_rate(optimizer, lr)
 
@@ -83,10 +83,11 @@ class Steps:
         return self._gradients(inputs, torch.full((), weight, device=self.encoder.device), first)
 
     def _gradients(self, inputs: Inputs, weight: Float[Tensor, ""], first: bool) -> Float[Tensor, ""]:
+        penalty = self._head.penalty(self._progress) if first else None
         with self.encoder.autocast(cache=not self._captures):
             states = self._states(inputs)
             total = self.tunable(states, inputs, self._job).sum() * weight
-        if first and (penalty := self._head.penalty()) is not None:
+        if penalty is not None:
             total = total + penalty / self.parallel.world
         total.backward()
         return total.detach()
@@ -142,7 +143,8 @@ class GraphSteps(Steps):
         """One for each task: the encoder's weights and its head's."""
         self._reached: dict[int, set[nn.Parameter]] = {}
         """Of each task, what its gradients come to: those of spans do not come to the pooler."""
-        self._possible = True
+        # A penalty depends on the progress, which a captured step would not see.
+        self._possible = all(tunable.head(i).penalty(0.0) is None for i in range(len(tunable.tasks)))
 
     def prepare(self, step: int, total: int, lr: float, job: int = 0) -> None:
         super().prepare(step, total, lr, job)

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from bertvision.errors import ConfigError
-from bertvision.heads.base import Task, check_task, head_class, nearest
+from bertvision.errors import ConfigError, nearest
+from bertvision.heads.base import Unit, check_unit, head_class
 from bertvision.heads.catalogue import EACH_LAYER, expand
 from bertvision.heads.spec import TrainOverrides, parse_head
 
@@ -164,9 +164,9 @@ class Space:
 
 
 def read_space(
-    heads: Sequence[str], recipe: Mapping[str, Any], flags: Sequence[str] = (), *, task: Task = "span"
+    heads: Sequence[str], recipe: Mapping[str, Any], flags: Sequence[str] = (), *, unit: Unit = "token"
 ) -> Space:
-    """The space of a recipe's `space:` and of --vary, which stands over it; `heads` are those of a task."""
+    """The space of a recipe's `space:` and of --vary, which stands over it; `heads` suit the unit."""
     raw: dict[str, Any] = {str(name): value for name, value in recipe.items()}
     raw |= dict(_flag(text) for text in flags)
     if not raw:
@@ -178,10 +178,10 @@ def read_space(
             f"--heads {EACH_LAYER} stands for readers of all hidden states, which are no rivals in a search: fit them "
             "with `bertvision fit`, or name one of them, such as layer_reader:layer=0"
         )
-    texts = tuple(dict.fromkeys(text.strip() for text, _ in expand(heads, task)))
+    texts = tuple(dict.fromkeys(text.strip() for text, _ in expand(heads, unit)))
     dimensions = {name.replace("-", "_"): _dimension(name, value) for name, value in raw.items()}
     for head in texts:
-        check_task(head_class(head.partition(":")[0].strip()), task)
+        check_unit(head_class(head.partition(":")[0].strip()), unit)
     space = Space(texts, dimensions)
     for name in dimensions:
         known = {option for head in texts for option in _options(head)}

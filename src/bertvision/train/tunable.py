@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.stack import pooled_by, read_tokens
-from bertvision.heads.base import Head, run_head
+from bertvision.heads.base import Head
 from bertvision.shapes import Bool, Float, Int
 from bertvision.states.base import label_tensor, widths
 from bertvision.states.batch import StateBatch
@@ -74,7 +74,7 @@ class Tunable(nn.Module):
         head = self.head(job)
         mask, targets, bounds = (inputs[name] for name in ("mask", "targets", "bounds"))
         batch = StateBatch(torch.stack(states), mask, targets, np.zeros(len(mask), np.int64), bounds, pooled)
-        return window_losses(self.tasks[job], run_head(head, batch), mask, targets, bounds)
+        return window_losses(self.tasks[job], head(batch), mask, targets, bounds)
 
 
 # ---- batches

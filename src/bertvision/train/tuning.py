@@ -66,7 +66,7 @@ def _check_apart(jobs: Sequence[Job]) -> None:
 def _geometry(encoder: Encoder, job: Job) -> Geometry:
     task = job.task
     pooled = task.kind in ("label", "score") and encoder.has_pooler
-    return Geometry(encoder.num_states, encoder.hidden, task.outputs, task.kind, pooled)
+    return Geometry(encoder.num_states, encoder.hidden, task.outputs, task.unit, pooled)
 
 
 def shares_out(config: FinetuneConfig, parallel: Parallel) -> bool:
@@ -120,7 +120,7 @@ class Tuning:
 
     def _body(self) -> Whole:
         last_only = all(head.last_only for head in self.heads)
-        pooled = any("pooled" in head.extras and head.geometry.pooled for head in self.heads)
+        pooled = any(head.geometry.pooled for head in self.heads)
         return Whole(self.encoder, last_only=last_only, pooled=pooled)
 
     def _share_out(self) -> Encoder:

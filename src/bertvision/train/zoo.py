@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,10 @@ from bertvision.artifacts import atomic_folder, read_json, write_json
 from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Geometry, check_task, head_class
-from bertvision.heads.catalogue import expand, for_windows
+from bertvision.heads.base import Geometry, Unit, check_unit, head_class
+from bertvision.heads.catalogue import expand
 from bertvision.heads.files import save_head
-from bertvision.heads.spec import HeadSpec, parse_head
+from bertvision.heads.spec import HeadSpec, for_windows, parse_head
 from bertvision.states.base import States, pooled_place
 from bertvision.states.choose import Source
 from bertvision.states.config import EVERYTHING, StatesConfig
@@ -56,9 +56,9 @@ def zoo_members(
     """
     members: dict[str, tuple[HeadSpec, int]] = {}
     written: set[str] = set()
-    for text, of_set in expand(config.heads, _kind(task), states=states):
+    for text, of_set in expand(config.heads, _unit(task), states=states):
         spec = parse_head(for_windows(text, tokens) if tokens else text)
-        check_task(head_class(spec.name), _kind(task))
+        check_unit(head_class(spec.name), _unit(task))
         seeds = config.seeds if spec.train.seed is None else (spec.train.seed,)
         for seed in seeds:
             try:  # settings that cannot work should fail before anything is trained
@@ -86,10 +86,10 @@ def check_heads(config: FitConfig) -> None:
         raise told[0]
 
 
-def _kind(task: Task) -> Literal["span", "label", "score"]:
+def _unit(task: Task) -> Unit:
     if isinstance(task, TripletTask):
         raise ConfigError("triplets train an encoder and no head: use `bertvision triplet`")
-    return task.kind
+    return task.unit
 
 
 def suited(states: StatesConfig, members: Sequence[tuple[str, HeadSpec, int]], task: Task) -> StatesConfig:
@@ -205,7 +205,7 @@ def fit_zoo(
     cut = {} if selection == EVERYTHING else to_mapping(selection)
     settings = config.identity
     # A set may grow in another version.
-    settings["heads"] = [text for text, _ in expand(config.heads, _kind(task), states=num_states)]
+    settings["heads"] = [text for text, _ in expand(config.heads, _unit(task), states=num_states)]
     key = {
         "encoder": encoder.fingerprint,
         "train": train.fingerprint,
@@ -224,7 +224,7 @@ def fit_zoo(
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     layers = selection.numbers(encoder.num_states)
     pooled = pooled_place(encoder, train.windows, layers) is not None
-    geometry = Geometry(len(layers), encoder.hidden, task.outputs, _kind(task), pooled)
+    geometry = Geometry(len(layers), encoder.hidden, task.outputs, task.unit, pooled)
     with torch.device(
         "meta"
     ):  # a head that does not suit this encoder should fail before anything is written

@@ -11,7 +11,7 @@ papers' way: one window that votes for the positive class (no answer) decides.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -28,6 +28,7 @@ Merge = Literal["mean", "min", "max", "any_null"]
 class TextTask:
     """A label or score task; a head's folder keeps it under "task"."""
 
+    unit: ClassVar[Literal["window"]] = "window"
     kind: TextKind
     classes: tuple[str, ...] = ()
     loss: TextLoss = "ce"

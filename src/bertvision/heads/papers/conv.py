@@ -3,13 +3,13 @@
     tokens apart     (N, channels, features)       the real tokens packed: a kernel sees one token's numbers
     tokens together  (B, channels, T, features)    a square kernel sees neighbours too: pads are kept at zero
 
-Sizes follow Keras: 'same' padding gives ceil(n / stride) numbers and puts the odd zero on the right; batch norm
-keeps 0.99 of its running statistics and adds 1e-3 to the variance. Its first hundred steps are a plain average
-instead: a short fit would else be evaluated with the statistics it began with. Along tokens a kernel is centred
-on every stride-th token, whatever the padded length of the batch is.
+Sizes follow Keras: 'same' padding gives ceil(n / stride) numbers and puts the odd zero on the right; batch norm keeps
+0.99 of its running statistics and adds 1e-3 to the variance. Its first hundred steps are a plain average instead: a
+short fit would otherwise be evaluated with the statistics it began with. Along tokens a kernel is centred on every
+stride-th token, whatever the padded length of the batch is.
 
-A head whose `checkpoint` is set keeps only the inputs of its blocks and computes the rest again in the backward
-pass: slower, far less memory, the same numbers to the last bit.
+A head with `recompute` keeps only the inputs of its blocks and computes the rest again in the backward pass: slower,
+far less memory, the same numbers to the last bit.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,6 @@ __all__ = [
     "ConvNorm",
     "Separable",
     "avg_pool",
-    "checkpointed",
     "max_pool",
     "same_padding",
     "zero_pads",
@@ -53,23 +52,23 @@ def _recomputing() -> Iterator[None]:
         _RECOMPUTING.reset(token)
 
 
-def checkpointed(block: nn.Module, *inputs: Any) -> Any:
-    """What `block` makes of `inputs`, computed a second time in the backward pass instead of kept."""
-    # Nothing in a head draws from a random stream, so none has to be put back.
-    return checkpoint(
-        block,
-        *inputs,
-        use_reentrant=False,
-        preserve_rng_state=False,
-        context_fn=lambda: (nullcontext(), _recomputing()),
-    )
-
-
 class ConvHead(Head):
-    """A head of blocks whose inside can be computed again in the backward pass."""
+    """A head made of blocks whose activations can be computed again in the backward pass."""
+
+    recompute: bool = False
+    """Set while fitting when not even one window's activations fit into memory."""
 
     def run_block(self, block: nn.Module, *inputs: Any) -> Any:
-        return checkpointed(block, *inputs) if self.checkpoint and torch.is_grad_enabled() else block(*inputs)
+        if not (self.recompute and torch.is_grad_enabled()):
+            return block(*inputs)
+        # Nothing in a head draws from a random stream, so no random state has to be restored.
+        return checkpoint(
+            block,
+            *inputs,
+            use_reentrant=False,
+            preserve_rng_state=False,
+            context_fn=lambda: (nullcontext(), _recomputing()),
+        )
 
     def in_parts(self, run: Callable[..., Tensor], *inputs: Tensor, tokens: int = 1) -> Tensor:
         """run(*inputs), a part of the rows at a time in evaluation; a row holds `tokens` tokens."""
@@ -120,7 +119,7 @@ class Conv(nn.Module):
         if not self.valid:
             both, right = same_padding(x.shape[-1], self.kernel, self.stride[-1], self.dilation)
         if not self.valid and (torch.compiler.is_exporting() or min(x.shape[2:]) < span):
-            # Zeros that are there: a tap that reads none but implied ones may get an arbitrary gradient (oneDNN, bf16).
+            # Explicit zeros: a tap that reads none but implied ones may get an arbitrary gradient (oneDNN, bf16).
             x = F.pad(x, (both, both + right, beside, beside)[: 2 * len(self.stride)])
             both = beside = 0
         elif right:
@@ -146,7 +145,7 @@ class BatchNorm(nn.Module):
     """(x - mean) / sqrt(variance + 1e-3) * weight + bias, mean and variance of every channel over real tokens.
 
     The running variance is that of a sample (n - 1), as in Keras' fused kernel and in torch. Step n, from 0, keeps
-    min(0.99, n / (n + 1)) of the running statistics: the first takes those of its batch whole.
+    min(0.99, n / (n + 1)) of the running statistics: the first takes those of its batch.
     """
 
     running_mean: Tensor
@@ -177,7 +176,7 @@ class BatchNorm(nn.Module):
             mean, var = torch.zeros_like(mean), torch.zeros_like(var)
         # The kernel sums in float32 whatever x is, and keeps nothing but x for the backward pass.
         out = F.batch_norm(x, mean, var, self.weight, self.bias, train, momentum=1.0, eps=1e-3)
-        if train and not _RECOMPUTING.get():  # then this step has been counted already
+        if train and not _RECOMPUTING.get():  # otherwise this step has been counted already
             self._remember(mean, var)
         return out
 

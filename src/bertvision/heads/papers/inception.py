@@ -7,9 +7,9 @@
         module:  [ Conv1 | Conv1 - Conv3 | Conv1 - Conv5 | MaxPool3 - Conv1 ]  side by side, ReLU after each
 
 `axis` says which axis the strides shorten. With tokens, the published failure, one position is left for every 48
-tokens: position i is centred on token 48 i, and a token's logits lie on the line between its two neighbours,
-never beyond its window's last position. Projecting comes before that, because both are linear and the projected
-positions are far smaller.
+tokens: position i is centred on token 48 i, and a token's logits lie on the line between its two neighbours, never
+beyond its window's last position. The output layer is applied before this interpolation: both are linear, and its
+results are far smaller.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.heads.adapter import Down
-from bertvision.heads.base import Geometry, glorot_linear, register
-from bertvision.heads.conv import Conv, ConvHead, max_pool, zero_pads
+from bertvision.heads.base import Geometry, StateBatch, glorot_linear, register
 from bertvision.heads.layers import Dropout, Gelu, check_at_least, check_rate
+from bertvision.heads.papers.conv import Conv, ConvHead, max_pool, zero_pads
 from bertvision.heads.pooling import LearnedMix
 from bertvision.shapes import Bool, Float
 
@@ -159,9 +159,9 @@ class Inception(ConvHead):
     def _stride(self, stride: int) -> Stride:
         return (1, stride) if self.config.axis == "features" else (stride, 1)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
-        picture = self.down(self.mix(states))[..., : self.config.adapter]
-        return self.in_parts(self._windows, picture[:, None], mask, tokens=mask.shape[1])
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
+        picture = self.down(self.mix(batch.states))[:, None]
+        return self.in_parts(self._windows, picture, batch.mask, tokens=batch.mask.shape[1])
 
     def _windows(self, x: Float[Tensor, "B 1 T a"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
         tokens = mask.shape[1]
@@ -170,5 +170,5 @@ class Inception(ConvHead):
         logits = self.project(x.transpose(1, 2).flatten(2))  # (B, S, C)
         return logits if self.step == 1 else interpolate(logits, mask, tokens, self.step)
 
-    def layer_weights(self) -> list[float]:
+    def layer_weights(self) -> list[float] | None:
         return self.mix.shares()

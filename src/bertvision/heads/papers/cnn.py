@@ -4,10 +4,10 @@
           \\--- Conv(1), stride 2 -- BN ---/
         flatten (width * 200) -> dropout [+ last hidden state (H)] -> Linear(C)
 
-1xN kernels see one token each, NxN kernels its neighbours too. A pooled input is one channel, which an adapter
-may make narrower first. `dilated` puts dilation 2 in place of the stride of the last two stages. Only the sizes of
-these heads are published: this family meets every one of them, which asks for shortcuts without batch norm in
-the dilated and in the NxN variant, and is no claim about the original.
+1xN kernels see one token each, NxN kernels its neighbours too. A pooled input is one channel, which an adapter may make
+narrower first. `dilated` puts dilation 2 in place of the stride of the last two stages. Only the sizes of these heads
+are published. This family meets all of them (with shortcuts that have no batch norm in the dilated and in the NxN
+variant), which says nothing about the original.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
 from bertvision.heads.adapter import Down
-from bertvision.heads.base import Geometry, glorot_linear, register
-from bertvision.heads.conv import BatchNorm, Conv, ConvHead, zero_pads
+from bertvision.heads.base import Geometry, StateBatch, glorot_linear, register
 from bertvision.heads.layers import Dropout, Gelu, check_at_least, check_rate, pack, unpack
-from bertvision.heads.pooling import LearnedMix, make_mix
+from bertvision.heads.papers.conv import BatchNorm, Conv, ConvHead, zero_pads
+from bertvision.heads.pooling import make_mix
 from bertvision.shapes import Bool, Float
 
 __all__ = ["CNN", "CNNConfig", "Stage"]
@@ -71,7 +71,7 @@ class Stage(nn.Module):
     def forward(
         self, x: Float[Tensor, "N C ... W"], mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "N D ... V"]:
-        # No bias anywhere and zeros from the norm: pads that come in as zeros leave as zeros.
+        # No bias anywhere and zeros from the norm: pads that are zero stay zero.
         short = self.short(x)
         if self.short_norm is not None:
             short = self.short_norm(short, mask)
@@ -100,10 +100,11 @@ class CNN(ConvHead):
         self.flat = channels * width
         self.project = glorot_linear(self.flat + (H if config.skip else 0), geometry.outputs)
 
-    def forward(self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T C"]:
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
+        states, mask = batch.states, batch.mask
         x = states if self.mix is None else self.mix(states)[None]  # (channels, B, T, H)
         if self.down is not None:
-            x = self.down(x)[..., : self.down.size]
+            x = self.down(x)
         if self.config.kernel == "1xn":
             logits = self.in_parts(self._tokens, pack(x, mask).transpose(0, 1))
         else:
@@ -127,4 +128,4 @@ class CNN(ConvHead):
         return F.linear(self.dropout(flat), self.project.weight[:, : self.flat], self.project.bias)
 
     def layer_weights(self) -> list[float] | None:
-        return self.mix.shares() if isinstance(self.mix, LearnedMix) else None
+        return None if self.mix is None else self.mix.shares()

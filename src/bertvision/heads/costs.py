@@ -1,8 +1,8 @@
 """What a head costs: parameters, floating-point operations and memory.
 
-Both are counted by running the head on the meta device, which computes shapes and no numbers: every head, a
-user's own too, is counted by the same rule. Operations are those of matrix products and convolutions, two per
-multiply-add. Memory is what the backward pass keeps of the forward pass, the states themselves apart.
+All are counted by running the head on the meta device, which computes shapes and no numbers: every head, a user's own
+too, is counted by the same rule. Operations are those of matrix products and convolutions, two per multiply-add.
+Memory is what the backward pass keeps of the forward pass, the states themselves excluded.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from bertvision.heads.base import Geometry, Head, check_task, head_class
+from bertvision.heads.base import Geometry, Head, StateBatch, bare_batch, check_unit, head_class
 from bertvision.heads.layers import BYTES_DRAWN, Dropout
 from bertvision.heads.spec import HeadSpec
 
@@ -25,32 +25,32 @@ class HeadCost:
     parameters: int
     """Trainable."""
     total: int
-    """Running means and variances included."""
+    """With running means and variances."""
     flops_per_token: int | None
-    """Forward pass of one token; None where a head looks at values, which the meta device does not have."""
+    """Forward pass of one token; None where a head reads values, which the meta device does not have."""
 
     def percent_of(self, encoder_parameters: int) -> float:
         return 100 * self.parameters / encoder_parameters
 
 
 def cost(head: Head | HeadSpec, geometry: Geometry, *, tokens: int = 384) -> HeadCost:
-    """Parameters and FLOPs of a head for a window of `tokens` tokens; no memory is taken for either."""
-    module, states, mask, extras = _on_meta(head, geometry, tokens)
+    """Parameters and FLOPs of a head for a window of `tokens` tokens, without allocating memory."""
+    module, batch = _on_meta(head, geometry, tokens)
     flops = None
     with contextlib.suppress(RuntimeError, NotImplementedError):
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
-            module.eval()(states, mask, **extras)
+            module.eval()(batch)
         flops = counter.get_total_flops() // tokens
     return HeadCost(module.num_parameters, module.num_total, flops)
 
 
 def activation_bytes(head: Head | HeadSpec, geometry: Geometry, *, tokens: int) -> int:
-    """Bytes kept for the backward pass of one window of `tokens` tokens in float32, states apart.
+    """Bytes kept for the backward pass of one window of `tokens` tokens in float32, states excluded.
 
-    What the largest dropout needs while it draws, and what the loss keeps, are counted in.
+    Includes what the largest dropout needs while it draws, and the scores of pairs of tokens that the loss keeps.
     """
-    module, states, mask, extras = _on_meta(head, geometry, tokens)
-    own = {id(t.untyped_storage()) for t in (states, *module.parameters())}
+    module, batch = _on_meta(head, geometry, tokens)
+    own = {id(t.untyped_storage()) for t in (batch.states, *module.parameters())}
     kept: dict[int, tuple[Any, int]] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -64,21 +64,18 @@ def activation_bytes(head: Head | HeadSpec, geometry: Geometry, *, tokens: int) 
         layer.register_forward_hook(lambda _, inputs, __: drawn.append(inputs[0].numel() * BYTES_DRAWN))
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with torch.device("meta"), torch.enable_grad(), hooks:
-        module.train()(states, mask, **extras)
-    return sum(size for _, size in kept.values()) + max(drawn) + module.loss_bytes(tokens)
+        logits = module.train()(batch)
+    # A head that scores pairs gives factors beside its two logits (tasks/span/loss.py).
+    pairs = 12 * tokens**2 if logits.shape[-1] > geometry.outputs else 0  # scores, softmax and its gradient
+    return sum(size for _, size in kept.values()) + max(drawn) + pairs
 
 
-def _on_meta(
-    head: Head | HeadSpec, geometry: Geometry, tokens: int
-) -> tuple[Head, Tensor, Tensor, dict[str, Tensor]]:
+def _on_meta(head: Head | HeadSpec, geometry: Geometry, tokens: int) -> tuple[Head, StateBatch]:
     cls = head_class(head.name)
-    check_task(cls, geometry.task)
+    check_unit(cls, geometry.unit)
     with torch.device("meta"):
         module = cls(head.config, geometry)
         states = torch.empty(geometry.states, module.windows, tokens, geometry.hidden)
         mask = torch.ones(module.windows, tokens, dtype=torch.bool)
-        known: dict[str, Any] = {
-            "context": mask,
-            "pooled": torch.empty(module.windows, geometry.hidden) if geometry.pooled else None,
-        }
-    return module, states, mask, {name: known[name] for name in cls.extras}
+        pooled = torch.empty(module.windows, geometry.hidden) if geometry.pooled else None
+    return module, bare_batch(states, mask, pooled=pooled)

@@ -4,14 +4,14 @@
     ctx      Z --convs of widths 3, 5, 7--> ReLU --max or sum over T--> c (H) --conv k=5--> filters (rows, H, n)
     both     Z * filters ('same' along T) --> (T, n), its halves --> Linear(1) each --> start, end
 
-Z is the last hidden state, zero at pads. After D. Shen et al., "Learning Context-Sensitive Convolutional Filters
-for Text Processing", 2017. The simple variant follows public code of the author, ctx only the study's text.
+Z is the last hidden state, zero at pads. After D. Shen et al., "Learning Context-Sensitive Convolutional Filters for
+Text Processing", 2017. The simple variant follows public code of the author, ctx only the study's text.
 
-Pooling along T: windows of 100 tokens, stride 50, give 6 rows at the study's 384 tokens (its last 34 tokens in
-no row). Here a window of any number N of real tokens gives `rows` rows: row r covers the real tokens from
-r * s to (r + 2) * s, with s = N * 350 / 384 / (rows + 1). That is the study's grid at N = 384 and six rows; with
-fewer tokens the study would fill rows with pads, here the grid shrinks with the text. So pads take part in
-nothing, and how far a batch is padded changes no logit.
+Pooling along T: windows of 100 tokens, stride 50, give 6 rows at the study's 384 tokens (its last 34 tokens are in no
+row). Here a window of any number N of real tokens gives `rows` rows: row r covers the real tokens from r * s to
+(r + 2) * s, with s = N * 350 / 384 / (rows + 1). That is the study's grid at N = 384 and six rows; with fewer tokens
+the study would fill rows with pads, while here the grid shrinks with the text. So pads enter no number, and the padded
+length of a batch changes no logit.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Geometry, Head, register
+from bertvision.heads.base import Geometry, Head, StateBatch, register
 from bertvision.heads.layers import Dropout, check_at_least, check_rate, truncated_normal_
 from bertvision.shapes import Bool, Float
 
@@ -112,7 +112,7 @@ def pool_rows(
 
 def _largest(x: Float[Tensor, "B F T"], width: int) -> Float[Tensor, "B F S"]:
     """The largest of every `width` neighbours along T."""
-    if torch.compiler.is_exporting():  # of the pools that with two axes alone is written for any T
+    if torch.compiler.is_exporting():  # only the pool over two axes is exported for any T
         return F.max_pool2d(x[:, :, None], (1, width), stride=1)[:, :, 0]
     return F.max_pool1d(x, width, stride=1)
 
@@ -132,7 +132,7 @@ class SimpleFilters(nn.Module):
         x = self.generate(z).relu()
         x = (x + self.after_bias[:, None].to(x.dtype)).masked_fill(~mask[:, None], float("-inf"))
         x = _largest(F.pad(x, (3, 4), value=float("-inf")), 8)
-        x = self.dropout(x.masked_fill(~mask[:, None], 0))  # zero times infinity is no number
+        x = self.dropout(x.masked_fill(~mask[:, None], 0))  # zero times infinity is NaN
         return pool_rows(x, mask, self.rows, self.config.pool).view(z.shape[0], self.n, z.shape[1], self.rows)
 
 
@@ -160,7 +160,7 @@ class ContextFilters(nn.Module):
         B, H, _ = z.shape
         found = []
         for conv in self.bank:
-            # What a ReLU gives is never below zero, so zeros at pads change neither sum nor maximum.
+            # A ReLU's output is never below zero, so zeros at pads change neither sum nor maximum.
             x = conv(z).relu().masked_fill(~mask[:, None], 0)
             found.append(x.max(-1).values if self.config.reduce == "max" else x.sum(-1))
         context = torch.cat(found, dim=1)[:, None]  # (B, 1, C1)
@@ -174,13 +174,14 @@ class ContextFilters(nn.Module):
 class CaCnn(Head):
     """filters made from the window, slid over states[-1] -> (T, n) -> Linear(n/2, 1) for start and end."""
 
-    extras = ("context",)
     stackable = True
+    last_only = True
 
     def __init__(self, config: CaCnnConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
         if geometry.outputs != 2:
             raise ConfigError(f"cacnn makes 2 outputs a token, a start and an end, not {geometry.outputs}")
+        self.reads_context = config.mask_question
         simple = config.variant == "simple"
         n, rows = config.n or (4 if simple else 8), config.rows or (6 if simple else 5)
         kind = SimpleFilters if simple else ContextFilters
@@ -190,12 +191,10 @@ class CaCnn(Head):
             truncated_normal_(layer.weight, 0.03)
             nn.init.constant_(layer.bias, 0.01)
 
-    def forward(
-        self, states: Float[Tensor, "L B T H"], mask: Bool[Tensor, "B T"], context: Bool[Tensor, "B T"]
-    ) -> Float[Tensor, "B T C"]:
-        z = states[-1].mT.masked_fill(~mask[:, None], 0)  # (B, H, T)
-        filters = self.make(z, mask)
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
+        z = batch.states[-1].mT.masked_fill(~batch.mask[:, None], 0)  # (B, H, T)
+        filters = self.make(z, batch.mask)
         if self.config.mask_question:
-            z = z.masked_fill(~context[:, None], 0)
+            z = z.masked_fill(~batch.context[:, None], 0)
         start, end = slide(z, filters).mT.chunk(2, dim=-1)  # (B, T, n / 2)
         return torch.cat([self.start(start), self.end(end)], dim=-1)

@@ -1,0 +1,1 @@
+"""The convolutional heads of the papers, rebuilt from their published sizes and descriptions."""
