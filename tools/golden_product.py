@@ -35,11 +35,11 @@ Items = dict[str, Any]
 # ---- Names that may change: flags, files and the few Python functions
 
 FLAGS = {
-    "source": "--feed.source",
-    "store": "--feed.store",
-    "dtype": "--feed.dtype",
-    "read_layers": "--feed.layers",
-    "positions": "--feed.positions",
+    "source": "--states.source",
+    "store": "--states.store",
+    "dtype": "--states.dtype",
+    "read_layers": "--states.layers",
+    "positions": "--states.positions",
     "length": "--max-seq-length",
     "stride": "--doc-stride",
     "prompt": "--text.prompt",
