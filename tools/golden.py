@@ -54,7 +54,9 @@ from golden_toys import FILLER, Toys, make_table
 RECORD = Path(__file__).with_suffix(".json")
 TOLERANCE = 1e-5
 _CUT = "cut-K becomes plain freezing: no states in half precision are kept below the cut"
+_HEAD2TOE = "it began at zeros, so that all its seeds were one run; now its first weights are drawn"
 ALLOWED = {
+    "fit_spans/further/head2toe/*": _HEAD2TOE,
     "finetune/cut-2/loss": _CUT,
     "finetune/cut-2/scores": _CUT,
     "finetune/cut-2/snapshot-*": _CUT,
@@ -67,7 +69,7 @@ ALLOWED = {
 SPANS: dict[str, Any] = {"length": 64, "stride": 24, "device": "cpu", "precision": "fp32", "json": True}
 TEXTS: dict[str, Any] = SPANS | {"length": 32}
 ASKING: dict[str, Any] = {key: SPANS[key] for key in ("device", "precision", "json")}
-TUNING: dict[str, Any] = {"log_every": 1, "lr": 1e-3, "batch_size": 8, "source": "memory"}
+TUNING: dict[str, Any] = {"log_every": 1, "lr": 1e-3, "batch_size": 8}
 
 GROUPS: dict[str, Callable[[Toys], Items]] = {}
 
@@ -326,7 +328,8 @@ def sizes(toys: Toys) -> Items:
     for layers, hidden in ((24, 1024), (12, 768)):
         for row in bv("heads", layers=layers, hidden=hidden, json=True):
             counts = [row["parameters"], row["total"], round(row["flops_per_token"])]
-            items[f"{layers + 1}x{hidden}/{row['task']}/{row['head']}"] = counts
+            kind = {"token": "span", "window": "label"}[row["unit"]]
+            items[f"{layers + 1}x{hidden}/{kind}/{row['head']}"] = counts
     policies = "full none layers top-12 top-6 top-3 top-1 top-0 houlsby-64 houlsby-768 houlsby-64+full houlsby-64+top-6"
     for policy in f"{policies} bitfit lora-16 cut-6".split():
         items[f"policy/{policy}"] = policy_counts(policy)

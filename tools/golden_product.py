@@ -112,7 +112,8 @@ def policy_counts(policy: str) -> list[int]:
     import torch
     from transformers import BertConfig, BertModel
 
-    from bertvision.encoder.policy import apply_policy, count_trainable, parse_policy
+    from bertvision.encoder.freeze import apply_policy, count_trainable
+    from bertvision.encoder.policy import parse_policy
 
     with torch.device("meta"):
         model, head = BertModel(BertConfig(vocab_size=28996)), torch.nn.Linear(768, 2)
