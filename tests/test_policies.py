@@ -1,5 +1,6 @@
 """Policies: their texts, exactly what trains under each, and the sentence for each that cannot work."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -264,6 +265,12 @@ def test_a_policy_made_by_hand_is_checked_too() -> None:
     rule: Any = "frobnicate"
     with pytest.raises(ConfigError, match="--policy frobnicate is not known"):
         Policy(rule)
+
+
+def test_texts_and_devices_are_read_without_torch() -> None:
+    """The command line asks for both before it knows that anything is computed."""
+    code = "import sys, bertvision.encoder.device, bertvision.encoder.policy; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
 # ---- encoders that cannot

@@ -187,7 +187,7 @@ class Encoder:
             or self.model.gradient_checkpointing_enable
         )
         enable({"use_reentrant": False})
-        # It makes the embeddings' output ask for gradients, which would carry them below every cut.
+        # It makes the embeddings' output ask for gradients, which would carry them below frozen layers.
         self.model.disable_input_require_grads()
         if "use_cache" in inspect.signature(self.model.forward).parameters:
             # An encoder has no use for it; else transformers says in every run that it goes without.

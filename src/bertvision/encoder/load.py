@@ -159,16 +159,19 @@ def _show_bars(transformers: bool, hub: bool) -> None:
 
 
 @contextlib.contextmanager
-def _loading(name: str, local: bool) -> Iterator[None]:
-    """Turn the many ways in which loading from transformers fails into one sentence."""
+def _loading(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give what `from_pretrained` is called with; turn the many ways in which it fails into one sentence."""
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
 
+    source, local = locate(name)
+    name = bases_of(name)[-1]
+    options: dict[str, Any] = {"local_files_only": local, "trust_remote_code": False}
     # Under `accelerate launch --use_fsdp` transformers would leave the weights empty on all ranks but the first.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     try:
         with _silence():
-            yield
+            yield source, options
     except (SafetensorError, UnpicklingError, EOFError) as error:
         raise EncoderError(
             f"the weights of {name} are damaged ({_first_sentence(error)}): copy or download them again"
@@ -199,9 +202,8 @@ def load_tokenizer(name: str) -> Any:
     """The encoder's fast tokenizer, without the truncation or padding its author may have left switched on."""
     from transformers import AutoTokenizer
 
-    source, local = locate(name)
-    with _loading(bases_of(name)[-1], local):
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local, trust_remote_code=False)
+    with _loading(name) as (source, options):
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise EncoderError(f"{name} has no fast tokenizer, and answers need its character offsets")
     # Without tokenizer files transformers makes up a tokenizer that knows nothing but its special tokens.
@@ -218,9 +220,8 @@ def load_config(name: str) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
-    source, local = locate(name)
-    with _loading(bases_of(name)[-1], local):
-        config = AutoConfig.from_pretrained(source, local_files_only=local, trust_remote_code=False)
+    with _loading(name) as (source, options):
+        config = AutoConfig.from_pretrained(source, **options)
     kind, wrong = config.model_type, ""
     if getattr(config, "is_encoder_decoder", False):
         wrong = "an encoder-decoder"
@@ -260,18 +261,11 @@ def _load_whole(name: str) -> Any:
     from bertvision.encoder.mpnet import stay_on_device
 
     config = load_config(name)
-    source, local = locate(name)
-    options = {
-        "config": config,
-        "local_files_only": local,
-        "dtype": torch.float32,
-        "trust_remote_code": False,
-        "output_loading_info": True,
-    }
-    with _loading(name, local):
+    with _loading(name) as (source, options):
+        options |= {"config": config, "dtype": torch.float32, "output_loading_info": True}
         model, info = AutoModel.from_pretrained(source, **options)
         if any("pooler" in key for key in info["missing_keys"]):
-            model, info = AutoModel.from_pretrained(source, add_pooling_layer=False, **options)
+            model, info = AutoModel.from_pretrained(source, **options, add_pooling_layer=False)
     missing = sorted(info["missing_keys"])
     if missing:
         raise EncoderError(

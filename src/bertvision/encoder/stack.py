@@ -77,13 +77,12 @@ def _layer_list(model: Any) -> nn.ModuleList | None:
 def final_norm_of(model: Any) -> nn.Module | None:
     """The norm above the last layer, which encoders have that normalise before each sub-layer; None elsewhere."""
     layers = _layer_list(model)
-    for holder in model.modules():
-        if layers is None or not any(child is layers for child in holder.children()):
-            continue
-        if hasattr(holder, "rel_embeddings"):
-            return None  # the norm beside DeBERTa's layers is that of its relative positions
-        return next((child for child in holder.children() if child in norms_of(child)), None)
-    return None
+    beside = next(
+        (part for part in model.modules() if any(child is layers for child in part.children())), None
+    )
+    if beside is None or hasattr(beside, "rel_embeddings"):
+        return None  # the norm beside DeBERTa's layers is that of its relative positions
+    return next((child for child in beside.children() if child in norms_of(child)), None)
 
 
 def norms_of(module: nn.Module) -> list[nn.Module]:
