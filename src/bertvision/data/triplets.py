@@ -85,7 +85,7 @@ def mine_triplets(sets: Mapping[TripletSet, TextData], *, seed: int) -> TripletD
         raise ConfigError(
             f"triplets are made of the sets {', '.join(_WANTED)}, not of {', '.join(sets) or 'none'}"
         )
-    names = tuple(name for name in _WANTED if name in sets)
+    names: tuple[TripletSet, ...] = tuple(name for name in _WANTED if name in sets)
     number: dict[str, int] = {}  # text -> its number, over all sets
     mined = [_mine(name, sets[name], number) for name in names]
     rows = []
