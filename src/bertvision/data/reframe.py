@@ -1,10 +1,10 @@
-"""Texts asked about: a prompt in front, and a sentence that holds the texts (Q&ABERT).
+"""Prompts and templates: a question in front of every example, and a sentence that holds its texts (Q&ABERT).
 
     prompt "Does the first question paraphrase the second question?"
     context "First sentence: {first} Second sentence: {second}"
 
 The prompt becomes the first text of a pair and the filled context the second; without a prompt the filled context is a
-single text. The answer is what is to be told: it may stand in neither, so a context knows {first} and {second} alone.
+single text. Neither may hold the label: a context knows {first} and {second} alone.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from string import Formatter
 from bertvision.data.texts import TextData, TextExample
 from bertvision.errors import ConfigError
 
-__all__ = ["PAIR_CONTEXT", "PROMPTS", "Reframe", "reframe"]
+__all__ = ["PROMPTS", "Reframe", "reframe"]
 
 PROMPTS = {
     "sst": "Is this review positive or negative?",
@@ -21,8 +21,9 @@ PROMPTS = {
     "sts": "Is the first sentence semantically equivalent to the second sentence?",
 }
 """The questions of the Q&ABERT paper."""
-PAIR_CONTEXT = "First sentence: {first} Second sentence: {second}"
+_PAIR_CONTEXT = "First sentence: {first} Second sentence: {second}"
 """How that paper writes a pair behind its question."""
+_USAGE = "write {first} and {second} where the texts belong"
 
 
 @dataclass(frozen=True)
@@ -46,44 +47,42 @@ class Reframe:
 
 
 def reframe(data: TextData, how: Reframe) -> TextData:
-    """The same examples, asked about as `how` says; labels, ids and order stay."""
+    """Rewrite the texts as `how` says; labels, ids and order stay."""
     if not how.prompt and not how.context:
         return data
     if data.spans is not None:
         raise ConfigError(
             f"{data.name} is made of questions already: leave out --text.prompt and --text.context"
         )
-    template = how.context or (PAIR_CONTEXT if data.pairs else "{first}")
+    template = how.context or (_PAIR_CONTEXT if data.pairs else "{first}")
     parts = _parse(template)
     if not data.pairs and any(field == "second" for _, field in parts):
         raise ConfigError(
             f"{data.name} has one text an example: leave {{second}} out of --text.context {template!r}"
         )
-    examples = [_ask(example, how.prompt, parts) for example in data.examples]
-    return replace(data, examples=examples)
 
+    def rewritten(example: TextExample) -> TextExample:
+        texts = {"first": example.first, "second": example.second or "", "": ""}
+        # Not str.format: a text with braces of its own is no template.
+        context = "".join(plain + texts[field] for plain, field in parts)
+        first, second = (how.prompt, context) if how.prompt else (context, None)
+        return replace(example, first=first, second=second)
 
-def _ask(example: TextExample, prompt: str, parts: list[tuple[str, str]]) -> TextExample:
-    texts = {"first": example.first, "second": example.second or "", "": ""}
-    # Not str.format: a text with braces of its own is no template.
-    context = "".join(plain + texts[field] for plain, field in parts)
-    first, second = (prompt, context) if prompt else (context, None)
-    return replace(example, first=first, second=second)
+    return replace(data, examples=[rewritten(example) for example in data.examples])
 
 
 def _parse(template: str) -> list[tuple[str, str]]:
     """The template as pieces of plain text, each with the field behind it ("" at the end)."""
-    usage = "write {first} and {second} where the texts belong"
     try:
         found = list(Formatter().parse(template))
     except ValueError as error:
-        raise ConfigError(f"--text.context {template!r} has a stray brace ({error}): {usage}") from None
+        raise ConfigError(f"--text.context {template!r} has a stray brace ({error}): {_USAGE}") from None
     for _, field, form, conversion in found:
         if field is not None and (field not in ("first", "second") or form or conversion):
             written = field + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
             raise ConfigError(
-                f"--text.context may not hold {{{written}}}: {usage}; the label is what is to be told"
+                f"--text.context may not hold {{{written}}}: {_USAGE}; the label can never be in it"
             )
     if not any(field for _, field, _, _ in found):
-        raise ConfigError(f"--text.context {template!r} holds none of the texts: {usage}")
+        raise ConfigError(f"--text.context {template!r} holds none of the texts: {_USAGE}")
     return [(plain, field or "") for plain, field, _, _ in found]

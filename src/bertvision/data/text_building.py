@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bertvision.data.building import Flaw, check_text, shorten
-from bertvision.data.texts import Metric, TextData, TextExample, TextKind
+from bertvision.data.texts import Metric, TextData, TextExample, TextKind, positive_class
 from bertvision.errors import DataError
 
 __all__ = ["TextRow", "build_texts", "class_name"]
@@ -79,7 +79,7 @@ def build_texts(
                 "or name another column as the label"
             )
     if positive is None:
-        positive = _positive(classes, counts)
+        positive = positive_class(classes, counts)
     numbers = {name: i for i, name in enumerate(classes)}
     examples = [
         TextExample(id, first, second, None if label is None else numbers[label])
@@ -136,10 +136,3 @@ def _like_scores(names: Iterable[str]) -> bool:
     """Whether all are numbers and one of them is not whole."""
     names = list(names)
     return all(map(_NUMBER.fullmatch, names)) and any("." in name or "e" in name.lower() for name in names)
-
-
-def _positive(classes: tuple[str, ...], counts: Mapping[str, int]) -> int:
-    """The rarer of two classes that have names; of numbers, of false and true, and of equals the second."""
-    if len(classes) != 2 or classes == ("false", "true") or all(map(_INTEGER.fullmatch, classes)):
-        return 1
-    return int(counts.get(classes[0], 0) >= counts.get(classes[1], 0))

@@ -5,7 +5,8 @@ None where it is to be predicted. Answer / no answer is a label task over the qu
 (`spans`): there each window has a label of its own, because a window of an answerable question may miss the answer.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -14,7 +15,16 @@ from typing import Literal
 from bertvision.data.examples import SpanData, content_hash
 from bertvision.errors import ConfigError
 
-__all__ = ["ANSWERABLE", "Metric", "TextData", "TextExample", "TextKind", "answerable", "join_texts"]
+__all__ = [
+    "ANSWERABLE",
+    "Metric",
+    "TextData",
+    "TextExample",
+    "TextKind",
+    "answerable",
+    "join_texts",
+    "positive_class",
+]
 
 TextKind = Literal["label", "score"]
 Metric = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]
@@ -74,6 +84,20 @@ class TextData:
         return content_hash(chain([[self.kind, self.classes]], rows, spans))
 
 
+def positive_class(classes: tuple[str, ...], counts: Mapping[str, int]) -> int:
+    """Number of the class F1 is about: the rarer of two that have names.
+
+    The second of two numbers, of false and true, and of two equally frequent classes.
+    """
+    if (
+        len(classes) != 2
+        or classes == ("false", "true")
+        or all(name.lstrip("-").isdecimal() for name in classes)
+    ):
+        return 1
+    return int(counts.get(classes[0], 0) >= counts.get(classes[1], 0))
+
+
 ANSWERABLE = ("answer", "no answer")
 """Classes of answer / no answer; F1 is about the second."""
 
@@ -112,4 +136,9 @@ def join_texts(parts: Sequence[TextData]) -> TextData:
             own = example if example.id not in seen else replace(example, id=f"{number}-{example.id}")
             seen.add(own.id)
             examples.append(own)
-    return replace(first, examples=examples, name=" + ".join(part.name for part in parts))
+    positive = first.positive
+    if any(part.positive != positive for part in parts):  # rarer in one part and not in another
+        counts = Counter(first.classes[int(e.label)] for e in examples if e.label is not None)
+        positive = positive_class(first.classes, counts)
+    name = " + ".join(part.name for part in parts)
+    return replace(first, examples=examples, name=name, positive=positive)

@@ -5,18 +5,18 @@
     sts     every sentence                  one of the same half of scores  of the other half
     quora   first of each duplicate pair    its paraphrase                  of a pair that is no duplicate
 
-The halves are 0..2 and 3..5; a score between them says nothing, nor does a sentence that has both halves (or an SST
-sentence with two labels): those are left out. Each anchor has three negatives of its own set and one of each other
-set. Texts of a row differ from each other, and no negative of a Quora anchor is a paraphrase of it, not even through
-other questions. As the same text may come in several rows, `groups` counts in a list of texts that are all different:
+The halves are 0..2 and 3..5; a score between them says nothing, nor does a sentence in both halves (or an SST sentence
+with two labels): those are left out. Each anchor has three negatives of its own set and one of each other set. Texts
+of a row differ from each other, and no negative of a Quora anchor is a paraphrase of it, not even through other
+questions. As the same text may come in several rows, `groups` counts in a list of texts that are all different:
 
     groups[e] = anchor, positive, 3 negatives of the same set, 1 of each other set        (E, 4 + sets)
 """
 
-import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from bertvision.data.examples import content_hash
 from bertvision.data.texts import TextData, TextExample
-from bertvision.data.windows import WindowConfig, Windows
+from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ logger = logging.getLogger(__name__)
 
 TripletSet = Literal["sst", "sts", "quora"]
 
+_WANTED: dict[TripletSet, str] = {
+    "sst": "single texts with a label",
+    "sts": "pairs with a score from 0 to 5",
+    "quora": "pairs with two classes",
+}
 _NEGATIVES = 3
 """Of the anchor's own set."""
 
@@ -65,7 +70,7 @@ class TripletData:
     def take(self, indices: Sequence[int] | NDArray[np.integer]) -> "TripletData":
         """The rows at `indices`, in that order."""
         chosen = np.asarray(indices, np.int64)
-        return dataclasses.replace(self, groups=self.groups[chosen], origin=self.origin[chosen])
+        return replace(self, groups=self.groups[chosen], origin=self.origin[chosen])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -74,14 +79,36 @@ class TripletData:
         return content_hash([self.sets[origin], *(self.texts[i] for i in row)] for row, origin in rows)
 
 
+def mine_triplets(sets: Mapping[TripletSet, TextData], *, seed: int) -> TripletData:
+    """Triplets of one, two or three sets; a function of the data and the seed."""
+    if not sets or not sets.keys() <= _WANTED.keys():
+        raise ConfigError(
+            f"triplets are made of the sets {', '.join(_WANTED)}, not of {', '.join(sets) or 'none'}"
+        )
+    names: tuple[TripletSet, ...] = tuple(name for name in _WANTED if name in sets)
+    number: dict[str, int] = {}  # text -> its number, over all sets
+    mined = [_mine(name, sets[name], number) for name in names]
+    rows = []
+    for own, name in enumerate(names):
+        rng = np.random.default_rng([seed, list(_WANTED).index(name)])
+        others = [other.every for i, other in enumerate(mined) if i != own]
+        rows.append(_rows(name, mined[own], others, len(number), rng))
+    counts = [len(own) for own in rows]
+    found = ", ".join(f"{count} of {name}" for name, count in zip(names, counts, strict=True))
+    logger.info("triplets: %s, %d different texts", found, len(number))
+    origin = np.repeat(np.arange(len(names)), counts)
+    return TripletData(list(number), np.concatenate(rows), origin, names, f"triplets of {', '.join(names)}")
+
+
+# ---- what each set gives
+
+
 @dataclass(frozen=True)
 class _Mined:
-    """What one set gives."""
-
     anchors: NDArray[np.int64]
     """(A,)"""
     positives: NDArray[np.int64] | None
-    """(A,); None = drawn among the texts of the anchor's kind."""
+    """(A,); None: drawn among the texts of the anchor's kind."""
     kind: dict[int, int]
     """Text -> what it has in common with those that are near it."""
     far: NDArray[np.int64]
@@ -90,150 +117,49 @@ class _Mined:
     """All texts of the set, for the anchors of other sets."""
 
 
-def mine_triplets(sets: Mapping[TripletSet, TextData], *, seed: int) -> TripletData:
-    """Triplets of one, two or three sets; a function of the data and the seed."""
-    known: tuple[TripletSet, ...] = ("sst", "sts", "quora")
-    if not sets or any(name not in known for name in sets):
-        raise ConfigError(
-            f"triplets are made of the sets {', '.join(known)}, not of {', '.join(sets) or 'none'}"
-        )
-    names: tuple[TripletSet, ...] = tuple(name for name in known if name in sets)
-    for name in names:
-        if len(sets[name]) == 0:
-            raise DataError(f"{sets[name].name}: there are no examples to make triplets of")
-    number: dict[str, int] = {}  # text -> its number, over all sets
-    mined = [_MINERS[name](sets[name], number) for name in names]
-    rows = [
-        _rows(names[i], mined, i, len(number), np.random.default_rng([seed, known.index(names[i])]))
-        for i in range(len(names))
-    ]
-    found = ", ".join(f"{len(own)} of {name}" for name, own in zip(names, rows, strict=True))
-    logger.info("triplets: %s, %d different texts", found, len(number))
-    origin = np.repeat(np.arange(len(names)), [len(own) for own in rows])
-    return TripletData(list(number), np.concatenate(rows), origin, names, f"triplets of {', '.join(names)}")
-
-
-def _rows(
-    name: TripletSet, mined: list[_Mined], own: int, texts: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """(A, K) the rows of one set's anchors."""
-    mine = mined[own]
-    kind = np.full(texts, -1, np.int64)
-    kind[list(mine.kind)] = list(mine.kind.values())
-    members = np.array(list(mine.kind), np.int64)
-    _check_enough(name, kind, mine.far, mine.anchors)
-    if mine.positives is None:
-        rows = _with_one(mine.anchors[:, None], members, rng, kind, alike=True)
-    else:
-        rows = np.stack([mine.anchors, mine.positives], axis=1)
-    for _ in range(_NEGATIVES):
-        rows = _with_one(rows, mine.far, rng, kind, alike=False)
-    for i, other in enumerate(mined):
-        if i != own:
-            if len(other.every) <= rows.shape[1]:
-                raise DataError(
-                    f"a set with only {len(other.every)} texts is too small for triplets: leave it out"
-                )
-            rows = _with_one(rows, other.every, rng)
-    return rows
-
-
-def _with_one(
-    rows: NDArray[np.int64],
-    pool: NDArray[np.int64],
-    rng: np.random.Generator,
-    kind: NDArray[np.int64] | None = None,
-    *,
-    alike: bool = False,
-) -> NDArray[np.int64]:
-    """(A, K + 1) the rows and a text from the pool that none of them has yet; with `kind`, one that is of the anchor's
-    kind or that is not. What does not suit is drawn again."""
-    found = np.full(len(rows), -1, np.int64)
-    missing = np.arange(len(rows))
-    while len(missing):
-        drawn = pool[rng.integers(len(pool), size=len(missing))]
-        suits = (rows[missing] != drawn[:, None]).all(axis=1)
-        if kind is not None:
-            suits &= (kind[drawn] == kind[rows[missing, 0]]) == alike
-        found[missing[suits]] = drawn[suits]
-        missing = missing[~suits]
-    return np.column_stack([rows, found])
-
-
-def _check_enough(
-    name: TripletSet, kind: NDArray[np.int64], far: NDArray[np.int64], anchors: NDArray[np.int64]
-) -> None:
-    """Refuse a set in which drawing would never end."""
-    kinds, counts = np.unique(kind[far], return_counts=True)
-    alike = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
-    worst = max((alike.get(k, 0) for k in np.unique(kind[anchors]).tolist()), default=0)
-    if len(anchors) == 0 or len(far) - worst < _NEGATIVES:
-        raise DataError(
-            f"{name} has too few texts for triplets: an anchor needs one of its kind and {_NEGATIVES} of another"
-        )
-
-
-# ---- the sets
-
-
-def _sst(data: TextData, number: dict[str, int]) -> _Mined:
-    if data.kind != "label" or data.pairs:
-        raise ConfigError(f"{data.name}: the sst set of triplets is single texts with a label")
-    every, told = _texts(data, number), _told(data, number)
-    return _of_kinds(every, ((first, int(label)) for first, _, label in told))
-
-
-def _sts(data: TextData, number: dict[str, int]) -> _Mined:
-    if data.kind != "score" or not data.pairs:
-        raise ConfigError(f"{data.name}: the sts set of triplets is pairs with a score from 0 to 5")
-    every, told = _texts(data, number), _told(data, number)
-    halves = ((text, int(score >= 3)) for *pair, score in told if score <= 2 or score >= 3 for text in pair)
-    return _of_kinds(every, halves)
-
-
-def _quora(data: TextData, number: dict[str, int]) -> _Mined:
-    if data.kind != "label" or not data.pairs or len(data.classes) != 2:
-        raise ConfigError(f"{data.name}: the quora set of triplets is pairs with two classes")
-    every, told = _texts(data, number), list(_told(data, number))
-    same = [(a, b) for a, b, label in told if label == data.positive and a != b]
-    other = [text for a, b, label in told if label != data.positive for text in (a, b)]
-    pairs = np.array(same, np.int64).reshape(-1, 2)
-    return _Mined(
-        pairs[:, 0], pairs[:, 1], _clusters(every, same), np.unique(np.array(other, np.int64)), every
-    )
-
-
-_MINERS = {"sst": _sst, "sts": _sts, "quora": _quora}
-
-
-def _texts(data: TextData, number: dict[str, int]) -> NDArray[np.int64]:
-    """The numbers of all texts of a set, each once; new texts get theirs here."""
+def _mine(name: TripletSet, data: TextData, number: dict[str, int]) -> _Mined:
+    """Anchors and pools of one set; texts it brings first get their numbers here."""
+    if not len(data):
+        raise DataError(f"{data.name}: there are no examples to make triplets of")
+    kind: tuple[str, bool] = {"sst": ("label", False), "sts": ("score", True), "quora": ("label", True)}[name]
+    if (data.kind, data.pairs) != kind or (name == "quora" and len(data.classes) != 2):
+        raise ConfigError(f"{data.name}: the {name} set of triplets is {_WANTED[name]}")
     texts = (text for e in data.examples for text in (e.first, e.second) if text is not None and text.strip())
-    return np.unique(np.array([number.setdefault(text, len(number)) for text in texts], np.int64))
+    every = np.unique(np.array([number.setdefault(text, len(number)) for text in texts], np.int64))
+    labelled = list(_labelled(data, number))
+    if name == "sst":
+        return _of_kinds(every, ((first, int(label)) for (first,), label in labelled))
+    if name == "sts":
+        clear = ((pair, int(score >= 3)) for pair, score in labelled if score <= 2 or score >= 3)
+        return _of_kinds(every, ((text, half) for pair, half in clear for text in pair))
+    # Paraphrases are the second class, such as 1 of 0 and 1.
+    same = [(a, b) for (a, b), label in labelled if label == 1 and a != b]
+    other = [text for pair, label in labelled if label != 1 for text in pair]
+    pairs = np.array(same, np.int64).reshape(-1, 2)
+    far = np.unique(np.array(other, np.int64))
+    return _Mined(pairs[:, 0], pairs[:, 1], _clusters(every, same), far, every)
 
 
-def _told(data: TextData, number: dict[str, int]) -> Iterator[tuple[int, int, float]]:
-    """(first text, second text or -1, label) of the examples whose label is known and whose texts are not blank."""
+def _labelled(data: TextData, number: Mapping[str, int]) -> Iterator[tuple[list[int], float]]:
+    """Texts and label of the examples whose label is known and whose texts are not blank."""
     for e in data.examples:
         texts = [number.get(text, -1) for text in (e.first, e.second) if text is not None]
         if e.label is not None and min(texts) >= 0:
-            yield texts[0], (texts[1] if len(texts) > 1 else -1), float(e.label)
+            yield texts, float(e.label)
 
 
-def _of_kinds(every: NDArray[np.int64], told: Iterable[tuple[int, int]]) -> _Mined:
-    """Texts of one kind each; those that were told two are left out, and so are anchors that are alone in theirs."""
+def _of_kinds(every: NDArray[np.int64], labelled: Iterable[tuple[int, int]]) -> _Mined:
+    """Texts of one kind each; leave out texts of two kinds, and anchors that are alone in theirs."""
     kinds: dict[int, set[int]] = {}
-    for text, kind in told:
+    for text, kind in labelled:
         kinds.setdefault(text, set()).add(kind)
     kind = {text: next(iter(own)) for text, own in kinds.items() if len(own) == 1}
-    counts: dict[int, int] = {}
-    for own in kind.values():
-        counts[own] = counts.get(own, 0) + 1
+    counts = Counter(kind.values())
     anchors = np.array([text for text, own in kind.items() if counts[own] > 1], np.int64)
     return _Mined(anchors, None, kind, np.array(list(kind), np.int64), every)
 
 
-def _clusters(every: NDArray[np.int64], same: list[tuple[int, int]]) -> dict[int, int]:
+def _clusters(every: NDArray[np.int64], same: Sequence[tuple[int, int]]) -> dict[int, int]:
     """Text -> one text of those it is a paraphrase of, directly or through others."""
     parent = {text: text for text in every.tolist()}
 
@@ -248,13 +174,61 @@ def _clusters(every: NDArray[np.int64], same: list[tuple[int, int]]) -> dict[int
     return {text: root(text) for text in parent}
 
 
-# ---- windows
+# ---- rows
+
+
+def _rows(
+    name: TripletSet, mine: _Mined, others: list[NDArray[np.int64]], texts: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """(A, K) the rows of one set's anchors."""
+    kind = np.full(texts, -1, np.int64)
+    kind[list(mine.kind)] = list(mine.kind.values())
+    # Where too few texts are far from an anchor, drawing would never end.
+    counts = Counter(kind[mine.far].tolist())
+    near = max((counts[k] for k in np.unique(kind[mine.anchors]).tolist()), default=0)
+    if len(mine.anchors) == 0 or len(mine.far) - near < _NEGATIVES:
+        raise DataError(
+            f"{name} has too few texts for triplets: an anchor needs one of its kind and {_NEGATIVES} of another"
+        )
+    if mine.positives is None:
+        rows = _with_one(mine.anchors[:, None], np.array(list(mine.kind), np.int64), rng, kind, alike=True)
+    else:
+        rows = np.stack([mine.anchors, mine.positives], axis=1)
+    for _ in range(_NEGATIVES):
+        rows = _with_one(rows, mine.far, rng, kind)
+    for every in others:
+        if len(every) <= rows.shape[1]:
+            raise DataError(f"a set with only {len(every)} texts is too small for triplets: leave it out")
+        rows = _with_one(rows, every, rng)
+    return rows
+
+
+def _with_one(
+    rows: NDArray[np.int64],
+    pool: NDArray[np.int64],
+    rng: np.random.Generator,
+    kind: NDArray[np.int64] | None = None,
+    *,
+    alike: bool = False,
+) -> NDArray[np.int64]:
+    """(A, K + 1) the rows and a text from the pool that is not in them yet.
+
+    With `kind`, the text is of the anchor's kind or, without `alike`, of another. What does not suit is drawn again.
+    """
+    found = np.full(len(rows), -1, np.int64)
+    missing = np.arange(len(rows))
+    while len(missing):
+        drawn = pool[rng.integers(len(pool), size=len(missing))]
+        suits = (rows[missing] != drawn[:, None]).all(axis=1)
+        if kind is not None:
+            suits &= (kind[drawn] == kind[rows[missing, 0]]) == alike
+        found[missing[suits]] = drawn[suits]
+        missing = missing[~suits]
+    return np.column_stack([rows, found])
 
 
 def triplet_windows(data: TripletData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig) -> Windows:
     """(E * K) windows, the K of a row side by side; labels (W, 1) zeros. A longer text is read through its first."""
-    from bertvision.data.windows import make_windows
-
     used, place = np.unique(data.groups, return_inverse=True)
     examples = [TextExample(str(i), data.texts[i]) for i in used.tolist()]
     made = make_windows(TextData(examples, "label", ("text",), data.name), tokenizer, config)
@@ -265,8 +239,5 @@ def triplet_windows(data: TripletData, tokenizer: "PreTrainedTokenizerBase", con
             int((np.bincount(made.example) > 1).sum()), len(first), config.max_seq_length,
         )  # fmt: skip
     windows = made.take(first[place.ravel()])
-    return dataclasses.replace(
-        windows,
-        example=np.repeat(np.arange(len(data)), data.groups.shape[1]).astype(np.int32),
-        labels=np.zeros((len(windows), 1), np.int32),
-    )
+    example = np.repeat(np.arange(len(data)), data.groups.shape[1]).astype(np.int32)
+    return replace(windows, example=example, labels=np.zeros((len(windows), 1), np.int32))

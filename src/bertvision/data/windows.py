@@ -192,9 +192,9 @@ def _question_windows(data: SpanData, tokenizer: "PreTrainedTokenizerBase", conf
     # A subset of the examples keeps all paragraphs: only those asked about are tokenised.
     used, of_example = np.unique(of_example, return_inverse=True)
     paragraphs = tokenise([data.paragraphs[i] for i in used], tokenizer, chars=True)
-    pool = _Pool.of(template, questions, paragraphs, np.arange(len(data)), of_example)
-    cut = _cut_paragraphs(data, pool.lengths, template=template, config=config)
-    windows = _assemble(pool, cut, np.ones(len(data), np.bool_), template)
+    sides = _Sides(questions, np.arange(len(data)), paragraphs, of_example)
+    cut = _cut_paragraphs(data, sides.lengths, template=template, config=config)
+    windows = _assemble(sides, cut, np.ones(len(data), np.bool_), template)
     return replace(windows, labels=_answer_labels(windows, cut, _answer_tokens(data, paragraphs, of_example)))
 
 
@@ -276,12 +276,12 @@ def _text_windows(data: TextData, tokenizer: "PreTrainedTokenizerBase", config: 
     texts = tokenise(list(numbers), tokenizer)
     if apart:
         of = np.repeat(of.reshape(-1, 1), 2, axis=1)  # (2E, 2) twice as many single texts
-    pool = _Pool.of(template, texts, texts, of[:, 0], of[:, 1])
+    sides = _Sides(texts, of[:, 0], texts, of[:, 1])
     if apart:
-        cut, second_is_cut = _cut_off(data, pool.lengths[:, 1], room), np.ones(len(of), np.bool_)
+        cut, second_is_cut = _cut_off(data, sides.lengths[:, 1], room), np.ones(len(of), np.bool_)
     else:
-        cut, second_is_cut = _cut_longer(data, pool.lengths, room, config=config)
-    windows = _assemble(pool, cut, second_is_cut, template)
+        cut, second_is_cut = _cut_longer(data, sides.lengths, room, config=config)
+    windows = _assemble(sides, cut, second_is_cut, template)
     example = windows.example // 2 if apart else windows.example
     return replace(windows, example=example, labels=_text_labels(data)[example])
 
@@ -331,48 +331,38 @@ def _cut_off(data: TextData, lengths: NDArray[np.int64], room: int) -> Cut:
 
 
 @dataclass(frozen=True)
-class _Pool:
-    """All tokens windows are made of, and where the two texts of each example stand among them."""
+class _Sides:
+    """The two texts of every example; a single text is the second."""
 
-    ids: NDArray[np.int32]  # (P,) the special tokens of the template first
-    chars: NDArray[np.int32] | None  # (P, 2); None where no answer is cut out
-    begins: NDArray[np.int64]  # (E, 2) first token of first and second text
-    lengths: NDArray[np.int64]  # (E, 2)
+    firsts: Ragged
+    first: NDArray[np.int64]  # (E,) which of `firsts` an example has
+    seconds: Ragged
+    second: NDArray[np.int64]  # (E,)
 
-    @classmethod
-    def of(
-        cls,
-        template: PairTemplate,
-        firsts: Ragged,
-        seconds: Ragged,
-        first: NDArray[np.int64],
-        second: NDArray[np.int64],
-    ) -> "_Pool":
-        """Pool of two lists of texts, `first` and `second` (E,) saying which of them each example has."""
-        fixed = np.array(template.prefix + template.middle + template.suffix, np.int32)
-        parts = [fixed, firsts.ids] if firsts is seconds else [fixed, firsts.ids, seconds.ids]
-        ids = np.concatenate(parts)
-        at_seconds = len(ids) - len(seconds.ids)
-        chars = None
-        if seconds.chars is not None:
-            chars = np.full((len(ids), 2), -1, np.int32)
-            chars[at_seconds:] = seconds.chars
-        begins = [len(fixed) + firsts.offsets[first], at_seconds + seconds.offsets[second]]
-        lengths = [firsts.lengths[first], seconds.lengths[second]]
-        return cls(ids, chars, np.stack(begins, axis=1), np.stack(lengths, axis=1))
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """(E, 2) tokens of first and second."""
+        return np.stack([self.firsts.lengths[self.first], self.seconds.lengths[self.second]], axis=1)
 
 
-def _assemble(pool: _Pool, cut: Cut, second_is_cut: NDArray[np.bool_], template: PairTemplate) -> Windows:
+def _assemble(sides: _Sides, cut: Cut, second_is_cut: NDArray[np.bool_], template: PairTemplate) -> Windows:
     """All windows, without labels; `second_is_cut` (E,) says which text is the context."""
+    # The pool: special tokens, all first texts, all second texts.
+    fixed = np.array(template.prefix + template.middle + template.suffix, np.int32)
+    pool = np.concatenate([fixed, sides.firsts.ids, sides.seconds.ids])
+    first_at = len(fixed) + sides.firsts.offsets[sides.first]
+    seconds_at = len(fixed) + len(sides.firsts.ids)
+    second_at = seconds_at + sides.seconds.offsets[sides.second]
+
     num_prefix, num_middle, num_suffix = len(template.prefix), len(template.middle), len(template.suffix)
     example, second = cut.example, second_is_cut[cut.example]  # (W,)
     kept = cut.question[example]
     pieces = np.empty((len(example), 5, 2), np.int64)  # (W, piece, first token in the pool and length)
     pieces[:, 0] = 0, num_prefix
-    pieces[:, 1, 0] = pool.begins[example, 0] + np.where(second, 0, cut.begin)
+    pieces[:, 1, 0] = first_at[example] + np.where(second, 0, cut.begin)
     pieces[:, 1, 1] = np.where(second, kept, cut.length)
     pieces[:, 2] = num_prefix, num_middle
-    pieces[:, 3, 0] = pool.begins[example, 1] + np.where(second, cut.begin, 0)
+    pieces[:, 3, 0] = second_at[example] + np.where(second, cut.begin, 0)
     pieces[:, 3, 1] = np.where(second, cut.length, kept)
     pieces[:, 4] = num_prefix + num_middle, num_suffix
     lengths = pieces[:, :, 1].ravel()
@@ -382,16 +372,19 @@ def _assemble(pool: _Pool, cut: Cut, second_is_cut: NDArray[np.bool_], template:
     is_context[:, 1], is_context[:, 3] = ~second, second
     in_context = np.repeat(is_context.ravel(), lengths)
     types = np.repeat(np.tile(template.piece_types, len(example)), lengths)
-    special = np.flatnonzero(source < len(template.special_types))
+    special = np.flatnonzero(source < len(fixed))
     types[special] = template.special_types[source[special]]
 
     offsets = ragged_offsets(pieces[:, :, 1].sum(axis=1))
     begin = num_prefix + np.where(second, kept + num_middle, 0)
     null = np.full(len(example), template.null) if template.null >= 0 else np.diff(offsets) + template.null
+    chars = np.full((len(source), 2), -1, np.int32)
+    if sides.seconds.chars is not None:
+        chars[in_context] = sides.seconds.chars[source[in_context] - seconds_at]
     return Windows(
-        ids=pool.ids[source],
+        ids=pool[source],
         types=types,
-        chars=np.full((len(source), 2), -1, np.int32) if pool.chars is None else pool.chars[source],
+        chars=chars,
         offsets=offsets,
         example=example.astype(np.int32),
         context=np.stack([begin, begin + cut.length], axis=1).astype(np.int32),
