@@ -94,7 +94,7 @@ def test_the_batch_size_belongs_to_the_fit() -> None:
         (["size=4,4"], "space size names a choice twice"),
         (["skip=yes,no"], "skip of head 'adapter:skip=yes' must be a bool"),
         (["gelu=tanh,relu"], "gelu of head .* must be one of tanh, erf"),
-        (["size=0,4"], "size of an adapter"),
+        (["size=0,4"], "size of adapter"),
         (["batch_size=0,4"], "0 is no number of windows"),
         (["seed=0,1"], "no head of the sweep has an option 'seed'"),
     ],

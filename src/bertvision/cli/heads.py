@@ -8,9 +8,10 @@ import tyro
 
 from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalInt
+from bertvision.heads.options import Unit
 
 if TYPE_CHECKING:
-    from bertvision.heads.base import Geometry, Unit
+    from bertvision.heads.base import Geometry
 
 __all__ = ["ARGS", "HeadsArgs", "bert_parameters", "main"]
 
@@ -29,7 +30,7 @@ class HeadsArgs:
     """Hidden size of the encoder."""
     tokens: int = 386
     """Tokens of a window."""
-    unit: Literal["token", "window", "all"] = "all"
+    unit: Unit | Literal["all"] = "all"
     """Heads that give logits of each token (spans), of whole windows (labels, scores), or both; the name of a set means
     token heads unless this is window."""
     pooler: bool = True

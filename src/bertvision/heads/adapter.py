@@ -13,30 +13,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertvision.errors import ConfigError
 from bertvision.heads import fused
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
 from bertvision.heads.layers import (
     Dropout,
-    Gelu,
-    check_at_least,
-    check_rate,
     gelu,
     project_with_skip,
     split_columns,
     truncated_normal_,
     wide,
 )
+from bertvision.heads.options import DownConfig, Gelu, rate
 from bertvision.heads.pooling import LearnedMix, Pooling, make_mix
 from bertvision.shapes import Float
 
-__all__ = ["Adapter", "AdapterConfig", "Down", "PooledAdapter", "TwinAdapter", "check_adapter"]
-
-
-def check_adapter(size: int, init_std: float) -> None:
-    check_at_least("an adapter", "size", size, 1)
-    if not 0 < init_std < 1:
-        raise ConfigError(f"init_std of an adapter must lie between 0 and 1, not {init_std}")
+__all__ = ["Adapter", "AdapterConfig", "Down", "PooledAdapter", "TwinAdapter", "project_layers"]
 
 
 class Down(nn.Module):
@@ -103,23 +94,13 @@ def project_layers(
 
 
 @dataclass(frozen=True)
-class AdapterConfig:
-    size: int = 386
-    """a: numbers each layer is reduced to."""
+class AdapterConfig(DownConfig):
     unshared: bool = False
     """A projection of its own for every layer."""
     skip: bool = False
     """Give the last hidden state to the output layer too."""
-    gelu: Gelu = "tanh"
-    """tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
-    dropout: float = 0.0
+    dropout: float = rate()
     """Part of the reduced numbers that is dropped while training."""
-    init_std: float = 1e-3
-    """Spread of the initial weights."""
-
-    def __post_init__(self) -> None:
-        check_adapter(self.size, self.init_std)
-        check_rate("adapter", self.dropout)
 
 
 @register("adapter.v1", AdapterConfig)
@@ -149,20 +130,11 @@ class Adapter(Head):
 
 
 @dataclass(frozen=True)
-class PooledAdapterConfig:
-    size: int = 386
-    """a: numbers the pooled state is reduced to."""
+class PooledAdapterConfig(DownConfig):
     pooling: Pooling = "learned"
     """How the layers are pooled first."""
     skip: bool = True
     """Give the last hidden state to the output layer too; the published count needs it."""
-    gelu: Gelu = "tanh"
-    """tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
-    init_std: float = 1e-3
-    """Spread of the initial weights."""
-
-    def __post_init__(self) -> None:
-        check_adapter(self.size, self.init_std)
 
 
 @register("pooled_adapter.v1", PooledAdapterConfig)
@@ -181,21 +153,10 @@ class PooledAdapter(Head):
         reduced = self.down(self.mix(batch.states))
         return project_with_skip(self.project, reduced, batch.states[-1], skip=self.config.skip)
 
-    def layer_weights(self) -> list[float] | None:
-        return self.mix.shares()
-
 
 @dataclass(frozen=True)
-class TwinAdapterConfig:
-    size: int = 386
-    """a: numbers every layer, and the pooled state, is reduced to."""
-    gelu: Gelu = "tanh"
-    """tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
-    init_std: float = 1e-3
-    """Spread of the initial weights."""
-
-    def __post_init__(self) -> None:
-        check_adapter(self.size, self.init_std)
+class TwinAdapterConfig(DownConfig):
+    pass
 
 
 @register("twin_adapter.v1", TwinAdapterConfig)
@@ -216,6 +177,3 @@ class TwinAdapter(Head):
         own, pooled = split_columns(self.project, self.config.size * self.geometry.states)
         logits = self.down.project(batch.states, own)
         return logits + F.linear(self.pooled_down(self.mix(batch.states)), pooled, self.project.bias)
-
-    def layer_weights(self) -> list[float] | None:
-        return self.mix.shares()

@@ -15,28 +15,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
-from bertvision.heads.adapter import Down, check_adapter
+from bertvision.heads.adapter import Down
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
-from bertvision.heads.layers import Gelu, check_at_least
+from bertvision.heads.options import DownConfig, Gelu, at_least
 from bertvision.shapes import Float
 
 __all__ = ["ApGlue", "ApGlueConfig"]
 
 
 @dataclass(frozen=True)
-class ApGlueConfig:
-    size: int = 8
-    """a: numbers each token of each layer is reduced to."""
-    tokens: int = 250
-    """Tokens of the longest window it can read."""
+class ApGlueConfig(DownConfig):
+    size: int = at_least(1, 8)
     gelu: Gelu = "erf"
     """The exact GELU of the papers' torch code, or its tanh approximation."""
-    init_std: float = 1e-3
-    """Spread of the initial weights."""
-
-    def __post_init__(self) -> None:
-        check_adapter(self.size, self.init_std)
-        check_at_least("ap_glue", "tokens", self.tokens, 1)
+    tokens: int = at_least(1, 250)
+    """Tokens of the longest window it can read."""
 
 
 @register("ap_glue.v1", ApGlueConfig)

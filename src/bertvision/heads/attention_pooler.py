@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
-from bertvision.heads.layers import check_at_least
+from bertvision.heads.options import HeadConfig, at_least
 from bertvision.heads.pooling import LearnedMix
 from bertvision.shapes import Bool, Float
 
@@ -33,17 +33,13 @@ __all__ = ["AttentionPooler", "AttentionPoolerConfig"]
 
 
 @dataclass(frozen=True)
-class AttentionPoolerConfig:
-    size: int = 64
+class AttentionPoolerConfig(HeadConfig):
+    size: int = at_least(1, 64)
     """a: numbers in a key."""
-    queries: int = 1
+    queries: int = at_least(1, 1)
     """Vectors read from a text, side by side."""
     over: Literal["tokens", "layers+tokens"] = "tokens"
     """What is chosen from: the tokens of a learned mix of layers, or all tokens of all layers."""
-
-    def __post_init__(self) -> None:
-        check_at_least("attention_pooler", "size", self.size, 1)
-        check_at_least("attention_pooler", "queries", self.queries, 1)
 
 
 @register("attention_pooler.v1", AttentionPoolerConfig)
@@ -78,7 +74,3 @@ class AttentionPooler(Head):
         K, B, T, Q = scores.shape
         flat = scores.permute(1, 3, 0, 2).reshape(B, Q, K * T)
         return flat.softmax(-1).view(B, Q, K, T).permute(2, 0, 1, 3).to(states.dtype)
-
-    def layer_weights(self) -> list[float] | None:
-        """Those of the learned mix; over=layers+tokens has other weights for every text."""
-        return self.mix.shares() if self.config.over == "tokens" else None

@@ -16,13 +16,14 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bertvision.errors import ConfigError, nearest
+from bertvision.heads.options import HeadConfig, Unit
 from bertvision.shapes import Bool, Float, Int
 from bertvision.states.batch import StateBatch
 
@@ -30,7 +31,6 @@ __all__ = [
     "Geometry",
     "Head",
     "StateBatch",
-    "Unit",
     "bare_batch",
     "check_unit",
     "glorot_linear",
@@ -39,9 +39,6 @@ __all__ = [
     "registered",
     "running_statistics",
 ]
-
-Unit = Literal["token", "window"]
-"""What one row of logits belongs to: a token (answer spans), or a window (labels, scores, distances)."""
 
 _UNITS: dict[Unit, str] = {"token": "each token (spans)", "window": "whole windows (labels, scores)"}
 
@@ -116,8 +113,9 @@ class Head(nn.Module, ABC):
         return sum(p.numel() for p in [*self.parameters(), *running_statistics(self)])
 
     def layer_weights(self) -> list[float] | None:
-        """The weight of each hidden state, for heads that have such weights."""
-        return None
+        """The weight of each hidden state, where it is learned: that of the head's `mix` (heads/pooling.py)."""
+        shares = getattr(getattr(self, "mix", None), "shares", None)
+        return shares() if shares else None
 
 
 def bare_batch(
@@ -154,6 +152,8 @@ def register(name: str, config_class: type) -> Callable[[_H], _H]:
         if not (dataclasses.is_dataclass(config_class) and getattr(config_class, "__hash__", None)):
             raise ValueError(f"the config of {name} must be a dataclass with frozen=True")
         cls.name, cls.config_class = name, config_class
+        if issubclass(config_class, HeadConfig):
+            config_class.head = name.rsplit(".v", 1)[0]
         _REGISTRY[name] = cls
         return cls
 

@@ -21,33 +21,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
-from bertvision.heads.adapter import Down, check_adapter, project_layers
+from bertvision.heads.adapter import Down, project_layers
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
-from bertvision.heads.layers import Dropout, Gelu, check_at_least, check_rate, split_columns
+from bertvision.heads.layers import Dropout, split_columns
+from bertvision.heads.options import DownConfig, at_least, rate
 from bertvision.shapes import Float
 
 __all__ = ["Biaffine", "BiaffineConfig"]
 
 
 @dataclass(frozen=True)
-class BiaffineConfig:
-    size: int = 64
-    """a: numbers each layer is reduced to."""
-    rank: int = 16
+class BiaffineConfig(DownConfig):
+    size: int = at_least(1, 64)
+    rank: int = at_least(1, 16)
     """r: numbers a start and an end are compared in."""
     skip: bool = True
     """Give the last hidden state to the output layer too."""
-    gelu: Gelu = "tanh"
-    """tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
-    dropout: float = 0.0
+    dropout: float = rate()
     """Part of the reduced numbers that is dropped while training."""
-    init_std: float = 1e-3
-    """Spread of the initial weights of the reduction."""
-
-    def __post_init__(self) -> None:
-        check_adapter(self.size, self.init_std)
-        check_at_least("biaffine", "rank", self.rank, 1)
-        check_rate("biaffine", self.dropout)
 
 
 @register("biaffine.v1", BiaffineConfig)

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, StateBatch, register
-from bertvision.heads.layers import check_at_least, unit_scale
+from bertvision.heads.layers import unit_scale
+from bertvision.heads.options import HeadConfig, at_least
 from bertvision.shapes import Float
 
 __all__ = ["Head2Toe", "Head2ToeConfig"]
@@ -32,21 +33,18 @@ _INIT_STD = 1e-3
 
 
 @dataclass(frozen=True)
-class Head2ToeConfig:
+class Head2ToeConfig(HeadConfig):
     keep: float = 0.05
     """Part of all L * H features that is kept; 1 keeps all."""
     select_at: float = 0.5
     """Part of the fit after which features are dropped; 1 = never."""
-    lasso: float = 1e-4
+    lasso: float = at_least(0, 1e-4)
     """Weight of the group lasso until then."""
 
-    def __post_init__(self) -> None:
-        for name in ("keep", "select_at"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(
-                    f"{name} of head2toe must lie above 0 and not above 1, not {getattr(self, name)}"
-                )
-        check_at_least("head2toe", "lasso", self.lasso, 0)
+    def check(self) -> None:
+        for name, value in {"keep": self.keep, "select_at": self.select_at}.items():
+            if not 0 < value <= 1:
+                raise ConfigError(f"{name} of head2toe must lie above 0 and not above 1, not {value}")
 
 
 @register("head2toe.v1", Head2ToeConfig)

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertvision.heads.adapter import Down, check_adapter
+from bertvision.heads.adapter import Down
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
 from bertvision.heads.channels import Order, channels, cls_vector, num_channels
-from bertvision.heads.layers import Dropout, Gelu, check_at_least, check_rate, gelu
+from bertvision.heads.layers import Dropout, gelu
+from bertvision.heads.options import DownConfig, HeadConfig, NoOptions, at_least, rate
 from bertvision.heads.pooling import LearnedMix, Pooling, make_mix
 from bertvision.shapes import Float
 
@@ -25,7 +26,7 @@ __all__ = ["AdapterPooler", "AdapterPoolerConfig", "ClsLinear", "ClsMLP", "ClsML
 
 
 @dataclass(frozen=True)
-class TenneySmallConfig:
+class TenneySmallConfig(HeadConfig):
     order: Order = "first"
     """Where the pooled vector stands among the channels, and so in the layer weights."""
 
@@ -46,26 +47,13 @@ class TenneySmall(Head):
     def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
         return self.project(self.mix(channels(batch, self.config.order)))
 
-    def layer_weights(self) -> list[float] | None:
-        """One share a channel: the pooled vector's stands first or last, as `order` says."""
-        return self.mix.shares()
-
 
 @dataclass(frozen=True)
-class AdapterPoolerConfig:
-    size: int = 386
-    """a: numbers the pooled channels are reduced to."""
+class AdapterPoolerConfig(DownConfig):
     pooling: Pooling = "learned"
     """How the channels are pooled first."""
     order: Order = "first"
     """Where the pooled vector stands: channel -1 goes past the adapter, and first makes it the last layer's [CLS]."""
-    gelu: Gelu = "tanh"
-    """tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
-    init_std: float = 1e-3
-    """Spread of the initial weights."""
-
-    def __post_init__(self) -> None:
-        check_adapter(self.size, self.init_std)
 
 
 @register("adapter_pooler.v1", AdapterPoolerConfig)
@@ -88,17 +76,8 @@ class AdapterPooler(Head):
         reduced = self.down(self.mix(read))  # (B, a)
         return self.project(torch.cat([reduced, read[-1]], dim=-1))
 
-    def layer_weights(self) -> list[float] | None:
-        """One share a channel, as `order` sorts them; None for the mean."""
-        return self.mix.shares()
 
-
-@dataclass(frozen=True)
-class ClsLinearConfig:
-    pass
-
-
-@register("cls_linear.v1", ClsLinearConfig)
+@register("cls_linear.v1", NoOptions)
 class ClsLinear(Head):
     """pooled vector (last layer's [CLS] without a pooler) -> Linear(H, C)."""
 
@@ -107,7 +86,7 @@ class ClsLinear(Head):
     last_only = True
     cls_only = True
 
-    def __init__(self, config: ClsLinearConfig, geometry: Geometry) -> None:
+    def __init__(self, config: NoOptions, geometry: Geometry) -> None:
         super().__init__(config, geometry)
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
 
@@ -116,18 +95,13 @@ class ClsLinear(Head):
 
 
 @dataclass(frozen=True)
-class ClsMLPConfig:
-    match: int = 386
+class ClsMLPConfig(HeadConfig):
+    match: int = at_least(1, 386)
     """Size of the adapter_pooler whose parameter count it comes nearest to."""
-    width: int = 0
+    width: int = at_least(0, 0)
     """Hidden numbers; 0 = as many as `match` asks for."""
-    dropout: float = 0.0
+    dropout: float = rate()
     """Part of the hidden numbers that is dropped while training."""
-
-    def __post_init__(self) -> None:
-        check_at_least("cls_mlp", "match", self.match, 1)
-        check_at_least("cls_mlp", "width", self.width, 0)
-        check_rate("cls_mlp", self.dropout)
 
 
 @register("cls_mlp.v1", ClsMLPConfig)

@@ -27,12 +27,11 @@ from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
 from bertvision.heads.layers import (
     Dropout,
-    check_at_least,
-    check_rate,
     gelu,
     project_with_skip,
     unit_scale,
 )
+from bertvision.heads.options import HeadConfig, at_least, rate
 from bertvision.shapes import Bool, Float
 
 __all__ = ["Ladder", "LadderConfig", "TokenMixing", "running_mean_gates"]
@@ -64,29 +63,25 @@ class TokenMixing(nn.Module):
 
 
 @dataclass(frozen=True)
-class LadderConfig:
-    size: int = 64
+class LadderConfig(HeadConfig):
+    size: int = at_least(1, 64)
     """a: numbers of the running state."""
     unshared: bool = False
     """A projection of its own for every layer."""
-    rung: int = 64
+    rung: int = at_least(0, 64)
     """Hidden numbers of the residual block after every layer; 0 = no block."""
-    heads: int = 4
+    heads: int = at_least(0, 4)
     """Attention heads between tokens; 0 = no attention."""
     skip: bool = True
     """Give the last hidden state to the output layer too."""
-    dropout: float = 0.0
+    dropout: float = rate()
     """Part of the final state that is dropped while training."""
 
-    def __post_init__(self) -> None:
-        check_at_least("ladder", "size", self.size, 1)
-        check_at_least("ladder", "rung", self.rung, 0)
-        check_at_least("ladder", "heads", self.heads, 0)
+    def check(self) -> None:
         if self.heads and self.size % self.heads:
             raise ConfigError(
                 f"size of ladder must be a multiple of heads, not {self.size} with {self.heads}"
             )
-        check_rate("ladder", self.dropout)
 
 
 @register("ladder.v1", LadderConfig)

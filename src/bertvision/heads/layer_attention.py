@@ -27,22 +27,21 @@ from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
-from bertvision.heads.layers import check_at_least, unit_scale
+from bertvision.heads.layers import unit_scale
+from bertvision.heads.options import HeadConfig, at_least
 from bertvision.shapes import Float
 
 __all__ = ["LayerAttention", "LayerAttentionConfig"]
 
 
 @dataclass(frozen=True)
-class LayerAttentionConfig:
-    size: int = 64
+class LayerAttentionConfig(HeadConfig):
+    size: int = at_least(1, 64)
     """Numbers of a query and a key, all attention heads together."""
-    heads: int = 4
+    heads: int = at_least(1, 4)
     """n: mixes of layers, each with output weights of its own."""
 
-    def __post_init__(self) -> None:
-        check_at_least("layer_attention", "size", self.size, 1)
-        check_at_least("layer_attention", "heads", self.heads, 1)
+    def check(self) -> None:
         if self.size % self.heads:
             raise ConfigError(
                 f"size of layer_attention must be a multiple of heads, not {self.size} with {self.heads}"

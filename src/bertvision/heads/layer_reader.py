@@ -14,19 +14,16 @@ from torch import Tensor
 
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
-from bertvision.heads.layers import check_at_least
+from bertvision.heads.options import HeadConfig, at_least
 from bertvision.shapes import Float
 
 __all__ = ["LayerReader", "LayerReaderConfig", "layer_of"]
 
 
 @dataclass(frozen=True)
-class LayerReaderConfig:
-    layer: int = -1
+class LayerReaderConfig(HeadConfig):
+    layer: int = at_least(-1, -1)
     """Index of the hidden state among those that are read: 0 is the embedding output, -1 the last one."""
-
-    def __post_init__(self) -> None:
-        check_at_least("layer_reader", "layer", self.layer, -1)
 
 
 @register("layer_reader.v1", LayerReaderConfig)

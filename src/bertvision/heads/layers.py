@@ -8,20 +8,16 @@ computes the same alone, beside other heads, stacked with them, or recomputed, a
 
 import math
 import zlib
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertvision.errors import ConfigError
+from bertvision.heads.options import Gelu
 from bertvision.shapes import Bool, Float
 
 __all__ = [
     "Dropout",
-    "Gelu",
-    "check_at_least",
-    "check_rate",
     "gelu",
     "pack",
     "project_with_skip",
@@ -32,8 +28,6 @@ __all__ = [
     "unpack",
     "wide",
 ]
-
-Gelu = Literal["tanh", "erf"]
 
 
 def gelu(x: Float[Tensor, "..."], kind: Gelu) -> Float[Tensor, "..."]:
@@ -77,20 +71,6 @@ def unit_scale(states: Float[Tensor, "*batch H"]) -> Float[Tensor, "*batch 1"]:
     kind = torch.promote_types(states.dtype, torch.float32)
     norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True, dtype=kind)
     return math.sqrt(states.shape[-1]) / norm.clamp(min=1e-6)
-
-
-def check_at_least(head: str, name: str, value: float, least: float, most: float = 1e6) -> None:
-    """Refuse a size that is too small, or so large that it must be a typing error."""
-    if not value >= least:
-        raise ConfigError(f"{name} of {head} must be at least {least:g}, not {value}")
-    if value > most:
-        raise ConfigError(f"{name} of {head} must be at most {most:,.0f}, not {value}")
-
-
-def check_rate(head: str, value: float) -> None:
-    """Refuse a dropout rate outside [0, 1)."""
-    if not 0 <= value < 1:
-        raise ConfigError(f"dropout of {head} must lie between 0 and 1, 1 not included, not {value}")
 
 
 def pack(x: Float[Tensor, "*lead B T F"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "*lead N F"]:

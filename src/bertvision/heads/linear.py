@@ -11,25 +11,21 @@ from typing import Literal
 from torch import Tensor
 
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
-from bertvision.heads.layers import Dropout, check_at_least, check_rate, gelu
+from bertvision.heads.layers import Dropout, gelu
+from bertvision.heads.options import HeadConfig, NoOptions, at_least, rate
 from bertvision.shapes import Float
 
-__all__ = ["LastState", "LastStateConfig", "LastStateMLP", "LastStateMLPConfig"]
+__all__ = ["LastState", "LastStateMLP", "LastStateMLPConfig"]
 
 
-@dataclass(frozen=True)
-class LastStateConfig:
-    pass
-
-
-@register("last_state.v1", LastStateConfig)
+@register("last_state.v1", NoOptions)
 class LastState(Head):
     """states[-1] -> Linear(H, C)."""
 
     stackable = True
     last_only = True
 
-    def __init__(self, config: LastStateConfig, geometry: Geometry) -> None:
+    def __init__(self, config: NoOptions, geometry: Geometry) -> None:
         super().__init__(config, geometry)
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
 
@@ -38,20 +34,15 @@ class LastState(Head):
 
 
 @dataclass(frozen=True)
-class LastStateMLPConfig:
-    match: int = 386
+class LastStateMLPConfig(HeadConfig):
+    match: int = at_least(1, 386)
     """Size of the shared adapter whose parameter count it comes nearest to."""
-    width: int = 0
+    width: int = at_least(0, 0)
     """Hidden numbers; 0 = from `match`."""
     activation: Literal["gelu", "none"] = "gelu"
     """none makes it a linear map of the same number of parameters."""
-    dropout: float = 0.0
+    dropout: float = rate()
     """Part of the hidden numbers that is dropped while training."""
-
-    def __post_init__(self) -> None:
-        check_at_least("last_state_mlp", "match", self.match, 1)
-        check_at_least("last_state_mlp", "width", self.width, 0)
-        check_rate("last_state_mlp", self.dropout)
 
 
 @register("last_state_mlp.v1", LastStateMLPConfig)

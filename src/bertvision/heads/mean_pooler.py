@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
+from bertvision.heads.options import HeadConfig
 from bertvision.heads.pooling import LearnedMix
 from bertvision.shapes import Float
 
@@ -23,7 +24,7 @@ __all__ = ["MeanPooler", "MeanPoolerConfig"]
 
 
 @dataclass(frozen=True)
-class MeanPoolerConfig:
+class MeanPoolerConfig(HeadConfig):
     last: bool = False
     """Read the last state alone instead of a learned mix of all."""
 
@@ -46,6 +47,3 @@ class MeanPooler(Head):
         sums = (batch.mask.to(states.dtype)[:, None] @ states).squeeze(-2)  # (L, B, H)
         means = sums / batch.mask.sum(-1, keepdim=True).clamp(min=1).float()
         return self.project(means[0] if self.mix is None else self.mix(means))
-
-    def layer_weights(self) -> list[float] | None:
-        return None if self.mix is None else self.mix.shares()

@@ -15,27 +15,25 @@ from torch import Tensor, nn
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, StateBatch, register
 from bertvision.heads.channels import cls_vector
-from bertvision.heads.layers import Dropout, check_at_least, check_rate
+from bertvision.heads.layers import Dropout
+from bertvision.heads.options import HeadConfig, at_least, rate
 from bertvision.shapes import Float
 
 __all__ = ["MinBert", "MinBertConfig"]
 
 
 @dataclass(frozen=True)
-class MinBertConfig:
-    blocks: int = 4
+class MinBertConfig(HeadConfig):
+    blocks: int = at_least(0, 4)
     """Hidden layers."""
-    width: int = 0
+    width: int = at_least(0, 0)
     """Numbers in each of them; 0 = H."""
-    dropout: float = 0.1
+    dropout: float = rate(0.1)
     """Part of a block's numbers that is dropped while training."""
     vectors: int = 1
     """2 reads two texts that were encoded apart, 1 reads one window."""
 
-    def __post_init__(self) -> None:
-        check_at_least("minbert", "blocks", self.blocks, 0)
-        check_at_least("minbert", "width", self.width, 0)
-        check_rate("minbert", self.dropout)
+    def check(self) -> None:
         if self.vectors not in (1, 2):
             raise ConfigError(f"vectors of minbert must be 1 or 2, not {self.vectors}")
 

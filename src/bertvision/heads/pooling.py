@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from bertvision.heads import fused
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
 from bertvision.heads.layers import wide
+from bertvision.heads.options import HeadConfig, NoOptions
 from bertvision.shapes import Float
 
 __all__ = ["AverageMix", "AveragePooling", "LearnedMix", "LearnedPooling", "Pooling", "make_mix"]
@@ -87,18 +88,13 @@ def mix_projected(
     return mixed[..., : project.out_features] + project.bias
 
 
-@dataclass(frozen=True)
-class LearnedPoolingConfig:
-    pass
-
-
-@register("learned_pooling.v1", LearnedPoolingConfig)
+@register("learned_pooling.v1", NoOptions)
 class LearnedPooling(Head):
     """gamma * softmax(w) over layers -> Linear(H, C)."""
 
     stackable = True
 
-    def __init__(self, config: LearnedPoolingConfig, geometry: Geometry) -> None:
+    def __init__(self, config: NoOptions, geometry: Geometry) -> None:
         super().__init__(config, geometry)
         self.mix = LearnedMix(geometry.states)
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
@@ -106,12 +102,9 @@ class LearnedPooling(Head):
     def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
         return mix_projected(batch.states, self.mix.weights(), self.project)
 
-    def layer_weights(self) -> list[float] | None:
-        return self.mix.shares()
-
 
 @dataclass(frozen=True)
-class AveragePoolingConfig:
+class AveragePoolingConfig(HeadConfig):
     of: Literal["all", "first-last"] = "all"
     """The layers whose mean is taken."""
 

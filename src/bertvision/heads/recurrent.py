@@ -23,24 +23,21 @@ from torch import Tensor, nn
 
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
 from bertvision.heads.ladder import running_mean_gates
-from bertvision.heads.layers import Dropout, check_at_least, check_rate, project_with_skip, unit_scale
+from bertvision.heads.layers import Dropout, project_with_skip, unit_scale
+from bertvision.heads.options import HeadConfig, at_least, rate
 from bertvision.shapes import Float
 
 __all__ = ["Recurrent", "RecurrentConfig"]
 
 
 @dataclass(frozen=True)
-class RecurrentConfig:
-    size: int = 64
+class RecurrentConfig(HeadConfig):
+    size: int = at_least(1, 64)
     """a: numbers of the recurrent state."""
     skip: bool = True
     """Give the last hidden state to the output layer too."""
-    dropout: float = 0.0
+    dropout: float = rate()
     """Part of the final state that is dropped while training."""
-
-    def __post_init__(self) -> None:
-        check_at_least("recurrent", "size", self.size, 1)
-        check_rate("recurrent", self.dropout)
 
 
 @register("recurrent.v1", RecurrentConfig)

@@ -2,16 +2,18 @@
 
 The part before the colon is a registered name, with or without its version. The options set fields of the head's
 config or of its training (`lr`, `optimizer`, `schedule`, `seed` ...); `skip` alone means `skip=true`.
+
+Torch is imported when a head is parsed or built.
 """
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_type_hints
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 from bertvision.errors import ConfigError, nearest
-from bertvision.heads.base import Geometry, Head, check_unit, head_class
+
+if TYPE_CHECKING:
+    from bertvision.heads.base import Geometry, Head
 
 __all__ = ["HeadSpec", "TrainOverrides", "for_windows", "parse_head"]
 
@@ -56,8 +58,12 @@ class HeadSpec:
         parts += [f"{name}={value}" for name, value in own.items() if name != "seed" and value is not None]
         return "-".join(parts)
 
-    def build(self, geometry: Geometry, *, seed: int) -> Head:
+    def build(self, geometry: "Geometry", *, seed: int) -> "Head":
         """The head with weights drawn from `seed` alone; the global random state stays as it is."""
+        import torch
+
+        from bertvision.heads.base import check_unit, head_class
+
         cls = head_class(self.name)
         check_unit(cls, geometry.unit)
         with torch.random.fork_rng(devices=[]):
@@ -67,6 +73,8 @@ class HeadSpec:
 
 def parse_head(text: str) -> HeadSpec:
     """Read `name[.vN][:key=value,...]`."""
+    from bertvision.heads.base import head_class
+
     name, _, options = text.partition(":")
     name = name.strip()
     cls = head_class(name)

@@ -14,19 +14,16 @@ import torch
 from torch import Tensor
 
 from bertvision.heads.base import Geometry, Head, StateBatch, register
-from bertvision.heads.layers import check_at_least
+from bertvision.heads.options import HeadConfig, at_least
 from bertvision.shapes import Float
 
 __all__ = ["Triplet", "TripletConfig"]
 
 
 @dataclass(frozen=True)
-class TripletConfig:
-    negatives: int = 5
+class TripletConfig(HeadConfig):
+    negatives: int = at_least(1, 5)
     """n: texts of an example that should be far from the anchor."""
-
-    def __post_init__(self) -> None:
-        check_at_least("triplet", "negatives", self.negatives, 1)
 
 
 @register("triplet.v1", TripletConfig)

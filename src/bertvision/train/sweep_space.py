@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from bertvision.errors import ConfigError, nearest
-from bertvision.heads.base import Unit, check_unit, head_class
+from bertvision.heads.base import check_unit, head_class
 from bertvision.heads.catalogue import EACH_LAYER, expand
+from bertvision.heads.options import Unit
 from bertvision.heads.spec import TrainOverrides, parse_head
 
 __all__ = ["BATCH", "Candidate", "Choices", "Dimension", "Range", "Space", "read_space"]

@@ -18,9 +18,10 @@ from bertvision.artifacts import atomic_folder, read_json, write_json
 from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Geometry, Unit, check_unit, head_class
+from bertvision.heads.base import Geometry, check_unit, head_class
 from bertvision.heads.catalogue import expand
 from bertvision.heads.files import save_head
+from bertvision.heads.options import Unit
 from bertvision.heads.spec import HeadSpec, for_windows, parse_head
 from bertvision.states.base import States, pooled_place
 from bertvision.states.choose import Source

@@ -23,43 +23,41 @@ from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, StateBatch, register
-from bertvision.heads.layers import Dropout, check_at_least, check_rate, truncated_normal_
+from bertvision.heads.layers import Dropout, truncated_normal_
+from bertvision.heads.options import HeadConfig, at_least, rate
 from bertvision.shapes import Bool, Float
 
 __all__ = ["CaCnn", "CaCnnConfig", "ContextFilters", "SimpleFilters", "pool_rows", "slide"]
 
 
 @dataclass(frozen=True)
-class CaCnnConfig:
+class CaCnnConfig(HeadConfig):
     variant: Literal["simple", "ctx"] = "simple"
     """How filters are made: from stretches of the text, or from one context vector."""
-    n: int = 0
+    n: int = at_least(0, 0)
     """Filters of a window, half of them for the start; 0 = 4 (simple) or 8 (ctx)."""
-    rows: int = 0
+    rows: int = at_least(0, 0)
     """Tokens a filter spans; 0 = 6 (simple, what the study has at 384 tokens) or 5 (ctx)."""
-    kernel: int = 5
+    kernel: int = at_least(1, 5)
     """Tokens (simple) or numbers of the context vector (ctx) that a filter's number is made from."""
     pool: Literal["max", "mean"] = "max"
     """simple: what a row takes from its stretch of the text."""
-    dropout: float = 0.2
+    dropout: float = rate(0.2)
     """simple: part of the numbers dropped before that while training."""
     bank: str = "3-5-7"
     """ctx: widths of the convolutions that read the text."""
-    filters: int = 0
+    filters: int = at_least(0, 0)
     """ctx: outputs of each of them; 0 = H in all."""
     reduce: Literal["max", "sum"] = "max"
     """ctx: how the context vector is made from all tokens."""
-    maps: int = 0
+    maps: int = at_least(0, 0)
     """ctx: numbers made from each number of the context vector; 0 = rows * n."""
     fill: Literal["concat", "tile"] = "concat"
     """ctx: these numbers are the filters as they come, or are repeated and cut to fit."""
     mask_question: bool = False
     """Slide over the paragraph alone; this hides [CLS], where no answer is marked, as well."""
 
-    def __post_init__(self) -> None:
-        for name, least in {"n": 0, "rows": 0, "kernel": 1, "filters": 0, "maps": 0}.items():
-            check_at_least("cacnn", name, getattr(self, name), least)
-        check_rate("cacnn", self.dropout)
+    def check(self) -> None:
         if self.n % 2:
             raise ConfigError(f"n of cacnn must be even, half of it makes the start, not {self.n}")
         if not all(part.isdecimal() and 0 < int(part) < 1000 for part in self.bank.split("-")):

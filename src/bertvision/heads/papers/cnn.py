@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from bertvision.errors import ConfigError
 from bertvision.heads.adapter import Down
 from bertvision.heads.base import Geometry, StateBatch, glorot_linear, register
-from bertvision.heads.layers import Dropout, Gelu, check_at_least, check_rate, pack, unpack
+from bertvision.heads.layers import Dropout, pack, unpack
+from bertvision.heads.options import Gelu, HeadConfig, at_least, rate
 from bertvision.heads.papers.conv import BatchNorm, Conv, ConvHead, zero_pads
 from bertvision.heads.pooling import make_mix
 from bertvision.shapes import Bool, Float
@@ -31,25 +32,23 @@ STAGES = ((7, 100), (3, 100), (3, 200), (3, 200))
 
 
 @dataclass(frozen=True)
-class CNNConfig:
+class CNNConfig(HeadConfig):
     kernel: Literal["1xn", "nxn"] = "1xn"
     """1xn: along a token's numbers alone; nxn: along its neighbours too."""
     input: Literal["all", "learned", "average"] = "all"
     """Every hidden state as a channel, or one channel pooled with learned weights or as the mean."""
-    adapter: int = 0
+    adapter: int = at_least(0, 0)
     """Numbers a pooled token is reduced to first; 0 = none."""
     dilated: bool = False
     """Dilation 2 in place of stride 2 in the last two stages."""
-    dropout: float = 0.2
+    dropout: float = rate(0.2)
     """Part of the numbers before the output layer that is dropped while training."""
     skip: bool = True
     """Give the last hidden state to the output layer too."""
     gelu: Gelu = "tanh"
     """The adapter's: tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
 
-    def __post_init__(self) -> None:
-        check_at_least("cnn", "adapter", self.adapter, 0)
-        check_rate("cnn", self.dropout)
+    def check(self) -> None:
         if self.adapter and self.input == "all":
             raise ConfigError(
                 "adapter of cnn reduces one pooled state: set input=learned or input=average too"
@@ -126,6 +125,3 @@ class CNN(ConvHead):
 
     def _out(self, flat: Float[Tensor, "N flat"]) -> Float[Tensor, "N C"]:
         return F.linear(self.dropout(flat), self.project.weight[:, : self.flat], self.project.bias)
-
-    def layer_weights(self) -> list[float] | None:
-        return None if self.mix is None else self.mix.shares()

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from bertvision.heads.adapter import Down
 from bertvision.heads.base import Geometry, StateBatch, glorot_linear, register
-from bertvision.heads.layers import Dropout, Gelu, check_at_least, check_rate
+from bertvision.heads.layers import Dropout
+from bertvision.heads.options import Gelu, HeadConfig, at_least, rate
 from bertvision.heads.papers.conv import Conv, ConvHead, max_pool, zero_pads
 from bertvision.heads.pooling import LearnedMix
 from bertvision.shapes import Bool, Float
@@ -49,19 +50,15 @@ STRIDES = (2, 2, 2, 3, 2)
 
 
 @dataclass(frozen=True)
-class InceptionConfig:
-    adapter: int = 386
+class InceptionConfig(HeadConfig):
+    adapter: int = at_least(1, 386)
     """Numbers the pooled state is reduced to."""
     axis: Literal["features", "tokens"] = "features"
     """Which axis the strides shorten; tokens is the published variant that does not learn."""
-    dropout: float = 0.2
+    dropout: float = rate(0.2)
     """Part of the numbers after modules 4a and 4d that is dropped while training."""
     gelu: Gelu = "tanh"
     """The adapter's: tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
-
-    def __post_init__(self) -> None:
-        check_at_least("inception", "adapter", self.adapter, 1)
-        check_rate("inception", self.dropout)
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: Stride = (1, 1)) -> Conv:
@@ -169,6 +166,3 @@ class Inception(ConvHead):
             x, mask = self.run_block(block, x, mask)
         logits = self.project(x.transpose(1, 2).flatten(2))  # (B, S, C)
         return logits if self.step == 1 else interpolate(logits, mask, tokens, self.step)
-
-    def layer_weights(self) -> list[float] | None:
-        return self.mix.shares()

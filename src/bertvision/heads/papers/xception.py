@@ -30,7 +30,8 @@ from torch.nn import functional as F
 from bertvision.heads.adapter import Down
 from bertvision.heads.base import Geometry, StateBatch, glorot_linear, register
 from bertvision.heads.channels import Order, channels, num_channels
-from bertvision.heads.layers import Gelu, check_at_least, pack, unpack
+from bertvision.heads.layers import pack, unpack
+from bertvision.heads.options import Gelu, HeadConfig, at_least
 from bertvision.heads.papers.conv import (
     BatchNorm,
     Conv,
@@ -103,14 +104,11 @@ class _XceptionHead(ConvHead):
 
 
 @dataclass(frozen=True)
-class XceptionModConfig:
-    adapter: int = 386
+class XceptionModConfig(HeadConfig):
+    adapter: int = at_least(3, 386)  # the first kernel takes no padding
     """Numbers the pooled state is reduced to."""
     gelu: Gelu = "tanh"
     """The adapter's: tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
-
-    def __post_init__(self) -> None:
-        check_at_least("xception_mod", "adapter", self.adapter, 3)  # the first kernel takes no padding
 
 
 @register("xception_mod.v1", XceptionModConfig)
@@ -138,9 +136,6 @@ class XceptionMod(_XceptionHead):
     def _tokens(self, x: Float[Tensor, "N 1 a"]) -> Float[Tensor, "N C"]:
         return self.project(self.run_blocks(x).flatten(1))
 
-    def layer_weights(self) -> list[float] | None:
-        return self.mix.shares()
-
 
 class _ClsXception(_XceptionHead):
     """The [CLS] channels through `blocks`, and the mean over what is left of the line."""
@@ -162,7 +157,7 @@ def _stem(inputs: int, first: int, second: int) -> list[nn.Module]:
 
 
 @dataclass(frozen=True)
-class XceptionAbbrConfig:
+class XceptionAbbrConfig(HeadConfig):
     cls: bool = False
     """Give channel -1 (the last layer's [CLS], unless order=last) to the output layer too."""
     order: Order = "first"
@@ -186,7 +181,7 @@ class XceptionAbbr(_ClsXception):
 
 
 @dataclass(frozen=True)
-class XceptionConfig:
+class XceptionConfig(HeadConfig):
     pool: Literal["avg", "max"] = "avg"
     """Pool of the two blocks around the middle: avg as in the papers' last code, max as in their saved model."""
     order: Order = "first"
