@@ -57,7 +57,7 @@ def work(folder: Path, seconds: float, ready: int = 0, **values: Any) -> None:
 
     It begins when `ready` processes are there, so that all of them work at once.
     """
-    search.HEARTBEAT, search.GRACE, search.ATTEMPTS = 1, 2, 2  # no test waits long for a process that is gone
+    search.HEARTBEAT, search.GRACE, search.ATTEMPTS = 1, 5, 2  # no test waits long for a process that is gone
     (folder / f"{os.getpid()}.here").touch()
     until = time.monotonic() + 60
     while len(list(folder.glob("*.here"))) < ready and time.monotonic() < until:

@@ -35,10 +35,12 @@ logger = logging.getLogger(__name__)
 
 DATABASE = "study.db"
 TRIALS = "trials"
-HEARTBEAT, GRACE = 5, 15
+HEARTBEAT, GRACE = 10, 30
 """Seconds between two signs of life, and after how many without one a trial counts as abandoned."""
 ATTEMPTS = 5
 """How often an abandoned trial is continued: its process may need more memory than there is."""
+_BEGUN = "begun"
+"""Attribute of a trial whose process has sent a heartbeat."""
 _REDUCTION = 3
 """Of the trials at an epoch, successive halving lets one in so many continue."""
 
@@ -179,14 +181,36 @@ class Search:
         return any(row["status"] == "running" for row in self.trials())
 
     def _wait_for_abandoned(self) -> None:
-        """Find out which running trials have no process any more, and queue them again."""
-        import optuna
-
+        """Give the processes of running trials time for a sign of life, then queue the others again."""
         if self._running():
             logger.info("unfinished trials: waiting %d s for a sign of life of their processes", GRACE + 1)
             time.sleep(GRACE + 1)
+        self._queue_abandoned()
+
+    def _queue_abandoned(self) -> None:
+        """Queue the trials again that no process runs any more."""
+        from datetime import datetime, timedelta
+
+        import optuna
+        from optuna.trial import TrialState
+
         with _quiet():
             optuna.storages.fail_stale_trials(self._study)
+            for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
+                # A process that was killed before its first heartbeat leaves a trial that never goes stale.
+                age = datetime.now() - (trial.datetime_start or datetime.now())
+                if _BEGUN not in trial.user_attrs and age > timedelta(seconds=GRACE):
+                    self._study.tell(trial.number, state=TrialState.FAIL)
+                    self._queue_again(trial)
+
+    def _queue_again(self, trial: "FrozenTrial") -> None:
+        import optuna
+
+        with _quiet():
+            retry = optuna.storages.RetryHeartbeatStaleTrialCallback(
+                max_retry=ATTEMPTS, inherit_intermediate_values=True
+            )
+            retry(self._study, trial)
 
     def choose(self, name: str, make: Callable[[], Any]) -> Any:
         """The choice that was made for all trials; made now if there is none."""
@@ -215,13 +239,12 @@ class Search:
                 and "failed_trial" not in frozen[trial.number].system_attrs
             ):
                 raise Surplus
+            trial.set_user_attr(_BEGUN, True)
             mine = Trial(trial, self)
             try:
                 outcome, score = work(mine)
             except KeyboardInterrupt:
-                optuna.storages.RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(
-                    self._study, self._study.get_trials()[trial.number]
-                )
+                self._queue_again(self._study.get_trials()[trial.number])
                 raise
             trial.set_user_attr("outcome", outcome)
             if score is None or mine.pruned:
@@ -236,7 +259,7 @@ class Search:
                     if not self._running():
                         return
                     time.sleep(HEARTBEAT)  # the last ones may be abandoned by their processes
-                    optuna.storages.fail_stale_trials(self._study)
+                    self._queue_abandoned()
                     continue
                 self._study.sampler = self._sampler(self._counted(trials))
                 self._study.optimize(objective, n_trials=1, catch=(Surplus,))
