@@ -1,4 +1,4 @@
-"""What the tests of sweeps share: a search without any fit, and results of a sweep for its report."""
+"""A search without any fit, for tests of train/search.py."""
 
 import math
 import os
@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bertvision.train import search
+from bertvision.train.search import Search, SearchConfig, Trial
 from bertvision.train.sweep_space import Space, read_space
-from bertvision.train.sweep_study import SearchConfig, SharedStudy, Trial
 
 EPOCHS = 4
 
@@ -16,14 +17,14 @@ def toy_space() -> Space:
     return read_space(["adapter"], {"lr": {"low": 1e-4, "high": 1e-2, "log": True}, "size": [4, 8, 16]})
 
 
-def open_study(
+def open_search(
     folder: Path, *, key: dict[str, Any] | None = None, overwrite: bool = False, **values: Any
-) -> SharedStudy:
+) -> Search:
     folder.mkdir(parents=True, exist_ok=True)
     settings: dict[str, Any] = {"trials": 12, "startup": 4} | values
-    search = SearchConfig(**settings)
-    return SharedStudy(
-        folder, toy_space(), search, key=key or {"of": "toy"}, seed=3, epochs=EPOCHS, overwrite=overwrite
+    config = SearchConfig(**settings)
+    return Search(
+        folder, toy_space(), config, key=key or {"of": "toy"}, seed=3, epochs=EPOCHS, overwrite=overwrite
     )
 
 
@@ -33,63 +34,46 @@ def toy_score(values: dict[str, Any], epoch: int) -> float:
     return 1 - away / 2 - 0.1 / epoch
 
 
-def run_trial(trial: Trial) -> int:
-    """Tell the toy's scores; returns how many epochs there were."""
-    score, epoch = 0.0, 0
+def fit(trial: Trial) -> tuple[dict[str, Any], float]:
+    """Report the toy's scores."""
+    score = 0.0
     for epoch in range(1, EPOCHS + 1):
         score = toy_score(trial.candidate.values, epoch)
         if trial.report(epoch, score):
             break
     status = "pruned" if trial.pruned else "done"
-    trial.end({"status": status, "head": trial.candidate.head, "values": trial.candidate.values}, score=score)
-    return epoch
+    return {"status": status, "head": trial.candidate.head, "values": trial.candidate.values}, score
 
 
-def search(folder: Path, **values: Any) -> list[dict[str, Any]]:
+def run(folder: Path, **values: Any) -> list[dict[str, Any]]:
     """A whole search in this process."""
-    study = open_study(folder, **values)
-    while True:
-        with study.take() as trial:
-            if trial is None:
-                return study.trials()
-            run_trial(trial)
+    opened = open_search(folder, **values)
+    opened.run(fit)
+    return opened.trials()
 
 
-class SlowStudy(SharedStudy):
-    """Takes its time between counting trials and beginning one: without turns, processes would collide."""
-
-    def _sampler(self, number: int) -> Any:
-        time.sleep(0.05)
-        return super()._sampler(number)
-
-
-def work(folder: Path, seconds: float, ready: int = 0) -> None:
+def work(folder: Path, seconds: float, ready: int = 0, **values: Any) -> None:
     """A process of a search: a line in trials.txt for each of its trials, which take `seconds`.
 
-    It begins when `ready` processes have come, so that they are all at it together.
+    It begins when `ready` processes are there, so that all of them work at once.
     """
+    search.HEARTBEAT, search.GRACE, search.ATTEMPTS = 1, 5, 2  # no test waits long for a process that is gone
     (folder / f"{os.getpid()}.here").touch()
     until = time.monotonic() + 60
     while len(list(folder.glob("*.here"))) < ready and time.monotonic() < until:
         time.sleep(0.01)
-    study = SlowStudy(
-        folder, toy_space(), SearchConfig(12, startup=4), key={"of": "toy"}, seed=3, epochs=EPOCHS
-    )
-    while True:
-        with study.take() as trial:
-            if trial is None:
-                return
-            with (folder / "trials.txt").open("a") as file:
-                file.write(f"{trial.number} {os.getpid()}\n")
-            time.sleep(seconds)
-            run_trial(trial)
+
+    def slow(trial: Trial) -> tuple[dict[str, Any], float]:
+        with (folder / "trials.txt").open("a") as file:
+            file.write(f"{trial.number} {os.getpid()}\n")
+        time.sleep(seconds)
+        return fit(trial)
+
+    open_search(folder, **values).run(slow)
 
 
 def seen(folder: Path) -> list[list[int]]:
     """(trial, process) of every line that processes wrote."""
     path = folder / "trials.txt"
-    return (
-        [[int(word) for word in line.split()] for line in path.read_text().splitlines()]
-        if path.exists()
-        else []
-    )
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [[int(word) for word in line.split()] for line in lines]

@@ -144,7 +144,7 @@ def test_killed_and_continued_gives_the_same_trials(words: tuple[str, ...], tmp_
         assert kill_when([*command, "--out", str(out)], tmp_path / "killed", ready) == -9
     assert not (out / "sweep.json").exists()
     assert finish([*command, "--out", str(out)], tmp_path / "again") == 0
-    assert "was left behind and goes on" in (tmp_path / "again").read_text()
+    assert "waiting" in (tmp_path / "again").read_text()
     assert told(json.loads((out / "sweep.json").read_text())) == told(expected)
     before = tree(out)
     assert finish([*command, "--out", str(out)], tmp_path / "again") == 0
@@ -257,5 +257,5 @@ def test_a_folder_holds_trials_or_a_grid(words: tuple[str, ...], tmp_path: Path,
     results = json.loads((tmp_path / "sweep.json").read_text())
     assert results["mode"] == ("trials" if grid_first else "grid")
     assert (tmp_path / "grid").exists() == (not grid_first)
-    assert (tmp_path / "study.journal").exists() == (tmp_path / "trials").exists() == grid_first
+    assert (tmp_path / "study.db").exists() == (tmp_path / "trials").exists() == grid_first
     answered(*command, *second)

@@ -12,8 +12,8 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import Precision
 from bertvision.states.config import StatesConfig
 from bertvision.train.fit import FitConfig
+from bertvision.train.search import SearchConfig
 from bertvision.train.splits import TextConfig
-from bertvision.train.sweep_study import SearchConfig
 
 if TYPE_CHECKING:
     from bertvision.train.parallel import Parallel
@@ -76,7 +76,7 @@ def main(args: SweepArgs) -> None:
     from bertvision.errors import ConfigError
     from bertvision.states.ranks import rank_and_world
     from bertvision.train.parallel import Parallel
-    from bertvision.train.sweep_study import check_optuna
+    from bertvision.train.search import check_optuna
 
     if not args.grid:
         check_optuna()
@@ -159,7 +159,7 @@ def _tell(args: SweepArgs, results: dict[str, Any], page: Path) -> None:
     ):
         console.emit(line)
     counts = [trial["status"] for trial in trials]
-    told = ", ".join(f"{counts.count(status)} {status}" for status in dict.fromkeys(counts))
-    console.emit(f"{len(trials)} {'heads' if results['mode'] == 'grid' else 'trials'}: {told}; {page}")
+    summary = ", ".join(f"{counts.count(status)} {status}" for status in dict.fromkeys(counts))
+    console.emit(f"{len(trials)} {'heads' if results['mode'] == 'grid' else 'trials'}: {summary}; {page}")
     if best is not None:
         console.emit(f"best: --heads {best['head']}, in {args.out / best['folder']}")

@@ -3,7 +3,7 @@
 Two ways through the same space (train/sweep_space.py):
 
     trials   one fit each, chosen by optuna from what earlier ones scored, ended early where they fall behind
-             (train/sweep_study.py); OUT/trials/0007/ is a fit's folder
+             (train/search.py); OUT/trials/0007/ is a fit's folder
     grid     every combination in one fit: all heads see each batch once it is there, those of equal shape are computed
              as one (train/group.py); OUT/grid/ is that fit's folder
 
@@ -11,7 +11,7 @@ A trial's score is its best dev score over epochs, the mean over seeds where the
 same results, a mapping that OUT/sweep.json holds and report/sweep_page.py shows:
 
     schema, mode (trials | grid), metric, percent, encoder, train, dev, heads, space, fit, search
-    trials   number, values, head, status (done | pruned | diverged | out of memory | killed | failed | running), score,
+    trials   number, values, head, status (done | pruned | diverged | out of memory | killed | running), score,
              scores (of each seed), history (of each epoch), epochs, seconds, parameters, folder
     best     the number of the best one that was trained to its end, null where there is none
 
@@ -42,10 +42,10 @@ from bertvision.states.config import StatesConfig
 from bertvision.states.source import choose_source
 from bertvision.train.fit import FitConfig, OnEpoch
 from bertvision.train.parallel import ALONE, Parallel
+from bertvision.train.search import TRIALS, Search, SearchConfig, Trial, holds_search, remove_search
 from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
 from bertvision.train.sweep_space import Candidate, Space
-from bertvision.train.sweep_study import SearchConfig, SharedStudy, Trial, holds_study, remove_study
 from bertvision.train.zoo import fit_zoo
 
 __all__ = ["RESULTS", "SCHEMA", "SweepWork", "best_of", "check_space", "run_grid", "run_trials"]
@@ -140,7 +140,7 @@ def _check_folder(work: SweepWork, mode: str) -> None:
     """Refuse a folder that the other way through a space was begun in."""
     if work.overwrite:
         return
-    if mode == "grid" and holds_study(work.folder):
+    if mode == "grid" and holds_search(work.folder):
         raise OutputError(
             f"{work.folder} holds a sweep of trials, whose results --grid would replace: choose another --out, or use "
             "--overwrite to replace it"
@@ -158,8 +158,8 @@ def _holds_grid(folder: Path) -> bool:
 
 def _replace_other(work: SweepWork, mode: str) -> None:
     """With --overwrite, delete what was made the other way."""
-    if work.overwrite and mode == "grid" and holds_study(work.folder):
-        remove_study(work.folder)
+    if work.overwrite and mode == "grid" and holds_search(work.folder):
+        remove_search(work.folder)
     if work.overwrite and mode == "trials" and _holds_grid(work.folder):
         remove(work.folder / GRID / "stage.json")  # first: half of the work must not look whole
         remove(work.folder / GRID)
@@ -168,30 +168,35 @@ def _replace_other(work: SweepWork, mode: str) -> None:
 # ---- trials
 
 
-def run_trials(work: SweepWork, space: Space, search: SearchConfig) -> dict[str, Any]:
-    """Run trials until there are as many as were asked for; what other processes are at is left to them."""
+def run_trials(work: SweepWork, space: Space, config: SearchConfig) -> dict[str, Any]:
+    """Run trials until there are as many as were asked for; other processes may run some of them."""
     _check_folder(work, "trials")
-    study = SharedStudy(
+    search = Search(
         work.folder,
         space,
-        search,
-        key=work.key(space, search),
+        config,
+        key=work.key(space, config),
         seed=work.fit.seed,
         epochs=work.fit.epochs,
         overwrite=work.overwrite,
     )
-    states = _states_of_all(work, study, search)
-    while True:
-        with study.take() as trial:
-            if trial is None:
-                break
-            _run_trial(work, study, trial, states)
-        _tidy(work, study)
-    _tidy(work, study)
-    return _write(work, space, study.trials(), "trials", to_mapping(search))
+    states = _states_of_all(work, search)
+
+    def run(trial: Trial) -> tuple[dict[str, Any], float | None]:
+        outcome = _run_trial(work, trial, states)
+        score = outcome.get("score")
+        shown = "" if score is None else f" {score:.4g}"
+        logger.info("trial %d: %s, %s%s", trial.number, outcome["head"], outcome["status"], shown)
+        _tidy(work, [*search.trials(), {"number": trial.number, "score": None, **outcome}])
+        return outcome, score
+
+    search.run(run)
+    rows = search.trials()
+    _tidy(work, rows)
+    return _write(work, space, rows, "trials", to_mapping(config))
 
 
-def _states_of_all(work: SweepWork, study: SharedStudy, search: SearchConfig) -> StatesConfig:
+def _states_of_all(work: SweepWork, search: Search) -> StatesConfig:
     """Where the states of every trial come from: chosen once, as they are read in all trials.
 
     A copy in memory would be made anew for each trial, so `auto` does not consider one.
@@ -202,17 +207,17 @@ def _states_of_all(work: SweepWork, study: SharedStudy, search: SearchConfig) ->
         return states
     possible = dataclasses.replace(states, memory_gb=0.0)
     if work.train.task.kind != "span" and all(
-        head_class(parse_head(head).name).cls_only for head in study.space.heads
+        head_class(parse_head(head).name).cls_only for head in search.space.heads
     ):
         possible = dataclasses.replace(possible, positions="cls")  # as the fits will do
-    chosen = study.choose(
+    chosen = search.choose(
         "states",
         lambda: choose_source(
             work.encoder,
             train.windows,
             possible,
             label="states of train",
-            passes=work.fit.epochs * search.trials,
+            passes=work.fit.epochs * search.config.trials,
             origin=train.origin,
             store=train.store,
         ),
@@ -220,22 +225,17 @@ def _states_of_all(work: SweepWork, study: SharedStudy, search: SearchConfig) ->
     return dataclasses.replace(states, source=chosen)
 
 
-def _run_trial(work: SweepWork, study: SharedStudy, trial: Trial, states: StatesConfig) -> None:
-    """Fit one candidate, tell its scores epoch by epoch, and close the trial."""
-    candidate = trial.candidate
-    folder = study.place(trial.number)
-    told: dict[str, float] = {}
+def _run_trial(work: SweepWork, trial: Trial, states: StatesConfig) -> dict[str, Any]:
+    """Fit one candidate and report its dev scores epoch by epoch; returns its outcome."""
+    candidate, folder = trial.candidate, trial.folder
+    latest: dict[str, float] = {}
 
     def on_epoch(epoch: int, scores: Mapping[str, float]) -> bool:
-        told.update({name: score for name, score in scores.items() if math.isfinite(score)})
-        return trial.report(epoch, fmean(told.values())) if told else False
+        latest.update({name: score for name, score in scores.items() if math.isfinite(score)})
+        return trial.report(epoch, fmean(latest.values())) if latest else False
 
-    outcome: dict[str, Any] = {
-        "status": "diverged",
-        "head": candidate.head,
-        "values": candidate.values,
-        "folder": str(folder.relative_to(work.folder)),
-    }
+    outcome: dict[str, Any] = {"head": candidate.head, "values": candidate.values}
+    outcome["folder"] = str(folder.relative_to(work.folder))
     try:
         stage = work.fitted(
             [candidate.head],
@@ -243,39 +243,27 @@ def _run_trial(work: SweepWork, study: SharedStudy, trial: Trial, states: States
             batch_size=candidate.batch_size,
             states=states,
             on_epoch=on_epoch,
-            overwrite=True,  # the folder is the study's own, and what stands in it is a trial of another one
+            overwrite=True,  # the folder is the search's own; what lies there is of another one
         )
     except TrainingError:
-        trial.end(outcome, score=None)
+        return outcome | {"status": "diverged"}
     except torch.OutOfMemoryError:
-        # Its values are to blame: without a word it would be tried again for ever.
-        trial.end(outcome | {"status": "out of memory"}, score=None)
-    except ConfigError:
-        trial.fail()
-        raise
-    else:
-        found = _row(candidate, list(stage.results["heads"]), stage.results, folder)
-        if not stage.results["dropped"]:
-            outcome |= found | {"status": "pruned" if trial.pruned else "done", "seconds": stage.seconds}
-        trial.end(outcome, score=outcome.get("score"))
-    _tell(trial.number, outcome)
+        return outcome | {"status": "out of memory"}
+    if stage.results["dropped"]:
+        return outcome | {"status": "diverged"}
+    found = _row(candidate, list(stage.results["heads"]), stage.results, folder)
+    status = "pruned" if trial.pruned else "done"
+    return outcome | found | {"status": status, "seconds": stage.seconds}
 
 
-def _tell(number: int, outcome: Mapping[str, Any]) -> None:
-    score = outcome.get("score")
-    shown = "" if score is None else f" {score:.4g}"
-    logger.info("trial %d: %s, %s%s", number, outcome["head"], outcome["status"], shown)
-
-
-def _tidy(work: SweepWork, study: SharedStudy) -> None:
+def _tidy(work: SweepWork, rows: Sequence[Mapping[str, Any]]) -> None:
     """Delete the heads of all ended trials but the best; a trial that was passed never comes first again."""
     if work.keep_heads:
         return
-    rows = study.trials()
     best = best_of(rows)
     for row in rows:
-        if row["status"] not in ("running", "failed") and row["number"] != best:
-            for head in study.place(row["number"]).glob("*.seed*"):
+        if row["status"] != "running" and row["number"] != best:
+            for head in (work.folder / TRIALS / f"{row['number']:04d}").glob("*.seed*"):
                 remove(head)
 
 
