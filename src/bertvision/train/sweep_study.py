@@ -3,7 +3,8 @@
 FOLDER/study.journal   what optuna knows: one line for every suggestion, score and end of a trial; and the
                        settings all of it belongs to
 FOLDER/trials/0007/    the fit of trial 7 (train/zoo.py)
-FOLDER/.lock           who is at work: byte 0 is held by whoever takes a trial, byte n + 1 by whoever runs trial n
+FOLDER/.lock           held by whoever takes a trial
+FOLDER/.lock-0007      held by whoever runs trial 7
 
 Locks die with their process. So a trial that the journal calls running and that nobody holds was left behind, and the
 next who takes a trial goes on with it; and since trials are taken one at a time, there are never more than were asked
@@ -22,8 +23,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertvision.artifacts import disk_trouble, remove
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.states.claims import Claims
-from bertvision.states.folder import LocalFolder
 from bertvision.train.stage import differences
 from bertvision.train.sweep_space import Candidate, Choices, Dimension, Space, Value
 
@@ -37,8 +36,6 @@ logger = logging.getLogger(__name__)
 JOURNAL = "study.journal"
 TRIALS = "trials"
 _NAME = "sweep"
-_TURN = 0
-"""The byte of the lock that belongs to nobody's trial."""
 _TRIES = 5
 """So often a trial is gone on with without a new epoch to show for it."""
 _REDUCTION = 3
@@ -82,11 +79,10 @@ def holds_study(folder: Path) -> bool:
 def remove_study(folder: Path) -> None:
     """Delete a study and its trials, unless another process is at it; optuna is not needed."""
     journal = folder / JOURNAL
-    claims = Claims(LocalFolder(folder))
-    with disk_trouble(folder), claims.claim(_TURN, wait=True):
+    with disk_trouble(folder), _claim(folder):
         lines = journal.read_bytes().count(b"\n")  # more than there can be trials
         for number in range(lines):
-            with claims.claim(number + 1) as ours:
+            with _claim(folder, number) as ours:
                 if not ours:
                     raise OutputError(f"another process works in {folder}: end it before --overwrite")
         remove(journal)  # first: trials without their settings would be nobody's
@@ -151,8 +147,7 @@ class SharedStudy:
 
         self.folder, self.space, self.config, self.seed, self.epochs = folder, space, config, seed, epochs
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._claims = Claims(LocalFolder(folder))
-        with disk_trouble(folder), self._claims.claim(_TURN, wait=True):
+        with disk_trouble(folder), _claim(folder):
             self._study = self._open()
             found = self._study.user_attrs.get("key")
             if found is not None and (names := differences(found, key)):
@@ -171,7 +166,7 @@ class SharedStudy:
         from optuna.trial import TrialState
 
         for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            with self._claims.claim(frozen.number + 1) as ours:
+            with _claim(self.folder, frozen.number) as ours:
                 if not ours:
                     raise OutputError(f"another process works in {self.folder}: end it before --overwrite")
         remove(self.folder / JOURNAL)  # first: trials without their settings would be nobody's
@@ -180,7 +175,7 @@ class SharedStudy:
 
     def choose(self, name: str, make: Callable[[], Any]) -> Any:
         """The choice that was made for all trials; it is made now where there is none, and kept."""
-        with self._claims.claim(_TURN, wait=True):
+        with _claim(self.folder):
             found = self._study.user_attrs.get(name)
             if found is None:
                 found = make()
@@ -214,7 +209,7 @@ class SharedStudy:
     def take(self) -> Iterator[Trial | None]:
         """The next trial, ours until the block ends: one that was left behind, else a new one, or None."""
         with ExitStack() as held:
-            with self._claims.claim(_TURN, wait=True), _quiet():
+            with _claim(self.folder), _quiet():
                 trial = self._left_behind(held) or self._new(held)
                 candidate = None if trial is None else self._suggest(trial)
             if trial is None or candidate is None:
@@ -228,7 +223,7 @@ class SharedStudy:
 
         for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             claim = ExitStack()
-            if not claim.enter_context(self._claims.claim(frozen.number + 1)):
+            if not claim.enter_context(_claim(self.folder, frozen.number)):
                 claim.close()
                 continue
             held.push(claim)
@@ -260,7 +255,7 @@ class SharedStudy:
         trials = self._study.get_trials(deepcopy=False)
         if sum(trial.state != TrialState.FAIL for trial in trials) >= self.config.trials:
             return None
-        held.enter_context(self._claims.claim(len(trials) + 1))
+        held.enter_context(_claim(self.folder, len(trials)))
         self._study.sampler = self._sampler(len(trials))
         return self._study.ask()
 
@@ -331,6 +326,24 @@ def _mend(path: Path) -> None:
             if whole < len(content):
                 logger.warning("%s ends in half a line, which is cut off", path)
                 file.truncate(whole)
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _claim(folder: Path, trial: int | None = None) -> Iterator[bool]:
+    """Whether this process has a trial to itself; without one, wait for the right to take trials."""
+    from filelock import FileLock, Timeout
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / (".lock" if trial is None else f".lock-{trial:04d}"))
+    try:
+        lock.acquire(timeout=-1 if trial is None else 0)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
     finally:
         lock.release()
 
