@@ -35,10 +35,12 @@ from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import parse_head
 from bertvision.states.base import widths
+from bertvision.states.extract import make_all
+from bertvision.states.files import Files
 from bertvision.states.identity import Identity
 from bertvision.states.live import LiveStates
 from bertvision.states.plan import HEAD_RUN, epoch_batches, group_calls
-from bertvision.states.store import create_store
+from bertvision.states.store import plan_store
 from bertvision.states.stored import StoredStates
 from bertvision.tasks.span.loss import span_loss
 from bertvision.train.fit import FitConfig, FitRun
@@ -163,9 +165,11 @@ def stored_states(encoder: Encoder, windows: Windows, dtype: Any, root: str) -> 
         encoder=encoder.name, configuration="", precision=encoder.precision, windows="", preprocessing={},
         layers=tuple(range(encoder.num_states)), hidden=encoder.hidden, positions="all", dtype=dtype,
     )  # fmt: skip
-    states = StoredStates(encoder, create_store(root, identity, windows, encoder=encoder.name, data="random"))
+    files = Files(root) / identity.key
+    store = plan_store(files, identity, windows, encoder=encoder.name, data="random").begin()
+    states = StoredStates(encoder, store)
     began = time.perf_counter()
-    states.extractor.make_all(label=f"store {dtype}")
+    make_all(store, states, label=f"store {dtype}")
     seconds = time.perf_counter() - began
     print(
         f"{encoder.name}: {states.store.nbytes / 1e9:.1f} GB of {dtype} encoded and written in {seconds:.1f} s"

@@ -59,10 +59,10 @@ from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import parse_head
 from bertvision.states.base import States
-from bertvision.states.extract import Extractor
+from bertvision.states.extract import make_all
 from bertvision.states.identity import StateType
 from bertvision.states.live import LiveStates
-from bertvision.states.store import INFO, Store
+from bertvision.states.store import Store
 from bertvision.states.stored import StoredStates
 from bertvision.train.fit import FitConfig, FitRun, fit
 from bertvision.train.stage import Stage
@@ -269,18 +269,9 @@ def count_bytes(bench: Bench, encoder: Encoder, folder: Path) -> None:
 
 
 def _sizes(store: Store) -> dict[str, int]:
-    """Bytes of a store's files when it is finished: exact but for the digits in info.json, which are the most."""
-    shards = [
-        {"file": layout.name, "windows": len(layout.windows), "tokens": int(layout.offsets[-1]),
-         "bytes": layout.nbytes, "checksum": 2**32 - 1}
-        for layout in map(store.layout, range(store.num_shards))
-    ]  # fmt: skip
-    digits = [-0.0012345678901234567] * len(store.identity.layers)
-    info = json.dumps(store.about | {"mean": digits, "std": digits, "shards": shards}, indent=2)
-    small = {
-        name: store.folder.size(name) or 0 for name in store.folder.names() if not name.startswith("shard-")
-    }
-    return {"shards": store.nbytes, **small, INFO: len(info) + 1}
+    """Bytes of a store's files when it is finished."""
+    names = store.files.names()
+    return {"shards": store.nbytes} | {name: size for name, size in names.items() if "shard-" not in name}
 
 
 def _check_sizes(encoder: Encoder, windows: Windows, folder: Path) -> None:
@@ -293,7 +284,7 @@ def _check_sizes(encoder: Encoder, windows: Windows, folder: Path) -> None:
         write_store(dtype)(case, case.folder / dtype)
         store = new_store(case.folder / dtype, encoder, windows, dtype)
         expected, found = _sizes(store), sum(file.stat().st_size for file in files_of(case.folder / dtype))
-        assert 0 <= sum(expected.values()) - found <= 64 * len(store.identity.layers), (expected, found)
+        assert sum(expected.values()) == found, (expected, found)
     shutil.rmtree(case.folder)
     print(f"  verified: the files of {len(windows)} windows have the bytes that were computed")
 
@@ -309,8 +300,8 @@ def epochs(bench: Bench, encoder: Encoder, folder: Path) -> None:
         f"\nepochs: {len(windows):,} windows ({kind}), {windows.num_tokens:,} tokens, {torch.get_num_threads()} threads"
     )
     store = new_store(folder / "epochs", encoder, windows, "fp16")
-    Extractor(store, live).make_all()
     stored = StoredStates(encoder, store)
+    make_all(store, stored)
     ways = {"encode": _walk(live, args.batch), "read": _walk(stored, args.batch)}
     for head in ("learned_pooling", "adapter"):
         for name, states in (("live", live), ("stored", stored)):

@@ -30,10 +30,10 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.states.codec import encode
 from bertvision.states.config import EVERYTHING
-from bertvision.states.extract import store_identity
-from bertvision.states.identity import Origin, StateType
+from bertvision.states.files import Files
+from bertvision.states.identity import Identity, Origin, StateType
 from bertvision.states.plan import head_batches
-from bertvision.states.store import Store, create_store, open_store
+from bertvision.states.store import Store, open_store, plan_store
 from bertvision.states.stored import StoredStates
 
 PADDED = 386
@@ -289,8 +289,9 @@ def open_zarr(ragged: bool) -> Callable[[Case, Path], Reader]:
 
 def new_store(root: Path, encoder: Encoder, windows: Windows, dtype: StateType) -> Store:
     """An empty store below `root`."""
-    identity = store_identity(encoder, Origin("benchmark", {}, "benchmark"), EVERYTHING, dtype)
-    return create_store(root, identity, windows, encoder=encoder.name, data="benchmark")
+    identity = Identity.of(encoder, Origin("benchmark", {}, "benchmark"), EVERYTHING, dtype)
+    store = plan_store(Files(root) / identity.key, identity, windows, encoder=encoder.name, data="benchmark")
+    return store.begin()
 
 
 def write_store(dtype: StateType) -> Callable[[Case, Path], None]:
@@ -300,9 +301,8 @@ def write_store(dtype: StateType) -> Callable[[Case, Path], None]:
         for number, windows in enumerate(store.plan.shards):
             with store.write(number) as writer:
                 for window in windows.tolist():
-                    stored, scales, moments = encode(flat[case.span(window)].transpose(0, 1), dtype)
-                    writer.append(stored, moments, scales)
-        assert store.finish()
+                    writer.append(*encode(flat[case.span(window)].transpose(0, 1), dtype))
+        assert not store.missing()
 
     return write
 

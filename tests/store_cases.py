@@ -18,11 +18,13 @@ from bertvision.data.window_store import unpack_windows
 from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import BertvisionError
+from bertvision.states import extract as extract_module
 from bertvision.states.codec import encode
 from bertvision.states.config import EVERYTHING, Selection
-from bertvision.states.extract import Extractor, store_identity
+from bertvision.states.extract import make_all
+from bertvision.states.files import Files
 from bertvision.states.identity import Identity, Origin, StateType
-from bertvision.states.store import Store, create_store, open_store
+from bertvision.states.store import Store, open_store, plan_store
 from bertvision.states.stored import StoredStates
 
 __all__ = [
@@ -69,7 +71,7 @@ def windows_of(lengths: list[int], seed: int = 0) -> Windows:
     return Windows(
         ids=rng.integers(5, 60, total).astype(np.int32),
         types=np.zeros(total, np.uint8),
-        chars=np.full((total, 2), -1, np.int32),
+        chars=np.arange(2 * total, dtype=np.int32).reshape(-1, 2),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         example=np.arange(count, dtype=np.int32),
         context=context,
@@ -84,7 +86,7 @@ def random_states(store: Store, seed: int = 0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     layers, hidden = len(store.identity.layers), store.identity.hidden
     states = []
-    for tokens in store.kept.lengths.tolist():
+    for tokens in store.plan.kept.tolist():
         scale = 10.0 ** torch.randint(-3, 4, (tokens, layers, 1), generator=generator)
         scale[torch.rand(tokens, layers, 1, generator=generator) < 0.1] = 0
         states.append(torch.randn(tokens, layers, hidden, generator=generator) * scale)
@@ -98,8 +100,7 @@ def fill(store: Store, states: list[Tensor], numbers: list[int] | None = None, a
             windows = store.plan.shards[number].tolist()
             for begin in range(0, len(windows), at_once):
                 part = torch.cat([states[w] for w in windows[begin : begin + at_once]])
-                stored, scales, moments = encode(part.transpose(0, 1), store.identity.dtype)
-                writer.append(stored, moments, scales)
+                writer.append(*encode(part.transpose(0, 1), store.identity.dtype))
 
 
 def shard_bytes(folder: Path) -> dict[str, bytes]:
@@ -109,8 +110,7 @@ def shard_bytes(folder: Path) -> dict[str, bytes]:
 
 def marks(store: Store) -> dict[str, tuple[int, int]]:
     """Inode and time of every shard: whether it was written again."""
-    folder = Path(store.folder.address)
-    return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in folder.glob("shard-*")}
+    return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in store.folder.glob("shard-*")}
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:
@@ -133,15 +133,14 @@ def toy_store(
     origin: Origin = ORIGIN,
 ) -> Store:
     """The store of toy windows, empty unless it was there."""
-    which = store_identity(encoder, origin, selection, dtype)
-    return create_store(root, which, windows, encoder="toy", data="toy", shard_tokens=shard_tokens)
+    which = Identity.of(encoder, origin, selection, dtype)
+    files = Files(root) / which.key
+    return plan_store(files, which, windows, encoder="toy", data="toy", shard_tokens=shard_tokens).begin()
 
 
-def extract(store: Store, encoder: Encoder, *, tokens_per_call: int = 200) -> Extractor:
+def extract(store: Store, encoder: Encoder, *, tokens_per_call: int = 200) -> None:
     """Fill a store from the encoder."""
-    extractor = StoredStates(encoder, store, tokens_per_call=tokens_per_call).extractor
-    extractor.make_all()
-    return extractor
+    make_all(store, StoredStates(encoder, store, tokens_per_call=tokens_per_call))
 
 
 def extraction(
@@ -155,15 +154,15 @@ def extraction(
     **options: Any,
 ) -> None:
     """For a process of its own: extract a store and write down which shards were made; every error is one line."""
-    real = Extractor._compute
+    real = extract_module._encode
 
-    def compute(self: Extractor, number: int) -> None:
-        real(self, number)
+    def encode_shard(store: Store, states: Any, number: int) -> None:
+        real(store, states, number)
         time.sleep(pause)
         with open(made, "a") as file:  # not one of the operations that are counted
             file.write(f"{number}\n")
 
-    Extractor._compute = compute
+    extract_module._encode = encode_shard
     loaded = Encoder.load(str(encoder))
     found = unpack_windows(windows.read_bytes())
     assert found is not None
@@ -201,7 +200,7 @@ def fixture_whole(
     for dtype in ("fp32", "int8"):
         store = toy_store(tmp_path_factory.mktemp(dtype), encoder, windows, dtype=dtype)
         extract(store, encoder)
-        found[dtype] = Path(store.folder.address)
+        found[dtype] = store.folder
     before = {dtype: shard_bytes(folder) for dtype, folder in found.items()}
     yield found
     assert before == {dtype: shard_bytes(folder) for dtype, folder in found.items()}

@@ -14,7 +14,6 @@ from store_cases import toy_store
 from together import begin, finish_all, logs
 from toy import save_encoder
 
-from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.heads import load_head
@@ -25,7 +24,7 @@ from bertvision.states.memory import MemoryStates
 from bertvision.states.stored import StoredStates
 from bertvision.train.evaluate import text_logits
 from bertvision.train.fit import FitConfig, fit
-from bertvision.train.splits import Split, load_split
+from bertvision.train.splits import Split
 from bertvision.train.stage import Stage
 from bertvision.train.trained import logits_of_trained, read_trained
 from bertvision.train.zoo import fit_zoo, zoo_members
@@ -120,13 +119,8 @@ def test_without_a_pooler_there_is_nothing_pooled(
         assert all(batch.pooled is None for batch in states.walk())
 
 
-def test_spans_and_readings_without_the_last_state_have_nothing_pooled(
-    bert: Path, toy_squad: Path, tmp_path: Path
-) -> None:
+def test_without_the_last_state_there_is_nothing_pooled(bert: Path, tmp_path: Path) -> None:
     encoder = Encoder.load(str(bert))
-    spans = load_split(str(toy_squad), encoder, WindowConfig(max_seq_length=64, doc_stride=24))
-    for states in sources(encoder, spans, tmp_path / "a").values():
-        assert all(batch.pooled is None for batch in states.walk())
     texts = split_of(label_texts(9), bert)
     for states in sources(encoder, texts, tmp_path / "b", Selection((0, 1))).values():
         assert not states.has_pooled

@@ -1,41 +1,41 @@
-"""Feeds: the plan as a pure function, live and stored states alike, and epochs that go on in the middle."""
+"""Sources of states: the plan as a pure function, the same batches live, from memory and from a store, fits of them."""
 
+import threading
+import warnings
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fit_helpers import fitted, fixture_encoder, fixture_train  # noqa: F401 (fixtures)
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from store_cases import extract, fill, marks, toy_store
+from torch import Tensor
+from toy import save_encoder
 
-from bertvision.data.squad import read_squad
-from bertvision.data.windows import WindowConfig, Windows, make_windows
+from bertvision.data.kept import kept_tokens
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, EncoderError
 from bertvision.states.base import States
 from bertvision.states.batch import StateBatch
-from bertvision.states.choose import stored_bytes
-from bertvision.states.config import StatesConfig
+from bertvision.states.codec import STORED
+from bertvision.states.config import EVERYTHING, Selection, StatesConfig
+from bertvision.states.layout import SHARD_TOKENS, tokens_cut
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
-from bertvision.states.plan import HEAD_RUN, cut_by_tokens, epoch_batches, group_calls
+from bertvision.states.plan import HEAD_RUN, cut_by_tokens, epoch_batches, group_calls, head_batches
+from bertvision.states.store import Store
+from bertvision.states.stored import StoredStates
+from bertvision.train.group import FittedHead
+from bertvision.train.splits import Split
 
-LENGTHS = st.lists(st.integers(1, 400), min_size=1, max_size=300).map(
-    lambda values: np.array(values, np.int64)
-)
-
-
-@pytest.fixture(scope="module")
-def encoder(tiny_bert: Path) -> Encoder:
-    return Encoder.load(str(tiny_bert))
-
-
-@pytest.fixture(scope="module")
-def windows(encoder: Encoder, toy_squad: Path) -> Windows:
-    config = WindowConfig(max_seq_length=48, max_query_length=16, doc_stride=16)
-    return make_windows(read_squad(toy_squad), encoder.tokenizer, config)
-
+CALL = 700
+LENGTHS = st.lists(st.integers(1, 400), min_size=1, max_size=300).map(lambda x: np.array(x, np.int64))
+Heads = dict[str, FittedHead]
 
 # ---- the plan
 
@@ -45,22 +45,25 @@ def windows(encoder: Encoder, toy_squad: Path) -> Windows:
 def test_every_window_once_an_epoch(
     lengths: np.ndarray, batch_size: int, seed: int, epoch: int, run: int
 ) -> None:
-    batches = epoch_batches(lengths, batch_size, seed=seed, epoch=epoch, run=run)
-    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
-    assert len(batches) == -(-len(lengths) // batch_size)
-    assert max(map(len, batches)) <= batch_size
-    again = epoch_batches(lengths, batch_size, seed=seed, epoch=epoch, run=run)
-    assert all(np.array_equal(a, b) for a, b in zip(batches, again, strict=True))
+    def plans() -> list[list[np.ndarray]]:
+        return [
+            epoch_batches(lengths, batch_size, seed=seed, epoch=epoch, run=run),
+            head_batches(lengths, batch_size, seed=seed, epoch=epoch),
+        ]
+
+    for batches, again in zip(plans(), plans(), strict=True):
+        assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+        sizes = sorted(map(len, batches))
+        assert sizes[1:] == [batch_size] * (len(batches) - 1)
+        assert 1 <= sizes[0] <= batch_size
+        assert all(np.array_equal(a, b) for a, b in zip(batches, again, strict=True))
 
 
 def test_seed_and_epoch_decide_the_order() -> None:
     lengths = np.random.default_rng(0).integers(10, 300, 500)
-
-    def order(seed: int, epoch: int) -> list[int]:
-        return np.concatenate(epoch_batches(lengths, 8, seed=seed, epoch=epoch)).tolist()
-
-    orders = [order(0, 0), order(0, 1), order(1, 0), order(1, 1)]
-    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
+    for plan in (epoch_batches, head_batches):
+        orders = [np.concatenate(plan(lengths, 8, seed=s, epoch=e)).tolist() for s in (0, 1) for e in (0, 1)]
+        assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
 
 
 def test_batches_hold_windows_of_similar_length() -> None:
@@ -71,7 +74,20 @@ def test_batches_hold_windows_of_similar_length() -> None:
         return sum(int((lengths[b].max() - lengths[b]).sum()) for b in batches)
 
     shuffled = np.random.default_rng(1).permutation(len(lengths)).reshape(-1, 16)
-    assert pads(epoch_batches(lengths, 16, seed=0, epoch=0)) < 0.1 * pads(list(shuffled))
+    for plan in (epoch_batches, head_batches):
+        assert pads(plan(lengths, 16, seed=0, epoch=0)) < 0.1 * pads(list(shuffled))
+
+
+def test_a_first_epoch_goes_through_the_shards() -> None:
+    """So that a store in the making can serve it: at every moment few shards are needed that were not before."""
+    lengths = np.random.default_rng(0).integers(40, 385, 20_000)
+    shard_of = np.empty(len(lengths), np.int64)
+    for number, windows in enumerate(tokens_cut(lengths, SHARD_TOKENS)):
+        shard_of[windows] = number
+    batches = head_batches(lengths, 16, seed=0, epoch=0)
+    for done in range(64, len(batches), 64):  # whole pools
+        seen = np.concatenate(batches[:done])
+        assert len(np.unique(shard_of[seen])) <= int(lengths[seen].sum()) / SHARD_TOKENS + 2
 
 
 @settings(max_examples=60, deadline=None)
@@ -108,113 +124,391 @@ def test_a_walk_visits_all_within_its_budget(lengths: np.ndarray, budget: int) -
         assert len(call) * int(lengths[call].max()) <= budget or len(call) == 1
 
 
-# ---- feeds
+# ---- what every source does alike
 
 
-def sources(encoder: Encoder, windows: Windows) -> list[States]:
-    return [kind(encoder, windows, tokens_per_call=700) for kind in (LiveStates, MemoryStates)]
+def stored(root: Path, encoder: Encoder, train: Split, tokens: int = CALL, **options: Any) -> StoredStates:
+    """States of a store that may be there already."""
+    options = {"dtype": "fp32", "origin": train.origin} | options
+    return StoredStates(encoder, toy_store(root, encoder, train.windows, **options), tokens_per_call=tokens)
 
 
-def same(first: StateBatch, second: StateBatch) -> bool:
+@pytest.fixture(scope="module")
+def roots(encoder: Encoder, train: Split, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Finished stores of every dtype."""
+    root = tmp_path_factory.mktemp("finished")
+    dtype: Any
+    for dtype in STORED:
+        extract(toy_store(root, encoder, train.windows, dtype=dtype, origin=train.origin), encoder)
+    return root
+
+
+@pytest.fixture(params=list(STORED))
+def finished(roots: Path, encoder: Encoder, train: Split, request: pytest.FixtureRequest) -> StoredStates:
+    return stored(roots, encoder, train, dtype=request.param)
+
+
+SOURCES = ("live", "memory", "stored", "written")
+
+
+@pytest.fixture(params=SOURCES)
+def source(
+    request: pytest.FixtureRequest, roots: Path, encoder: Encoder, train: Split, tmp_path: Path
+) -> States:
+    """Each source; `written` is a store that is made while it is read."""
+    if request.param in ("stored", "written"):
+        return stored(roots if request.param == "stored" else tmp_path, encoder, train)
+    kind = {"live": LiveStates, "memory": MemoryStates}[request.param]
+    return kind(encoder, train.windows, tokens_per_call=CALL)
+
+
+@pytest.fixture(scope="module")
+def alone(encoder: Encoder, train: Split) -> dict[int, Tensor]:
+    """The states (L, n, H) of every window, each encoded by itself."""
+    live = LiveStates(encoder, train.windows)
+    return {w: live.read(np.array([w])).states[:, 0] for w in range(len(train.windows))}
+
+
+def same(a: StateBatch, b: StateBatch) -> bool:
     return (
-        torch.equal(first.states[:, first.mask], second.states[:, second.mask])
-        and torch.equal(first.mask, second.mask)
-        and torch.equal(first.targets, second.targets)
-        and np.array_equal(first.windows, second.windows)
+        torch.equal(a.states[:, a.mask], b.states[:, b.mask])
+        and torch.equal(a.mask, b.mask)
+        and torch.equal(a.targets, b.targets)
+        and torch.equal(a.bounds, b.bounds)
+        and np.array_equal(a.windows, b.windows)
     )
 
 
-def test_live_and_memory_hand_out_the_same(encoder: Encoder, windows: Windows) -> None:
-    live, memory = sources(encoder, windows)
-    for first, second in (
-        (live.epoch(1, batch_size=4, seed=3), memory.epoch(1, batch_size=4, seed=3)),
-        (live.walk(), memory.walk()),
+def test_batches_hold_what_each_window_alone_gives(
+    source: States, alone: dict[int, Tensor], train: Split
+) -> None:
+    windows, tolerance = train.windows, 2**-11 if isinstance(source, MemoryStates) else 1e-6
+    plans = [head_batches(windows.lengths, 5, seed=3, epoch=epoch) for epoch in (0, 1)]
+    walk = cut_by_tokens(windows.lengths, CALL)
+    for plan, batches in zip(
+        [*plans, walk],
+        [*(source.epoch(e, batch_size=5, seed=3) for e in (0, 1)), source.walk()],
+        strict=True,
     ):
-        count = 0
-        for a, b in zip(first, second, strict=True):
-            count += len(a.windows)
-            assert np.array_equal(a.windows, b.windows)
-            assert torch.equal(a.mask, b.mask)
-            assert torch.equal(a.targets, b.targets)
-            assert a.states.shape == b.states.shape == (3, *a.mask.shape, 32)
-            assert a.states.dtype == b.states.dtype == torch.float32
-            # Half precision keeps eleven bits; a call pads differently in a walk, which moves the last of 24.
-            real, kept = a.states[:, a.mask], b.states[:, b.mask]
-            assert torch.allclose(real, kept, rtol=2**-11, atol=1e-5)
-        assert count == len(windows)
+        for indices, batch in zip(plan, batches, strict=True):
+            assert batch.windows.tolist() == indices.tolist()
+            assert batch.states.shape == (3, len(indices), int(windows.lengths[indices].max()), 32)
+            assert batch.states.dtype == torch.float32
+            assert batch.targets.tolist() == windows.labels[indices].tolist()
+            assert batch.bounds.tolist() == windows.context[indices].tolist()
+            assert batch.mask.sum(1).tolist() == windows.lengths[indices].tolist()
+            assert batch.cls is None
+            for row, w in enumerate(indices.tolist()):
+                found = batch.states[:, row, batch.mask[row]]
+                assert torch.allclose(found, alone[w], rtol=tolerance, atol=1e-5)
+                part = batch.rows(slice(row, row + 1))
+                assert torch.equal(part.first, batch.states[:, row : row + 1, 0])
 
 
-def test_labels_and_masks_are_the_windows_own(encoder: Encoder, windows: Windows) -> None:
-    for states in sources(encoder, windows):
-        for batch in states.epoch(0, batch_size=5, seed=0):
-            assert batch.targets.tolist() == windows.labels[batch.windows].tolist()
-            assert batch.mask.sum(1).tolist() == windows.lengths[batch.windows].tolist()
-            assert batch.mask.shape[1] == windows.lengths[batch.windows].max(), "padded beyond the longest"
+@pytest.mark.parametrize("start", [0, 1, 4, 7])
+def test_a_resumed_epoch_is_the_tail_of_a_whole_one(
+    source: States, start: int, encoder: Encoder, train: Split, tmp_path: Path
+) -> None:
+    """Bit by bit, and also where the store is empty when it goes on."""
+    whole = list(source.epoch(0, batch_size=4, seed=5))
+    if isinstance(source, StoredStates) and source.times.encode:
+        source = stored(tmp_path / "tail", encoder, train)
+    tail = list(source.epoch(0, batch_size=4, seed=5, start=start))
+    assert len(tail) == len(whole) - start == source.num_batches(4) - start
+    assert all(same(mine, other) for mine, other in zip(tail, whole[start:], strict=True))
+    assert list(source.epoch(0, batch_size=4, seed=5, start=len(whole))) == []
 
 
-def test_states_do_not_depend_on_the_call_they_came_in(encoder: Encoder, windows: Windows) -> None:
-    """The states of one window, whatever stands beside it in the encoder's call."""
-    small = LiveStates(encoder, windows, tokens_per_call=1)
-    large = LiveStates(encoder, windows, tokens_per_call=10**6)
-    pairs = zip(small.epoch(0, batch_size=4, seed=0), large.epoch(0, batch_size=4, seed=0), strict=True)
-    for a, b in pairs:
-        assert torch.allclose(a.states[:, a.mask], b.states[:, b.mask], atol=1e-5)
+def test_memory_that_is_used_again_holds_the_same_numbers(source: States) -> None:
+    kept = list(source.epoch(1, batch_size=5, seed=0))
+    copies = [batch.states.clone() for batch in kept]
+    places = set()
+    for batch, right in zip(source.epoch(1, batch_size=5, seed=0, reuse=True), kept, strict=True):
+        assert same(batch, right)
+        places.add(batch.states.data_ptr())
+    assert len(places) < len(kept), "it is used again"
+    list(source.walk(reuse=True))
+    # Whoever does not promise to drop batches may keep every one.
+    assert len({batch.states.data_ptr() for batch in kept}) == len(kept)
+    assert all(torch.equal(batch.states, copy) for batch, copy in zip(kept, copies, strict=True))
 
 
-@pytest.mark.parametrize("start", [1, 4, 6, 7])
-def test_a_resumed_epoch_is_the_tail_of_a_whole_one(encoder: Encoder, windows: Windows, start: int) -> None:
-    """Bit by bit: also where the first batch of the rest shared its encoder call with one before it."""
-    for states in sources(encoder, windows):
-        whole = list(states.epoch(2, batch_size=4, seed=5))
-        assert len(whole) == states.num_batches(4) > 7
-        tail = list(states.epoch(2, batch_size=4, seed=5, start=start))
-        assert len(tail) == len(whole) - start
-        assert all(same(a, b) for a, b in zip(tail, whole[start:], strict=True))
-        assert list(states.epoch(2, batch_size=4, seed=5, start=len(whole))) == []
+def test_two_epochs_at_once_and_one_that_is_left(source: States) -> None:
+    """Evaluation may walk while an epoch is under way."""
+    right = [batch.states for batch in source.epoch(1, batch_size=4, seed=0)]
+    walk = [batch.states for batch in source.walk()]
+    left: Any = source.epoch(1, batch_size=4, seed=0, reuse=True)
+    next(left)
+    left.close()
+    first, second = source.epoch(1, batch_size=4, seed=0, reuse=True), source.walk(reuse=True)
+    for i in range(max(len(right), len(walk))):
+        mine, other = next(first, None), next(second, None)
+        assert mine is None or torch.equal(mine.states, right[i])
+        assert other is None or torch.equal(other.states, walk[i])
 
 
-def test_the_memory_feed_holds_no_pads(encoder: Encoder, windows: Windows) -> None:
-    states = MemoryStates(encoder, windows, tokens_per_call=700)
-    layers, tokens, hidden = 3, int(windows.offsets[-1]), 32
-    assert states.store.shape == (layers, tokens, hidden)
-    assert states.store.numel() * states.store.element_size() == 2 * layers * tokens * hidden
-    assert stored_bytes(layers, hidden, tokens, "fp16") == 2 * layers * tokens * hidden
+@pytest.mark.parametrize(
+    "selection",
+    [Selection((0, 2)), Selection((-1,), "cls"), Selection((), "context"), Selection((2, 1), "context")],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+def test_stored_parts_are_parts_of_the_whole(
+    tmp_path: Path, encoder: Encoder, train: Split, selection: Selection, dtype: str
+) -> None:
+    states = stored(tmp_path, encoder, train, selection=selection, dtype=dtype)
+    whole = stored(tmp_path, encoder, train, dtype=dtype)
+    live = LiveStates(encoder, train.windows, tokens_per_call=CALL, selection=selection)
+    assert (states.layers, states.kept.equals(live.kept)) == (live.layers, True)
+    layers = list(selection.numbers(encoder.num_states))
+    kept = np.split(kept_tokens(train.windows, selection.positions), train.windows.offsets[1:-1])
+    for _ in range(2):  # while it is written, and from the disk
+        triples = zip(*(one.epoch(0, batch_size=6, seed=2) for one in (states, whole, live)), strict=True)
+        for mine, everything, other in triples:
+            assert torch.equal(mine.mask, other.mask)
+            assert torch.equal(mine.targets, other.targets)
+            for row, window in enumerate(mine.windows.tolist()):
+                cut = everything.states[layers, row, : len(kept[window])][:, kept[window]]
+                assert torch.equal(mine.states[:, row, mine.mask[row]], cut)
 
 
-def test_the_memory_feed_reads_what_a_plain_loop_encodes(encoder: Encoder, windows: Windows) -> None:
-    """Every window alone through the encoder, rounded to half precision."""
-    from bertvision.encoder.batch import collate
-
-    states = MemoryStates(encoder, windows, tokens_per_call=700)
-    for i in range(0, len(windows), 5):
-        alone = encoder.states(collate(windows, np.array([i]), pad_id=0, device=encoder.device))[:, 0]
-        kept = states.store[:, windows.offsets[i] : windows.offsets[i + 1]].float()
-        assert torch.allclose(kept, alone, rtol=2**-10, atol=2e-5)
+# ---- targets and the classification token
 
 
-def test_states_beyond_half_precision_are_refused(tiny_bert: Path, windows: Windows) -> None:
-    encoder = Encoder.load(str(tiny_bert))
+def test_targets_of_windows_and_of_tokens(
+    source: States, encoder: Encoder, train: Split, roots: Path
+) -> None:
+    windows = train.windows
+    rng = np.random.default_rng(0)
+    wide = rng.normal(size=(len(windows), 2)).astype(np.float32)  # two scores are no positions
+    flat = rng.integers(0, 9, windows.num_tokens)
+    for targets in (wide, flat):
+        for selection in (EVERYTHING, Selection(positions="context")):
+            if isinstance(source, StoredStates):
+                if selection is not EVERYTHING:
+                    continue
+                states: States = StoredStates(encoder, source.store, targets=targets, tokens_per_call=CALL)
+            else:
+                states = type(source)(encoder, windows, targets=targets, selection=selection)
+            mask = kept_tokens(windows, selection.positions)
+            for batch in states.walk():
+                for row, w in enumerate(batch.windows.tolist()):
+                    span = slice(int(windows.offsets[w]), int(windows.offsets[w + 1]))
+                    if targets.ndim == 2:
+                        assert torch.equal(batch.targets[row], torch.from_numpy(wide[w]))
+                        continue
+                    expected = flat[span][mask[span]].tolist()
+                    assert batch.targets.shape == batch.mask.shape
+                    assert batch.targets[row].tolist() == expected + [-1] * (
+                        batch.mask.shape[1] - len(expected)
+                    )
+    with pytest.raises(ValueError, match="targets"):
+        LiveStates(encoder, windows, targets=flat[1:])
+
+
+@pytest.mark.parametrize("positions", ["all", "cls", "context"])
+def test_the_classification_token_need_not_be_the_first(
+    positions: Any, alone: dict[int, Tensor], encoder: Encoder, train: Split, tmp_path: Path
+) -> None:
+    """Of tokenizers that put it last, or nowhere in particular; BERT's own has it first, which says nothing."""
+    null = (train.windows.context[:, 0] - 1).astype(np.int32)  # inside the window, before the paragraph
+    moved = replace(train.windows, null=null)
+    selection = Selection(positions=positions)
+    store = toy_store(tmp_path, encoder, moved, selection=selection)
+    for states in (
+        LiveStates(encoder, moved, selection=selection),
+        MemoryStates(encoder, moved, selection=selection),
+        StoredStates(encoder, store),
+    ):
+        for batch in states.epoch(1, batch_size=4, seed=0):
+            assert (batch.cls is None) == (positions != "all")  # what is kept begins with it
+            for row, w in enumerate(batch.windows.tolist()):
+                expected = alone[w][:, null[w]]
+                assert torch.allclose(batch.first[:, row], expected, rtol=2**-10, atol=1e-4)
+                assert torch.equal(batch.rows(slice(row, None)).first[:, 0], batch.first[:, row])
+
+
+def test_the_pooler_reads_the_classification_token(train: Split, tmp_path: Path) -> None:
+    save_encoder(tmp_path / "bert", "bert", initializer_range=0.3)
+    encoder = Encoder.load(str(tmp_path / "bert"))
+    last = (train.windows.lengths - 1).astype(np.int32)
+    states = LiveStates(encoder, replace(train.windows, null=last))
+    batch = states.read(np.array([3, 9, 5]))
+    assert batch.pooled is not None
+    expected = encoder.model.pooler(batch.states[-1, torch.arange(3), batch.mask.sum(1) - 1][:, None])
+    assert torch.allclose(batch.pooled, expected, atol=1e-6)
+    assert not torch.allclose(batch.pooled, encoder.model.pooler(batch.states[-1]), atol=1e-2)
+
+
+# ---- memory
+
+
+def test_memory_holds_no_pads_and_half_of_the_bytes(encoder: Encoder, train: Split) -> None:
+    states = MemoryStates(encoder, train.windows)
+    assert states.store.shape == (3, train.windows.num_tokens, 32)
+    assert states.store.dtype == torch.float16
+
+
+def test_states_beyond_half_precision_are_refused(encoder: Encoder, train: Split, tiny_bert: Path) -> None:
+    other = Encoder.load(str(tiny_bert))
     with torch.no_grad():
-        encoder.model.encoder.layer[-1].output.LayerNorm.weight.fill_(1e6)
-    with pytest.raises(EncoderError, match=r"beyond half precision: use --states\.source live"):
-        MemoryStates(encoder, windows, tokens_per_call=700)
+        other.model.embeddings.LayerNorm.weight.fill_(1e6)
+    other.changed()
+    with pytest.raises(EncoderError, match=r"--states\.source live"):
+        MemoryStates(other, train.windows)
 
 
-def test_stored_states_fit_the_heads_in_either_precision(tiny_bert: Path, windows: Windows) -> None:
-    """Heads are float32: without autocast they cannot take half precision, on whatever device."""
-    from bertvision.heads import Geometry, parse_head
-
-    head = parse_head("adapter:size=4,skip").build(Geometry(3, 32), seed=0)
-    for precision in ("fp32", "bf16"):
-        encoder = Encoder.load(str(tiny_bert), precision=precision)
-        states = MemoryStates(encoder, windows, tokens_per_call=700)
-        batch = next(iter(states.walk()))
-        assert batch.states.dtype == (torch.float32 if precision == "fp32" else torch.float16)
-        with encoder.autocast():
-            assert head(batch.states, batch.mask).isfinite().all()
+def test_sizes_are_not_negative() -> None:
+    values: Any
+    for values in ({"memory_gb": -1}, {"cache_gb": float("nan")}, {"tokens_per_call": -1}):
+        with pytest.raises(ConfigError, match="must not be negative"):
+            StatesConfig(**values)
 
 
-@pytest.mark.parametrize("values", [{"tokens_per_call": -1}, {"memory_gb": -1.0}])
-def test_impossible_settings_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(values)).replace("_", "-")):
-        StatesConfig(**values)  # pyright: ignore[reportArgumentType]
+# ---- a store
+
+
+def by_hand(store: Store, live: LiveStates) -> dict[int, Tensor]:
+    """(L, n, H) of every window: each shard in the encoder calls it is written by."""
+    found = {}
+    for shard in store.plan.shards:
+        for call in cut_by_tokens(store.windows.lengths[shard], CALL):
+            batch = live.read(shard[call])
+            for row, window in enumerate(batch.windows.tolist()):
+                found[window] = batch.states[:, row, batch.mask[row]]
+    return found
+
+
+def rounded(states: Tensor, dtype: str) -> Tensor:
+    if dtype == "int8":
+        scale = states.abs().amax(-1, keepdim=True) / 127
+        return (states / scale).round() * scale
+    return states.to(STORED[dtype]).float()
+
+
+def test_a_store_holds_the_rounded_states_of_its_calls(
+    tmp_path: Path, encoder: Encoder, train: Split, finished: StoredStates
+) -> None:
+    dtype = finished.store.identity.dtype
+    states = stored(tmp_path, encoder, train, dtype=dtype)
+    right = by_hand(states.store, LiveStates(encoder, train.windows, tokens_per_call=CALL))
+    assert states.store.missing()
+    for epoch in (0, 1):  # the epoch that writes, and one that reads
+        for batch in states.epoch(epoch, batch_size=6, seed=1):
+            assert not batch.states[:, ~batch.mask].any(), "pads are zero"
+            for row, window in enumerate(batch.windows.tolist()):
+                found = batch.states[:, row, batch.mask[row]]
+                assert torch.equal(found, rounded(right[window], dtype))
+        assert not states.store.missing(), "finished with the first epoch"
+
+
+def test_a_first_epoch_encodes_only_what_it_needs_so_far(
+    tmp_path: Path, encoder: Encoder, train: Split
+) -> None:
+    states = stored(tmp_path, encoder, train, shard_tokens=60)
+    batches = states.epoch(0, batch_size=2, seed=0)
+    seen = [next(batches)]
+    there = states.store.num_shards - len(states.store.missing())
+    assert 0 < there <= 2 * 3 < states.store.num_shards, "three batches of two windows"
+    seen += list(batches)
+    assert sorted(np.concatenate([b.windows for b in seen]).tolist()) == list(range(len(train.windows)))
+
+
+def test_a_finished_store_is_only_read(finished: StoredStates, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the encoder was asked")
+
+    monkeypatch.setattr(Encoder, "layer_states", refuse)
+    before = marks(finished.store)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # such as torch's about memory that must not be written to
+        for batches in (finished.epoch(0, batch_size=4, seed=0), finished.walk()):
+            assert sum(len(batch.windows) for batch in batches) == len(finished.windows)
+    assert marks(finished.store) == before
+
+
+def test_reading_leaves_later_threads_their_cores(finished: StoredStates) -> None:
+    """Torch keeps the number of threads for those that begin later."""
+    before, found = torch.get_num_threads(), list[int]()
+    next(iter(finished.walk()))
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert (found, torch.get_num_threads()) == ([before], before)
+
+
+def test_times_say_where_they_went(tmp_path: Path, encoder: Encoder, train: Split) -> None:
+    states = stored(tmp_path, encoder, train)
+    assert (states.times.encode, states.times.read, states.times.wait) == (0, 0, 0)
+    list(states.epoch(0, batch_size=4, seed=0))
+    first = states.times
+    assert min(first.encode, first.read, first.wait, first.write) > 0
+    list(states.epoch(1, batch_size=4, seed=0))
+    assert states.times.encode == first.encode, "the encoder rests"
+    assert states.times.read > first.read
+
+
+# ---- parity of fits
+
+
+def heads_from(states: States, folder: Path) -> Heads:
+    return fitted(states, folder, "learned_pooling", "adapter:size=8,skip", epochs=3, seed=4)
+
+
+def weights(heads: Heads) -> Tensor:
+    return torch.cat([t.flatten().float() for one in heads.values() for t in one.head.state_dict().values()])
+
+
+def distance(mine: Heads, other: Heads, batch: StateBatch) -> float:
+    """The largest difference of any probability they give to the same states.
+
+    Not of any weight: some do not matter, such as one added to all scores, and what moves those is rounding alone.
+    """
+    assert mine.keys() == other.keys()
+
+    def probabilities(one: FittedHead) -> Tensor:
+        with torch.no_grad():
+            logits = one.head.eval()(batch)  # (B, T, 2)
+        return logits.masked_fill(~batch.mask[..., None], -1e9).softmax(1)
+
+    return max(float((probabilities(mine[name]) - probabilities(other[name])).abs().max()) for name in mine)
+
+
+@pytest.fixture(scope="module")
+def live(encoder: Encoder, train: Split) -> LiveStates:
+    return LiveStates(encoder, train.windows, tokens_per_call=CALL)
+
+
+@pytest.fixture(scope="module")
+def live_heads(live: LiveStates, tmp_path_factory: pytest.TempPathFactory) -> Heads:
+    return heads_from(live, tmp_path_factory.mktemp("live"))
+
+
+def test_heads_fitted_from_a_store_are_those_fitted_live(
+    tmp_path: Path,
+    finished: StoredStates,
+    live: LiveStates,
+    live_heads: Heads,
+    encoder: Encoder,
+    train: Split,
+) -> None:
+    bound = {"fp32": 1e-5, "fp16": 1e-4, "bf16": 1e-3, "int8": 2e-3}[finished.store.identity.dtype]
+    heads = heads_from(finished, tmp_path / "finished")
+    assert distance(heads, live_heads, next(live.walk())) < bound
+    if finished.store.identity.dtype == "fp32":
+        assert float((weights(heads) - weights(live_heads)).abs().quantile(0.99)) < 1e-5
+    fresh = stored(tmp_path / "states", encoder, train, tokens=200, dtype=finished.store.identity.dtype)
+    assert fresh.store.missing()
+    written = heads_from(fresh, tmp_path / "fresh")
+    assert torch.equal(weights(written), weights(heads)), "the same bits while the store is written"
+
+
+def test_a_wrong_store_would_be_noticed(
+    tmp_path: Path, encoder: Encoder, train: Split, live: LiveStates, live_heads: Heads
+) -> None:
+    """The bounds above mean something: windows with their tokens in reverse give other heads."""
+    store = toy_store(tmp_path / "states", encoder, train.windows)
+    right = by_hand(store, live)
+    fill(store, [right[window].flip(1).transpose(0, 1) for window in range(len(train.windows))])
+    wrong = heads_from(StoredStates(encoder, store), tmp_path / "wrong")
+    assert distance(wrong, live_heads, next(live.walk())) > 0.02, "ten times as far as int8 may be"

@@ -88,7 +88,7 @@ def positions_of(windows: Windows, w: int, positions: Positions) -> list[int]:
 @given(any_windows(), st.sampled_from(["all", "cls", "context"]))
 def test_kept_windows_are_what_a_loop_keeps(windows: Windows, positions: Positions) -> None:
     mask = kept_tokens(windows, positions)
-    kept = keep_tokens(windows, mask)
+    kept = keep_tokens(windows, mask, spans=True)
     assert len(kept) == len(windows)
     for w in range(len(windows)):
         own = positions_of(windows, w, positions)
@@ -114,7 +114,7 @@ def test_kept_windows_are_what_a_loop_keeps(windows: Windows, positions: Positio
 def test_the_null_token_must_stay() -> None:
     _, windows = make_case(0)
     with pytest.raises(ValueError, match="null token"):
-        keep_tokens(windows, np.zeros(windows.num_tokens, np.bool_))
+        keep_tokens(windows, np.zeros(windows.num_tokens, np.bool_), spans=True)
 
 
 # ---- readings
@@ -283,7 +283,7 @@ def test_whole_windows_decode_like_the_kept_tokens_alone(
     """Whatever decodes or joins them, tokens that were not read change nothing."""
     data, windows = make_case(seed, null_inside=null_inside)
     mask = kept_tokens(windows, "context")
-    kept = keep_tokens(windows, mask)
+    kept = keep_tokens(windows, mask, spans=True)
     models = [make_logits(seed + i, windows) for i in range(1 if kind in ("one", "joint") else 5)]
     if kind == "joint":
         pairs = np.random.default_rng(seed).normal(0, 2, (windows.num_tokens, 6)).astype(np.float32)

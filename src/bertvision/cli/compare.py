@@ -23,8 +23,8 @@ from bertvision.cli.scores import told
 from bertvision.config import dump_yaml
 from bertvision.encoder.policy import short_count
 from bertvision.errors import ConfigError, TrainingError
-from bertvision.states.ranks import rank_and_world
 from bertvision.train.compare import check_policies, efficiency
+from bertvision.train.parallel import rank_and_world
 from bertvision.train.zoo import encoder_reference
 
 __all__ = ["compare_policies"]

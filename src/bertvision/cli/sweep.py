@@ -74,8 +74,7 @@ ARGS = SweepArgs
 def main(args: SweepArgs) -> None:
     from bertvision.encoder.device import choose_device
     from bertvision.errors import ConfigError
-    from bertvision.states.ranks import rank_and_world
-    from bertvision.train.parallel import Parallel
+    from bertvision.train.parallel import Parallel, rank_and_world
     from bertvision.train.search import check_optuna
 
     if not args.grid:

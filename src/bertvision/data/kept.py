@@ -1,11 +1,11 @@
-"""Windows of which only some tokens are kept: what heads read where not every position is handed out.
+"""Windows of which only some tokens are kept, for heads that do not read every token.
 
     all       every token
-    cls       the token that means "no answer" (`Windows.null`), one a window
+    cls       the classification token (`Windows.null`), one per window; for spans it means "no answer"
     context   that token and the tokens of the paragraph: no question, no separators
 
-`keep_tokens` gives the same W windows with fewer tokens: token `t` of window `w` stands again at `offsets[w] + t`,
-and context bounds, labels of spans and the null position are counted among the kept ones.
+`keep_tokens` returns the same W windows with fewer tokens. Token `t` of window `w` again stands at `offsets[w] + t`;
+context bounds, labels of spans and the null position count among the kept tokens.
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertvision.data.windows import Windows, spread
 
-__all__ = ["Positions", "keep_tokens", "kept_tokens"]
+__all__ = ["Positions", "keep_tokens", "kept_tokens", "labels_are_positions"]
 
 Positions = Literal["all", "cls", "context"]
 
@@ -30,11 +30,17 @@ def kept_tokens(windows: Windows, positions: Positions) -> NDArray[np.bool_]:
     return kept
 
 
-def keep_tokens(windows: Windows, kept: NDArray[np.bool_]) -> Windows:
+def labels_are_positions(windows: Windows) -> bool:
+    """Whether labels are the first and last token of an answer: two whole numbers, in windows that know characters."""
+    whole = np.issubdtype(windows.labels.dtype, np.integer)
+    return whole and windows.labels.shape[1] == 2 and bool((windows.chars >= 0).any())
+
+
+def keep_tokens(windows: Windows, kept: NDArray[np.bool_], *, spans: bool) -> Windows:
     """The same windows with only the tokens of the mask `kept` (N,), which must hold every null token.
 
-    A window whose answer lost its first or last token is labelled "no answer"; whether that may be is for the
-    caller to say.
+    With `spans` labels are positions of tokens: they move along, and an answer that lost its first or last token
+    becomes "no answer". Other labels stay as they are.
     """
     begins = windows.offsets[:-1]
     if not kept[begins + windows.null].all():
@@ -45,7 +51,7 @@ def keep_tokens(windows: Windows, kept: NDArray[np.bool_]) -> Windows:
     offsets = before[windows.offsets]
     null = before[begins + windows.null] - offsets[:-1]
     labels = windows.labels
-    if labels.shape[1] == 2:  # positions; classes and scores stay what they are
+    if spans:
         at_label = begins[:, None] + labels
         moved = before[at_label] - offsets[:-1, None]
         labels = np.where(kept[at_label].all(axis=1, keepdims=True), moved, null[:, None]).astype(np.int32)

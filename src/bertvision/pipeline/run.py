@@ -14,9 +14,9 @@ from bertvision.pipeline.config import RunConfig
 from bertvision.pipeline.spans import SpanRun
 from bertvision.pipeline.texts import TextRun
 from bertvision.report.pages import write_page
-from bertvision.states.ranks import rank_and_world
 from bertvision.tasks.kinds import SpanTask
 from bertvision.train.job import Job
+from bertvision.train.parallel import rank_and_world
 from bertvision.train.splits import Split, load_split
 from bertvision.train.zoo import zoo_members
 

@@ -17,8 +17,7 @@ from bertvision.pipeline.config import RunConfig
 from bertvision.report.results import Entry
 from bertvision.report.text_results import TextEntry
 from bertvision.states.base import States
-from bertvision.states.choose import Source
-from bertvision.states.config import StatesConfig
+from bertvision.states.config import Source, StatesConfig
 from bertvision.states.live import LiveStates
 from bertvision.states.source import open_states
 from bertvision.tasks.kinds import SpanTask, Task

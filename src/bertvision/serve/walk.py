@@ -57,25 +57,20 @@ def wide_selection(selections: frozenset[Selection], num_states: int) -> Selecti
 
 def narrow(batch: StateBatch, source: LiveStates, selection: Selection) -> StateBatch:
     """The part of a batch of `source` that `selection` would give; targets stay those of whole windows."""
-    states, mask, bounds = batch.states, batch.mask, batch.bounds
+    states, mask, bounds, cls = batch.states, batch.mask, batch.bounds, batch.cls
     numbers = selection.numbers(source.encoder.num_states)
     if numbers == source.layers and selection.positions == source.selection.positions:
         return batch
     if selection.positions != source.selection.positions:  # [CLS] out of all tokens
-        own = source.windows.null[batch.windows].astype(np.int64)  # (B,)
-        null = torch.from_numpy(own).to(states.device)
-        if own.any():
-            rows = torch.arange(len(null), device=states.device)
-            states, mask = states[:, rows, null][:, :, None], mask[rows, null][:, None]
-        else:  # the first token: a view of it costs nothing
-            states, mask = states[:, :, :1], mask[:, :1]
+        null = torch.zeros_like(bounds[:, 0]) if cls is None else cls
+        states, mask, cls = batch.first[:, :, None], mask[:, :1], None
         bounds = (null[:, None] < bounds).long()  # tokens that are left before them
     if numbers != source.layers:
         places = [source.layers.index(number) for number in numbers]
         run = slice(places[0], places[-1] + 1)
         states = states[run] if len(places) == run.stop - run.start else states[places]
     pooled = batch.pooled if source.encoder.num_states - 1 in numbers else None
-    return replace(batch, states=states, mask=mask, bounds=bounds, pooled=pooled)
+    return replace(batch, states=states, mask=mask, bounds=bounds, pooled=pooled, cls=cls)
 
 
 @lru_cache(maxsize=1024)  # a short text is read in the time that working this out for ten heads would take

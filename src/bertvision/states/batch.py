@@ -14,16 +14,20 @@ __all__ = ["StateBatch"]
 
 @dataclass(frozen=True)
 class StateBatch:
+    """What heads read: some windows' states, padded to one length."""
+
     states: Float[Tensor, "L B T H"]
     mask: Bool[Tensor, "B T"]
+    """True on real tokens."""
     targets: Num[Tensor, "B K"]
-    """Start and end token of a span (K = 2); a class or a score (K = 1)."""
+    """(B, K) per window: the start and end token of a span (K = 2), a class or a score (K = 1). Or (B, T) per token,
+    -1 on pads."""
     windows: NDArray[np.int64]
-    """(B,) which windows these are."""
+    """(B,) numbers of the windows."""
     bounds: Int[Tensor, "B 2"]
     """First token of the paragraph and one past its last."""
     pooled: Float[Tensor, "B H"] | None = None
-    """The pooler's output, where the encoder has one and targets belong to whole windows."""
+    """The pooler's output, where the encoder has a pooler and its last state is read."""
     cls: Int[Tensor, " B"] | None = None
     """Position of each window's classification token; None: it is the first token."""
 
@@ -33,6 +37,12 @@ class StateBatch:
         if self.cls is None:
             return self.states[:, :, 0]
         return self.states[:, torch.arange(len(self.cls), device=self.cls.device), self.cls]
+
+    @property
+    def context(self) -> Bool[Tensor, "B T"]:
+        """True on the tokens of the paragraph: not on the question, special tokens and pads."""
+        position = torch.arange(self.mask.shape[1], device=self.mask.device)
+        return (position >= self.bounds[:, :1]) & (position < self.bounds[:, 1:])
 
     def rows(self, rows: slice) -> "StateBatch":
         """Some of its windows."""
@@ -45,9 +55,3 @@ class StateBatch:
             pooled=None if self.pooled is None else self.pooled[rows],
             cls=None if self.cls is None else self.cls[rows],
         )
-
-    @property
-    def context(self) -> Bool[Tensor, "B T"]:
-        """True on the tokens of the paragraph: not on the question, special tokens and pads."""
-        position = torch.arange(self.mask.shape[1], device=self.mask.device)
-        return (position >= self.bounds[:, :1]) & (position < self.bounds[:, 1:])

@@ -1,92 +1,106 @@
-"""All stores below one root: what each holds, how large and how old it is.
+"""All stores below one root: what each holds, how large it is and when it was last used. Needs no torch.
 
-Only their small files are read, and of the windows the one array that says how long they are.
+`make_room` deletes the least recently used stores where a new one would exceed the limit. A store that was used within
+the last day, or that is being written, is never deleted by it.
 """
 
-import json
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from bertvision.data.window_store import default_cache_dir
-from bertvision.errors import ArtifactError, ConfigError
-from bertvision.states.about import INFO, PLAN, WINDOWS_FILE, read_plan
-from bertvision.states.folder import Folder, open_folder
+from bertvision.console import size_text
+from bertvision.errors import ArtifactError, ConfigError, OutputError
+from bertvision.states.files import Files
 from bertvision.states.identity import is_key
-from bertvision.states.layout import tokens_cut
 from bertvision.states.shard import shard_name
+from bertvision.states.store import LOCK, PLAN, WINDOWS_FILE, Store, parse_plan
 
-__all__ = ["Entry", "default_root", "entries", "find_entries", "find_entry"]
+__all__ = ["Entry", "entries", "find_entries", "find_entry", "make_room"]
 
+logger = logging.getLogger(__name__)
 
-def default_root() -> Path:
-    """Where stores lie unless somebody says otherwise: CACHE/states."""
-    return default_cache_dir() / "states"
+_DAY = 86_400
+_PART = re.compile(r"plan\.json|windows\.safetensors|shard-\d{5,}\.safetensors")
+_PASSING = re.compile(r"\.lock|\..+\.tmp-.+")
+"""Hidden files that a store has while it is written."""
 
 
 @dataclass(frozen=True)
 class Entry:
     """One store, as its small files describe it."""
 
-    key: str
-    """The name of its folder."""
-    folder: Folder
-    about: dict[str, Any]
+    files: Files
+    plan: dict[str, Any]
     """What plan.json says; empty where it cannot be read."""
     damage: str
-    """What is wrong with the plan or the windows, or nothing."""
-    unreadable: bool
-    """Whether the damage is only that we may not, or cannot, read it."""
-    there: tuple[str, ...]
-    """Names of its files."""
-    planned: int | None
-    """Shards it will have; None where its windows or its plan cannot be read."""
-    nbytes: int
-    """Bytes of all its files."""
+    """Why plan.json cannot be used."""
+    names: dict[str, int]
+    """Its files and their bytes."""
     age: float | None
-    """Seconds since it was finished, or since the last of its shards was written."""
+    """Seconds since it was last used."""
+
+    @property
+    def key(self) -> str:
+        """The name of its folder."""
+        return self.files.name
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.names.values())
+
+    @property
+    def planned(self) -> int:
+        """Shards it will have."""
+        return self.plan.get("shards", 0)
 
     @property
     def shards(self) -> int:
         """Shards that are there."""
-        return sum(is_shard(name) for name in self.there)
-
-    @property
-    def finished(self) -> bool:
-        return not self.damage and INFO in self.there and self.shards == self.planned
+        return sum(name.startswith("shard-") for name in self.names)
 
     @property
     def missing(self) -> list[str]:
-        """Shards that are not there."""
-        there = set(self.there)
-        return [name for name in map(shard_name, range(self.planned or 0)) if name not in there]
+        """Files that are not there yet."""
+        wanted = [PLAN, WINDOWS_FILE, *map(shard_name, range(self.planned))]
+        return [name for name in wanted if name not in self.names]
+
+    @property
+    def finished(self) -> bool:
+        return not (self.damage or self.missing)
 
     @property
     def foreign(self) -> list[str]:
         """Files in its folder that no store has."""
-        return [name for name in self.there if not (_is_part(name) or _is_passing(name))]
+        return [name for name in self.names if not (_PART.fullmatch(name) or _PASSING.fullmatch(name))]
 
+    @contextmanager
+    def unused(self) -> Iterator[bool]:
+        """Whether no other process is writing it; none begins before the block ends."""
+        from filelock import FileLock, Timeout
 
-def is_shard(name: str) -> bool:
-    return re.fullmatch(r"shard-\d{5,}\.safetensors", name) is not None
+        if self.files.local is None or LOCK not in self.names:
+            yield True
+            return
+        try:
+            with FileLock(self.files.local / LOCK, timeout=0):
+                yield True
+        except Timeout:
+            yield False
 
-
-def _is_part(name: str) -> bool:
-    return name in (PLAN, INFO, WINDOWS_FILE) or is_shard(name)
-
-
-def _is_passing(name: str) -> bool:
-    """Hidden files that a store has while it is written; others are somebody else's."""
-    return name == ".lock" or re.fullmatch(r"\..+\.tmp-.+", name) is not None
+    def delete(self) -> None:
+        """Delete it, the plan first: a kill in the middle leaves nothing that looks whole."""
+        self.files.remove(PLAN)
+        self.files.delete()
 
 
 def entries(root: str | Path) -> list[Entry]:
-    """Every store below `root`, the newest first."""
-    folder = open_folder(root)
-    found = [_entry(folder / name, name) for name in folder.names() if not name.startswith(".")]
+    """Every store below `root`, the last used first."""
+    folder = Files(root)
+    found = [_entry(folder / name) for name in folder.names() if not name.startswith(".")]
     return sorted((entry for entry in found if entry), key=lambda entry: (entry.age or 0.0, entry.key))
 
 
@@ -95,96 +109,64 @@ def find_entry(root: str | Path, name: str) -> Entry:
     see = "`bertvision cache ls` shows what there is"
     if not name:
         raise ConfigError(f"a store's name cannot be empty: {see}")
-    folder = open_folder(root)
-    keys = [] if "/" in name else [key for key in folder.names() if key.startswith(name) and key[0] != "."]
-    found = [entry for key in keys if (entry := _entry(folder / key, key))]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ConfigError(
-            f"{len(found)} stores begin with {name!r} ({', '.join(entry.key for entry in found)}): "
-            "give more of the key"
-        )
-    if "/" in name or Path(name).is_dir():
-        folder = open_folder(name)
-        entry = _entry(folder, Path(folder.address).absolute().name)
-        if entry is None:
-            raise ConfigError(f"{name} holds no stored states: {see}")
-        return entry
-    raise ConfigError(f"no store begins with {name!r} below {folder.address}: {see}")
+    if "/" in name:
+        if entry := _entry(Files(name)):
+            return entry
+        raise ConfigError(f"{name} holds no stored states: {see}")
+    folder = Files(root)
+    keys = [key for key in folder.names() if key.startswith(name) and not key.startswith(".")]
+    found = [entry for key in keys if (entry := _entry(folder / key))]
+    if not found:
+        raise ConfigError(f"no store begins with {name!r} below {folder.address}: {see}")
+    if len(found) > 1:
+        twins = ", ".join(entry.key for entry in found)
+        raise ConfigError(f"{len(found)} stores begin with {name!r} ({twins}): give more of the key")
+    return found[0]
 
 
 def find_entries(root: str | Path, names: tuple[str, ...]) -> list[Entry]:
     """Several stores, each once, however often it is named; all of them where none is."""
-    if not names:
-        return entries(root)
-    found = [find_entry(root, name) for name in names]
-    return list({entry.folder.address: entry for entry in found}.values())
+    found = [find_entry(root, name) for name in names] if names else entries(root)
+    return list({entry.files.address: entry for entry in found}.values())
 
 
-def _entry(folder: Folder, key: str) -> Entry | None:
-    """The store in a folder; None where there is none."""
+def _entry(files: Files) -> Entry | None:
+    """The store in a folder; None where there is none.
+
+    A folder of any name is a store if its plan says so; where the plan is damaged, it must be named like one.
+    """
+    names, plan, damage = dict[str, int](), dict[str, Any](), ""
     try:
-        files = folder.files()
-        if not any(map(_is_part, files)) or not (is_key(key) or _says_it_is_ours(folder, files)):
-            return None
-        about, damage = read_plan(folder, key)
-        planned = None if damage else _planned(folder, about["shard_tokens"], files.get(WINDOWS_FILE, 0))
-        if not damage and planned is None:
-            damage = f"{WINDOWS_FILE} is damaged"
-        written = [INFO] if INFO in files else [name for name in files if name == PLAN or is_shard(name)]
-        ages = [age for name in written or files if (age := folder.age(name)) is not None]
-    except FileNotFoundError:  # removed in the meantime
+        names = files.names()
+        plan = parse_plan(files.read(PLAN), files.name)
+    except FileNotFoundError:
+        damage = f"{PLAN} is missing" if any(map(_PART.fullmatch, names)) else ""
+    except (ValueError, ArtifactError) as error:
+        damage = str(error)
+    if not plan and not (damage and is_key(files.name)):
         return None
-    except ArtifactError as error:
-        # Without the name of a store it is a folder of somebody else.
-        return Entry(key, folder, {}, str(error), True, (), None, 0, None) if is_key(key) else None
-    return Entry(
-        key=key,
-        folder=folder,
-        about=about,
-        damage=damage,
-        unreadable=False,
-        there=tuple(files),
-        planned=planned,
-        nbytes=sum(files.values()),
-        age=min(ages, default=None),
-    )
+    return Entry(files, plan, damage, names, files.age(next(filter(_PART.fullmatch, names), PLAN)))
 
 
-def _says_it_is_ours(folder: Folder, files: dict[str, int]) -> bool:
-    """Whether a file in a folder of any name says that it belongs to a store: it may be a copy, or a damaged one."""
-    for name in (PLAN, INFO):
-        if name in files:
-            said = _json(folder.read(name))
-            if is_key(str(said.get("key"))) and said.keys() >= {"schema", "identity", "shard_tokens"}:
-                return True
-    shard = next(filter(is_shard, files), None)
-    metadata = None if shard is None else _header(folder, shard, files[shard])[0].get("__metadata__")
-    return isinstance(metadata, dict) and "bertvision" in metadata
-
-
-def _json(text: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _header(folder: Folder, name: str, size: int) -> tuple[dict[str, Any], int]:
-    """The header of a safetensors file, and where its arrays begin."""
-    begin = 8 + int.from_bytes(folder.read(name, 0, 8), "little")
-    return (_json(folder.read(name, 8, begin)) if begin <= size else {}), begin
-
-
-def _planned(folder: Folder, shard_tokens: int, size: int) -> int | None:
-    """How many shards a store's windows are cut into; None where its windows cannot be read."""
-    try:
-        header, begin = _header(folder, WINDOWS_FILE, size)
-        first, last = header["offsets"]["data_offsets"]
-        offsets = np.frombuffer(folder.read(WINDOWS_FILE, begin + first, begin + last), np.int64)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
-    lengths = np.diff(offsets)
-    return len(tokens_cut(lengths, shard_tokens)) if len(offsets) and (lengths > 0).all() else None
+def make_room(store: Store, limit_gb: float) -> None:
+    """Delete the least recently used stores beside `store` until all of them have at most `limit_gb` GB."""
+    if store.files.local is None:
+        return
+    others = [entry for entry in entries(store.folder.parent) if entry.key != store.key]
+    total = store.nbytes + sum(entry.nbytes for entry in others)
+    for entry in reversed(others):
+        if total <= limit_gb * 1e9:
+            return
+        with entry.unused() as unused:
+            if not unused or entry.damage or entry.foreign or (entry.age or 0) < _DAY:
+                continue
+            try:
+                entry.delete()
+            except OutputError as error:  # somebody else's
+                logger.info("%s", error)
+                continue
+        total -= entry.nbytes
+        logger.info(
+            "deleted the stored states %s (%s, last used %d days ago): more than %s would be kept (--states.cache-gb)",
+            entry.key[:12], size_text(entry.nbytes), (entry.age or 0) // _DAY, size_text(limit_gb * 1e9),
+        )  # fmt: skip

@@ -25,31 +25,28 @@ STORED: dict[str, torch.dtype] = {
 
 def encode(
     states: Float[Tensor, "L n H"], dtype: StateType
-) -> tuple[NDArray[Any], NDArray[np.float32] | None, NDArray[np.float64]]:
-    """States (n, L, H) as they are stored, scales (n, L) of int8, and (2, L) sums and sums of squares.
+) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+    """States (n, L, H) as they are stored, and the scales (n, L) of int8.
 
-    `OverflowError` where a number is beyond the dtype, `FloatingPointError` where it is none (or infinite).
+    `OverflowError` where a number is beyond the dtype, `FloatingPointError` where it is NaN or infinite.
     """
-    wide = states.float()
-    # Over H in single precision, over the many tokens in double.
-    sums = [part.sum(-1).double().sum(-1) for part in (wide, wide.square())]
-    moments = torch.stack(sums).cpu().numpy()
     scales = None
     turned = states.transpose(0, 1)  # (n, L, H)
     if dtype == "int8":
-        scale = wide.abs().amax(-1).T / 127  # (n, L)
+        turned = turned.float()
+        scale = turned.abs().amax(-1) / 127  # (n, L)
         # A scale that rounds by much would push numbers beyond 127.
         scale = torch.where(scale < torch.finfo(torch.float32).tiny, 0.0, scale)
         safe = torch.where(scale > 0, scale, torch.ones_like(scale))
-        turned = (wide.transpose(0, 1) / safe[..., None]).round_()
-        scales = scale.contiguous().cpu().numpy()
+        turned = (turned / safe[..., None]).round_()
+        scales = scale.cpu().numpy()
     stored = turned.to(STORED[dtype]).contiguous()
     finite = stored if scales is None else torch.from_numpy(scales)
     if not bool(finite.isfinite().all()):
         raise OverflowError(dtype) if bool(states.isfinite().all()) else FloatingPointError(dtype)
     if dtype == "bf16":
-        return stored.view(torch.int16).cpu().numpy().view(np.uint16), scales, moments
-    return stored.cpu().numpy(), scales, moments
+        return stored.view(torch.int16).cpu().numpy().view(np.uint16), scales
+    return stored.cpu().numpy(), scales
 
 
 def as_tensor(stored: NDArray[Any], dtype: str) -> Tensor:
@@ -60,7 +57,7 @@ def as_tensor(stored: NDArray[Any], dtype: str) -> Tensor:
 
 
 def load_into(target: Float[Tensor, "L n H"], stored: Tensor, scales: Tensor | None) -> None:
-    """Write stored numbers (n, L, H) where a batch wants them, in its dtype; scales (n, L) make numbers of int8."""
+    """Write stored numbers (n, L, H) into a batch, in its dtype; with scales (n, L) they are int8."""
     target.copy_(stored.transpose(0, 1))
     if scales is not None:
         target.mul_(scales.T[..., None])

@@ -1,10 +1,9 @@
-"""Which hidden states heads read: all of them, or some layers at some positions.
+"""Flags: where hidden states come from, and which of them heads read. Needs no torch.
 
     Selection(layers=(0, 6, -1), positions="context").numbers(13)      # (0, 6, 12)
 
-States are counted as the encoder gives them: 0 is the embedding output, the last is that of the last layer. A
-head's folder keeps the numbers under "states" where something is left out, so that it always reads what it was
-fitted on.
+States are numbered as the encoder returns them: 0 is the embedding output, the last is that of the last layer. A head's
+folder keeps the numbers under "states" where something is left out, so that it always reads what it was fitted on.
 """
 
 import dataclasses
@@ -14,12 +13,14 @@ from typing import Any, Literal, get_args
 from bertvision.data.kept import Positions
 from bertvision.errors import ConfigError
 
-__all__ = ["EVERYTHING", "Selection", "SourceConfig", "StatesConfig"]
+__all__ = ["EVERYTHING", "Selection", "Source", "SourceConfig", "StatesConfig"]
+
+Source = Literal["live", "memory", "stored"]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The part of the hidden states that a source hands out."""
+    """The part of the hidden states that heads read."""
 
     layers: tuple[int, ...] = ()
     """Hidden states in the order heads get them, -1 = last; none = all."""
@@ -32,7 +33,7 @@ class Selection:
             raise ConfigError(f"--states.positions {self.positions} is unknown: choose one of {known}")
 
     def numbers(self, num_states: int) -> tuple[int, ...]:
-        """The layers counted from 0, of an encoder with so many states."""
+        """The layers counted from 0, for an encoder with this many states."""
         numbers = tuple(layer + num_states if layer < 0 else layer for layer in self.layers)
         for given, number in zip(self.layers, numbers, strict=True):
             if not 0 <= number < num_states:
@@ -51,13 +52,13 @@ class Selection:
         return self.positions == "all" and self.numbers(num_states) == tuple(range(num_states))
 
     def resolved(self, num_states: int) -> "Selection":
-        """The one form of all readings that mean the same: numbers from 0, and none where nothing is left out."""
+        """The same selection with layers counted from 0, or `EVERYTHING` where nothing is left out."""
         if self.whole(num_states):
-            return Selection()
+            return EVERYTHING
         return dataclasses.replace(self, layers=self.numbers(num_states))
 
     def check_spans(self) -> None:
-        """Refuse positions that no answer can be found at."""
+        """Refuse positions at which no answer can be found."""
         if self.positions == "cls":
             raise ConfigError(
                 "--states.positions cls keeps no token an answer could have: use context or all to fit spans"
@@ -72,12 +73,15 @@ class SourceConfig:
     """Where hidden states come from."""
 
     source: Literal["auto", "live", "memory", "stored"] = "auto"
-    """live: encode in every pass; memory: encode once and keep them; stored: keep them on the disk for this run and
-    the next; auto: measure, then take the fastest."""
+    """live: encode in every pass; memory: encode once and keep them; stored: keep them on disk for this run and the
+    next; auto: measure, then choose."""
     memory_gb: float = 6.0
     """Most GB of states (in half precision) that auto keeps in memory."""
     store: str = ""
     """Folder or fsspec address (s3://..., gs://...) of stored states; by default ~/.cache/bertvision/states."""
+    cache_gb: float = 100.0
+    """GB of stored states to keep. A new store that would exceed this first deletes the least recently used ones; auto
+    begins no larger store."""
     dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
     """How states are stored; auto: half precision. int8 has a scale for each token and layer."""
     tokens_per_call: int = 0
@@ -87,8 +91,9 @@ class SourceConfig:
     def __post_init__(self) -> None:
         if self.tokens_per_call < 0:
             raise ConfigError(f"--states.tokens-per-call must not be negative, not {self.tokens_per_call}")
-        if not self.memory_gb >= 0:
-            raise ConfigError(f"--states.memory-gb must not be negative, not {self.memory_gb}")
+        for name, value in (("memory-gb", self.memory_gb), ("cache-gb", self.cache_gb)):
+            if not value >= 0:
+                raise ConfigError(f"--states.{name} must not be negative, not {value}")
 
 
 @dataclass(frozen=True)
@@ -98,8 +103,8 @@ class StatesConfig(SourceConfig):
     layers: tuple[int, ...] = ()
     """Hidden states heads read, 0 = embedding output, -1 = last layer; none = all."""
     positions: Positions = "all"
-    """Tokens whose states heads read: all, the one that stands for no answer (cls), or that one and the
-    paragraph's (context)."""
+    """Tokens whose states heads read: all, the classification token alone (cls), or that one and the paragraph's
+    (context)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,9 +112,8 @@ class StatesConfig(SourceConfig):
 
     @classmethod
     def of(cls, source: SourceConfig, selection: Selection) -> "StatesConfig":
-        """This reading from that source."""
-        names = [field.name for field in fields(SourceConfig)]
-        values: dict[str, Any] = {name: getattr(source, name) for name in names}
+        """This selection from that source."""
+        values: dict[str, Any] = {field.name: getattr(source, field.name) for field in fields(SourceConfig)}
         return cls(**values, layers=selection.layers, positions=selection.positions)
 
     @property

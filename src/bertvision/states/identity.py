@@ -1,4 +1,4 @@
-"""What a store holds, and the key that says so.
+"""What a store holds, and the key that names it.
 
 The key hashes everything that decides the numbers: the encoder's weights, tokenizer and configuration, the windows
 and their settings, layers, positions, dtype and the version of the layout. Names never count.
@@ -7,15 +7,20 @@ and their settings, layers, positions, dtype and the version of the layout. Name
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertvision.data.kept import Positions
+from bertvision.states.config import Selection
+
+if TYPE_CHECKING:
+    from bertvision.encoder.encoder import Encoder
 
 __all__ = ["BYTES", "SCHEMA", "Identity", "Origin", "StateType", "is_key"]
 
-SCHEMA = 1
-"""Version of the layout; raise it whenever a file of a store would be read otherwise."""
+SCHEMA = 2
+"""Version of the layout; raise it whenever a file of a store would be read differently."""
 
 StateType = Literal["fp32", "bf16", "fp16", "int8"]
 BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
@@ -55,10 +60,35 @@ class Identity:
     dtype: StateType
     schema: int = SCHEMA
 
+    @classmethod
+    def of(cls, encoder: "Encoder", origin: Origin, selection: Selection, dtype: StateType) -> "Identity":
+        """The identity of these states."""
+        return cls(
+            encoder=encoder.fingerprint,
+            configuration=encoder.configuration,
+            precision=encoder.precision,
+            windows=origin.fingerprint,
+            preprocessing=origin.preprocessing,
+            layers=selection.numbers(encoder.num_states),
+            hidden=encoder.hidden,
+            positions=selection.positions,
+            dtype=dtype,
+        )
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> "Identity":
+        """The identity that a plan holds; KeyError or TypeError where it holds none."""
+        return cls(**{**values, "layers": tuple(values["layers"])})
+
     @property
     def key(self) -> str:
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of the states of one token."""
+        return len(self.layers) * (self.hidden * BYTES[self.dtype] + (4 if self.dtype == "int8" else 0))
 
 
 def is_key(name: str) -> bool:

@@ -1,48 +1,70 @@
-"""Open States: the source the settings name, or the one `auto` chooses."""
+"""Open `States`: the source that the settings name, or the one `auto` chooses.
+
+The rule of `auto`, for states that are read in p passes. Heads cost the same wherever their states come from.
+
+    stored    they are stored already, on a CPU; on a GPU where reading is faster than encoding
+    live      p < 2, or reading is not faster than encoding
+    memory    they fit --states.memory-gb and the memory that is free
+    stored    reading is at least three times as fast as encoding (a disk is slower than memory), and they fit a fifth
+              of the free disk and --states.cache-gb
+    live      otherwise
+
+Two rates are measured on a sample of the windows: encoding, and reading from the computer's memory into a batch.
+"""
 
 import logging
-from dataclasses import asdict
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertvision.artifacts import check_output
+from bertvision.console import size_text
 from bertvision.data.kept import kept_tokens
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ArtifactError, ConfigError
+from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.states.base import States
-from bertvision.states.catalogue import default_root
-from bertvision.states.choose import Case, Source, choose, stored_bytes
-from bertvision.states.config import StatesConfig
-from bertvision.states.extract import check_room, store_identity
-from bertvision.states.folder import open_folder
+from bertvision.states.catalogue import make_room
+from bertvision.states.config import Source, StatesConfig
+from bertvision.states.extract import check_room
+from bertvision.states.files import Files
 from bertvision.states.identity import Identity, Origin, StateType
 from bertvision.states.layout import SHARD_TOKENS
 from bertvision.states.live import LiveStates
-from bertvision.states.measure import free_memory, measure
 from bertvision.states.memory import MemoryStates
-from bertvision.states.store import INFO, PLAN, Store, create_store
+from bertvision.states.store import Store, default_root, plan_store
 from bertvision.states.stored import StoredStates
 
-__all__ = ["choose_source", "open_states", "planned_store", "state_type"]
+__all__ = ["begin", "choose_source", "measure", "open_states", "state_type", "store_of"]
 
 logger = logging.getLogger(__name__)
 
+_DISK = 0.2
+"""Part of the free disk that a store begun by `auto` may take."""
+_MEMORY = 0.8
+"""Part of the free memory that states may take."""
+_FASTER = 3.0
+"""How many times as fast as encoding reading from memory must be before `auto` begins a store."""
+_SAMPLE = 2048
+"""Tokens of the sample on a CPU; on a GPU it is one full encoder call."""
+_READINGS = 8
+"""Times the sample is read."""
+
 
 def state_type(encoder: Encoder, config: StatesConfig) -> StateType:
-    """How states are stored: as configured, else in half precision, what the encoder gives in bf16 as it is."""
+    """How states are stored: as configured, else in half precision, the encoder's own bf16 as it is."""
     if config.dtype != "auto":
         return config.dtype
     return "bf16" if encoder.precision == "bf16" and encoder.device.type == "cuda" else "fp16"
 
 
-def _root(config: StatesConfig) -> str | Path:
-    return config.store or default_root()
-
-
-def _identity(encoder: Encoder, origin: Origin, config: StatesConfig) -> Identity:
-    return store_identity(encoder, origin, config.selection, state_type(encoder, config))
-
-
-def states_store(
+def store_of(
     encoder: Encoder,
     windows: Windows,
     config: StatesConfig,
@@ -50,27 +72,58 @@ def states_store(
     *,
     shard_tokens: int = SHARD_TOKENS,
 ) -> Store:
-    """The store of these states, finished, begun or new; `shard_tokens` is for a new one."""
-    identity = _identity(encoder, origin, config)
-    return create_store(
-        _root(config), identity, windows, encoder=encoder.name, data=origin.name, shard_tokens=shard_tokens
+    """The store of these states: finished, begun, or planned, of which nothing is written yet.
+
+    `shard_tokens` is for a new one.
+    """
+    identity = Identity.of(encoder, origin, config.selection, state_type(encoder, config))
+    return plan_store(
+        Files(config.store or default_root()) / identity.key,
+        identity,
+        windows,
+        encoder=encoder.name,
+        data=origin.name,
+        shard_tokens=shard_tokens,
     )
 
 
-def planned_store(
+def open_states(
     encoder: Encoder,
     windows: Windows,
     config: StatesConfig,
-    origin: Origin,
     *,
-    shard_tokens: int = SHARD_TOKENS,
-) -> Store:
-    """The same store to look at: where there is none yet, nothing is written."""
-    identity = _identity(encoder, origin, config)
-    folder = open_folder(_root(config)) / identity.key
-    if folder.size(PLAN) is not None:
-        return states_store(encoder, windows, config, origin, shard_tokens=shard_tokens)
-    return Store(folder, {"identity": asdict(identity), "shard_tokens": shard_tokens}, windows)
+    label: str,
+    passes: int = 2,
+    origin: Origin | None = None,
+    keep: bool = True,
+    store: Store | None = None,
+    source: Source | None = None,
+    targets: NDArray[Any] | None = None,
+) -> States:
+    """The states from `source`, or from the one that `choose_source` chooses with these arguments."""
+    source = source or choose_source(
+        encoder, windows, config, label=label, passes=passes, origin=origin, keep=keep, store=store
+    )
+    options: dict[str, Any] = {"targets": targets, "tokens_per_call": config.tokens_per_call}
+    if source == "stored" and origin is not None:
+        store = begin(store or store_of(encoder, windows, config, origin), config.cache_gb)
+        if missing := len(store.missing()):
+            logger.info(
+                "%s: %d of %d shards are missing in %s and are encoded when an epoch comes to them",
+                label, missing, store.num_shards, store.files.address,
+            )  # fmt: skip
+        return StoredStates(encoder, store, **options)
+    if source == "memory":
+        return MemoryStates(encoder, windows, selection=config.selection, label=label, **options)
+    return LiveStates(encoder, windows, selection=config.selection, **options)
+
+
+def begin(store: Store, cache_gb: float) -> Store:
+    """Put a planned store on the disk, where there must be room for it."""
+    if not store.begun:
+        make_room(store, cache_gb)
+    check_room(store)
+    return store.begin()
 
 
 def choose_source(
@@ -90,7 +143,7 @@ def choose_source(
         passes: How often they will be read.
         origin: What the windows were made from; without it nothing can be stored.
         keep: Whether a store may be begun; without it only one that is finished is used.
-        store: One that holds them, whatever the settings would call it.
+        store: A store that holds them, whatever the settings would call it.
     """
     if config.source == "stored" and origin is None:
         raise ConfigError("--states.source stored needs windows that were made from a data set")
@@ -98,48 +151,27 @@ def choose_source(
         return config.source
     if store is not None:
         return "stored"
-    there = _finished_store(encoder, windows, config, origin, label) if origin is not None else None
+    planned = None if origin is None else _planned(encoder, windows, config, origin, label)
+    finished = planned is not None and planned.begun and not planned.missing()
     if config.source == "stored":
-        if there is None and not keep:
+        if not keep and not finished:
             logger.info("%s: no store has them, and reading them once makes none: live", label)
-        return "stored" if keep or there is not None else "live"
-    if there is not None and encoder.device.type == "cpu":
-        logger.info("%s: stored in %s, so nothing is encoded", label, there.folder.address)
+        return "stored" if keep or finished else "live"
+    if finished and encoder.device.type == "cpu":
+        logger.info("%s: stored in %s, so nothing is encoded", label, planned and planned.files.address)
         return "stored"
-    if there is None and passes < 2:
+    if passes < 2 and not finished:
         logger.info("%s: %s tokens, read once: live", label, f"{windows.num_tokens:,}")
         return "live"
-    dtype, layers = state_type(encoder, config), len(config.selection.numbers(encoder.num_states))
-    kept = int(kept_tokens(windows, config.positions).sum())
-    case = Case(
-        label=label,
-        tokens=windows.num_tokens,
-        stored_bytes=stored_bytes(layers, encoder.hidden, kept, dtype),
-        memory_bytes=stored_bytes(layers, encoder.hidden, kept, "fp16"),
-        memory_limit=config.memory_gb * 1e9,
-        memory_free=free_memory(encoder.device),
-        disk_free=open_folder(_root(config)).free(),
-        cache_free=free_memory(),
-        passes=passes,
-        finished=there is not None,
-    )
-    root = _root(config) if origin is not None and keep else None
-    calls = config.tokens_per_call
-    measured = measure(
-        encoder, windows, config.selection, dtype, root=root, store=there, tokens_per_call=calls
-    )
-    return choose(case, measured)
+    return _chosen(encoder, windows, config, planned if keep or finished else None, label, finished=finished)
 
 
-def _finished_store(
+def _planned(
     encoder: Encoder, windows: Windows, config: StatesConfig, origin: Origin, label: str
 ) -> Store | None:
-    """The store that has all these states, if there is one."""
-    folder = open_folder(_root(config)) / _identity(encoder, origin, config).key
+    """The store of these states; None where what is there cannot be used."""
     try:
-        if folder.size(INFO) is None:
-            return None
-        return states_store(encoder, windows, config, origin)
+        return store_of(encoder, windows, config, origin)
     except ArtifactError as error:
         if config.source == "stored":
             raise
@@ -147,36 +179,104 @@ def _finished_store(
         return None
 
 
-def open_states(
+def _chosen(
     encoder: Encoder,
     windows: Windows,
     config: StatesConfig,
-    *,
+    store: Store | None,
     label: str,
-    passes: int = 2,
-    origin: Origin | None = None,
-    keep: bool = True,
-    store: Store | None = None,
-    source: Source | None = None,
-) -> States:
-    """The `States` that `source` names, or the one that `choose_source` chooses."""
-    source = source or choose_source(
-        encoder, windows, config, label=label, passes=passes, origin=origin, keep=keep, store=store
-    )
-    if source == "stored" and origin is not None:
-        if store is None:
-            planned = planned_store(encoder, windows, config, origin)
-            check_room(planned)
-            # Without a key it is only planned; another process may have begun it since.
-            store = planned if "key" in planned.about else states_store(encoder, windows, config, origin)
-        if missing := len(store.missing()):
-            logger.info(
-                "%s: %d of %d shards are missing in %s and are encoded when an epoch comes to them",
-                label, missing, store.num_shards, store.folder.address,
-            )  # fmt: skip
-        return StoredStates(encoder, store, tokens_per_call=config.tokens_per_call)
-    if source == "memory":
-        return MemoryStates(
-            encoder, windows, tokens_per_call=config.tokens_per_call, label=label, selection=config.selection
-        )
-    return LiveStates(encoder, windows, tokens_per_call=config.tokens_per_call, selection=config.selection)
+    *,
+    finished: bool,
+) -> Source:
+    """The choice by measurement, and one line that says why."""
+    encode, read, half = measure(encoder, windows, config)
+    layers = len(config.selection.numbers(encoder.num_states))
+    kept = int(kept_tokens(windows, config.positions).sum())
+    in_memory, free = layers * kept * encoder.hidden * 2, _free_memory(encoder.device)
+    disk = None if store is None else store.files.free()
+    room = config.cache_gb * 1e9 if disk is None else min(config.cache_gb * 1e9, _DISK * disk)
+    fits = in_memory <= config.memory_gb * 1e9 and (free is None or in_memory < _MEMORY * free)
+    choice: Source = "live"
+    if read <= encode:
+        why = "reading is not faster"
+    elif finished:
+        choice, why = "stored", "they are stored already"
+    elif half and fits:
+        choice, why = "memory", f"{size_text(in_memory)} fit into memory"
+    elif store is None or not (half or store.identity.dtype in ("bf16", "fp32")):
+        why = "they fit neither memory nor a store" if half else "they are beyond half precision"
+    elif read < _FASTER * encode:
+        why = "a disk would hardly be faster"
+    elif store.nbytes > room:
+        why = f"{size_text(store.nbytes)} are too much for a store, which may take {size_text(room)}"
+    elif said := _unwritable(store):
+        why = f"states are not stored: {said}"
+    else:
+        choice, why = "stored", f"{size_text(store.nbytes)} on the disk, of at most {size_text(room)}"
+    logger.info(
+        "%s: %s tokens, encoded at %s and read at %s tokens a second, %s in memory: %s, because %s",
+        label, f"{windows.num_tokens:,}", f"{encode:,.0f}", f"{read:,.0f}", size_text(in_memory), choice, why,
+    )  # fmt: skip
+    return choice
+
+
+def _unwritable(store: Store) -> str:
+    """Why nothing can be written to its folder."""
+    try:
+        check_output(store.folder)
+    except OutputError as error:
+        return str(error)
+    return ""
+
+
+def measure(encoder: Encoder, windows: Windows, config: StatesConfig) -> tuple[float, float, bool]:
+    """Tokens a second of encoding and of reading from memory, and whether half precision can hold the states."""
+    live = LiveStates(encoder, windows, tokens_per_call=config.tokens_per_call, selection=config.selection)
+    sample = _sample(live)
+    tokens = int(windows.lengths[sample].sum())
+    # The first call loads libraries; on a GPU the second is captured.
+    for warm_up in [sample, sample] if encoder.device.type == "cuda" else [sample[:1]]:
+        live.read(warm_up)
+    seconds = _timed(lambda: live.read(sample), encoder)
+    batch = live.read(sample)
+    half = batch.states.to(torch.bfloat16 if batch.states.dtype == torch.bfloat16 else torch.float16)
+    kept = half.transpose(0, 1).contiguous().cpu()  # (B, L, T, H): as far from a batch's order as a store is
+    target = torch.empty_like(batch.states)
+
+    def read() -> None:
+        for _ in range(_READINGS):
+            target.copy_(kept.to(encoder.device, non_blocking=True).transpose(0, 1))
+
+    read()
+    reading = _timed(read, encoder) / _READINGS
+    return tokens / seconds, tokens / reading, bool(half.isfinite().all())
+
+
+def _sample(live: LiveStates) -> NDArray[np.int64]:
+    """Windows of about the usual length, as many as the sample has room for."""
+    budget = min(live.tokens_per_call, _SAMPLE) if live.encoder.device.type == "cpu" else live.tokens_per_call
+    order = np.argsort(live.windows.lengths, kind="stable")
+    middle = len(order) // 2
+    typical = max(int(live.widths[order[middle]]), 1)
+    count = max(1, min(len(order), budget // typical))
+    begin = max(0, min(middle - count // 2, len(order) - count))
+    return order[begin : begin + count]
+
+
+def _timed(action: Callable[[], Any], encoder: Encoder) -> float:
+    began = time.perf_counter()
+    action()
+    if encoder.device.type == "cuda":
+        torch.cuda.synchronize(encoder.device)
+    return max(time.perf_counter() - began, 1e-6)
+
+
+def _free_memory(device: torch.device) -> int | None:
+    """Bytes of memory that could still be taken on a device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None

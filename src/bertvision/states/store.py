@@ -1,64 +1,86 @@
-"""A store: the states of all windows of one data set under one encoder, in shards.
+"""A store: the states of all windows of one dataset under one encoder, in shards.
 
-    ROOT/KEY/plan.json             what it holds, written first
-             windows.safetensors   the windows with their labels: it opens without the data it was made from
+    ROOT/KEY/plan.json             what it holds
+             windows.safetensors   the windows with their labels: a store opens without the data it was made from
              shard-00000.safetensors ...
-             info.json             written last: the plan, checksums, mean and std of every state
+             .lock                 held by the process that writes
 
-Shards may come in any order and from any process. Without info.json the store is unfinished, and every shard that is
-there can be read.
+A store is finished when all its shards are there; each of them can be read before. A store at another file system
+(s3://...) also has a local folder, below the default root: shards are made and read there, and copied as whole files.
 """
 
+import contextlib
 import json
 import logging
+import os
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.data.kept import keep_tokens, kept_tokens
-from bertvision.data.window_store import pack_windows, unpack_windows
+from bertvision.artifacts import atomic_file, disk_trouble, sweep, write_json
+from bertvision.data.kept import kept_tokens
+from bertvision.data.window_store import default_cache_dir, pack_windows, unpack_windows
 from bertvision.data.windows import Windows
-from bertvision.errors import ArtifactError
-from bertvision.states.about import INFO, PLAN, WINDOWS_FILE, identity_of, read_info, read_plan
-from bertvision.states.folder import Folder, open_folder
-from bertvision.states.identity import SCHEMA, Identity
+from bertvision.errors import ArtifactError, OutputError
+from bertvision.states.files import Files
+from bertvision.states.identity import SCHEMA, Identity, is_key
 from bertvision.states.layout import SHARD_TOKENS, ShardPlan
-from bertvision.states.shard import OpenShard, ShardLayout, ShardWriter, shard_name
+from bertvision.states.shard import DamagedShard, Shard, ShardLayout, ShardWriter, shard_name
 
-__all__ = ["INFO", "PLAN", "Store", "create_store", "open_store"]
+__all__ = ["LOCK", "PLAN", "WINDOWS_FILE", "Store", "default_root", "open_store", "parse_plan", "plan_store"]
 
+PLAN, WINDOWS_FILE, LOCK = "plan.json", "windows.safetensors", ".lock"
 _OPEN = 4096
 """Shards held open: systems allow some ten thousand files to be mapped."""
 
 logger = logging.getLogger(__name__)
 
 
+def default_root() -> Path:
+    """Where stores lie by default: CACHE/states."""
+    return default_cache_dir() / "states"
+
+
 class Store:
     """Reads and writes the shards of one store."""
 
-    def __init__(self, folder: Folder, about: dict[str, Any], windows: Windows) -> None:
-        self.folder, self.about, self.windows = folder, about, windows
-        self.identity = identity_of(about)
-        self.kept = windows
-        if self.identity.positions != "all":
-            self.kept = keep_tokens(windows, kept_tokens(windows, self.identity.positions))
-        self.plan = ShardPlan(windows.lengths, self.kept.lengths, about["shard_tokens"])
-        self._lock = threading.Lock()
-        self._open: OrderedDict[int, OpenShard] = OrderedDict()
-        self._checked = np.zeros(len(windows), np.bool_)
-        self._checksums: list[int] | None = None
-        self._finished: set[int] = set()
+    def __init__(
+        self,
+        files: Files,
+        identity: Identity,
+        windows: Windows,
+        *,
+        encoder: str,
+        data: str,
+        shard_tokens: int = SHARD_TOKENS,
+    ) -> None:
+        """`files` is where it belongs; `encoder` and `data` are names for people."""
+        self.files, self.identity, self.windows = files, identity, windows
+        self.encoder, self.data = encoder, data
+        self.folder = files.local or default_root() / identity.key
+        kept = kept_tokens(windows, identity.positions)
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
+        self.plan = ShardPlan(windows.lengths, np.diff(before[windows.offsets]), shard_tokens)
+        self._writing = threading.Lock()  # of threads, which would take the same temporary name
+        self.shard = lru_cache(_OPEN)(self._open)
+        """A shard by its number, its header checked; `DamagedShard` where it is missing or not what was written."""
 
     @property
     def key(self) -> str:
         return self.identity.key
+
+    @property
+    def begun(self) -> bool:
+        """Whether it is on the disk."""
+        return PLAN in self.files.names()
 
     @property
     def num_shards(self) -> int:
@@ -67,125 +89,148 @@ class Store:
     @property
     def nbytes(self) -> int:
         """Bytes of all shards once they are there, exactly."""
-        return sum(self.layout(number).nbytes for number in range(self.num_shards))
+        return self.bytes_of(range(self.num_shards))
+
+    def bytes_of(self, numbers: Iterable[int]) -> int:
+        return sum(self.layout(number).nbytes for number in numbers)
 
     def layout(self, number: int) -> ShardLayout:
         return ShardLayout(self.identity, self.plan, number)
 
-    def path(self, number: int) -> str:
-        """A shard's file, for people."""
-        return f"{self.folder.address}/{shard_name(number)}"
-
-    # ---- what is there
-
-    def finished(self, *, look: bool = True) -> set[int]:
-        """Shards that are there; without `look` those that were there when it was looked last."""
-        if look:
-            names = set(self.folder.names())
-            self._finished = {n for n in range(self.num_shards) if shard_name(n) in names}
-        return self._finished
+    def path(self, number: int) -> Path:
+        """A shard's local file."""
+        return self.folder / shard_name(number)
 
     def missing(self) -> list[int]:
-        there = self.finished()
-        return [number for number in range(self.num_shards) if number not in there]
-
-    @property
-    def info(self) -> dict[str, Any] | None:
-        """What info.json says; None for an unfinished store, and where it is damaged: it can be written again."""
-        return read_info(self.folder, self.about, self.num_shards)[0]
+        """Shards that are not there yet."""
+        names = self.files.names()
+        return [number for number in range(self.num_shards) if shard_name(number) not in names]
 
     # ---- reading
 
-    def shard(self, number: int) -> OpenShard:
-        """A shard, its index checked; `DamagedShard` where it is not what was written."""
-        with self._lock:
-            if number in self._open:
-                self._open.move_to_end(number)
-                return self._open[number]
-            if self._checksums is None:
-                info = self.info
-                self._checksums = [] if info is None else [s["checksum"] for s in info["shards"]]
-            opened = self._fresh(number)
-            self._open[number] = opened
-            if len(self._open) > _OPEN:
-                self._open.popitem(last=False)
-            return opened
+    def _open(self, number: int) -> Shard:
+        import torch
 
-    def _fresh(self, number: int) -> OpenShard:
-        known = self._checksums[number] if self._checksums else None
-        return OpenShard(self.folder, self.layout(number), self._checked, known)
+        path, content = self.path(number), np.zeros(0, np.uint8)
+        try:
+            if self.files.local is None:
+                self._fetch(path.name)
+            if size := path.stat().st_size:
+                # Torch maps without keeping the file open, so that many can be; privately, because it warns about
+                # memory that must not be written to.
+                content = torch.from_file(str(path), False, size, dtype=torch.uint8).numpy()
+        except FileNotFoundError as error:
+            raise DamagedShard(number, "the file is missing") from error
+        return Shard(self.layout(number), content)
+
+    def _fetch(self, name: str) -> None:
+        """Copy a file to the local folder, where it is not there."""
+        with self._writing:
+            if not (self.folder / name).exists():
+                with atomic_file(self.folder / name) as temporary:
+                    temporary.write_bytes(self.files.read(name))
 
     def find(self, windows: NDArray[np.int64]) -> list[tuple[int, int]]:
         """The shard of each window, and which of its windows it is."""
-        return list(
-            zip(self.plan.shard_of[windows].tolist(), self.plan.row_of[windows].tolist(), strict=True)
-        )
+        shards, rows = self.plan.shard_of[windows], self.plan.row_of[windows]
+        return list(zip(shards.tolist(), rows.tolist(), strict=True))
 
     def read(self, window: int) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
-        """The states (n, L, H) of a window in the dtype they are stored in, and its scales (n, L) for int8."""
-        return self.shard(int(self.plan.shard_of[window])).states(int(self.plan.row_of[window]))
+        """The states (n, L, H) of a window in the dtype they are stored in, and the scales (n, L) of int8."""
+        [(number, row)] = self.find(np.array([window]))
+        shard = self.shard(number)
+        first, last = shard.place(row)
+        return shard.states[first:last], None if shard.scales is None else shard.scales[first:last]
 
     def verify(self, number: int) -> None:
-        """Check every byte of a shard as it is now; `DamagedShard` says what is wrong."""
-        self.forget(number)
-        self.shard(number).verify()
+        """Check every byte of a shard as it is now; `DamagedShard` where something is wrong."""
+        self.shard.cache_clear()
+        try:
+            content = self.files.read(shard_name(number))
+        except FileNotFoundError as error:
+            raise DamagedShard(number, "the file is missing") from error
+        Shard(self.layout(number), np.frombuffer(content, np.uint8)).verify()
 
-    def forget(self, number: int) -> None:
-        """Look at a shard as if it had never been read."""
-        with self._lock:
-            self._open.pop(number, None)
-            self._checksums = None
-            self._checked[self.plan.shards[number]] = False
+    def mark_used(self) -> None:
+        """Note that it is in use: the least recently used stores are deleted first."""
+        with contextlib.suppress(OSError):  # a disk that is only read
+            os.utime(self.folder / PLAN)
 
     # ---- writing
 
     @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Write alone: other processes wait until the block ends, or until this process does."""
+        from filelock import FileLock
+
+        lock = FileLock(self.folder / LOCK)
+        with disk_trouble(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire()
+            except NotImplementedError as error:
+                raise OutputError(
+                    f"{self.folder} lies on a disk without locks: choose another --states.store"
+                ) from error
+        try:
+            sweep(self.folder)  # what a killed process left
+            yield
+        finally:
+            lock.release()
+
+    def begin(self) -> "Store":
+        """This store on the disk, cut into shards as whoever began it did."""
+        if _read_windows(Files(self.folder)) is None or not (self.folder / PLAN).exists():
+            with self.locked():
+                if self.begun and self.files.local is None:
+                    self._fetch(PLAN)
+                # The windows first: where a plan is, windows are.
+                with atomic_file(self.folder / WINDOWS_FILE) as temporary:
+                    temporary.write_bytes(pack_windows(self.windows))
+                if not (self.folder / PLAN).exists():
+                    self._write_plan()
+                if self.files.local is None:
+                    for name in (WINDOWS_FILE, PLAN):
+                        self.files.put(self.folder / name)
+        return plan_store(self.files, self.identity, self.windows, encoder=self.encoder, data=self.data)
+
+    def _write_plan(self) -> None:
+        about = {
+            "schema": SCHEMA,
+            "key": self.key,
+            "encoder": self.encoder,
+            "data": self.data,
+            "windows": len(self.windows),
+            "tokens": self.windows.num_tokens,
+            "shards": self.num_shards,
+            "bytes": self.nbytes,
+            "shard_tokens": self.plan.shard_tokens,
+            "identity": asdict(self.identity) | {"layers": list(self.identity.layers)},
+        }
+        write_json(self.folder / PLAN, about | {"checksum": _checksum(about)})
+
+    @contextmanager
     def write(self, number: int) -> Iterator[ShardWriter]:
         """Append the windows of a shard; it is there when the block ends well."""
-        with self.folder.write(shard_name(number)) as file:
+        with self._writing, atomic_file(self.path(number)) as temporary, temporary.open("wb") as file:
             writer = ShardWriter(self.layout(number), file)
             yield writer
             writer.finish()
-        self._finished.add(number)
+
+    def publish(self, number: int) -> None:
+        """Copy a shard from the local folder to where the store belongs."""
+        if self.files.local is None:
+            self.files.put(self.path(number))
 
     def drop(self, number: int) -> None:
-        """Remove a shard; the store is unfinished until it is made anew."""
-        self.folder.remove(INFO)
-        self.folder.remove(shard_name(number))
-        self.forget(number)
-        self._finished.discard(number)
-
-    def finish(self) -> bool:
-        """Write info.json if every shard is there; whoever comes last does it."""
-        if self.missing():
-            return False
-        if self.info is not None:
-            return True
-        shards, moments = [], np.zeros((2, len(self.identity.layers)))
-        for number in range(self.num_shards):
-            shard = self.shard(number)
-            moments += shard.moments
-            shards.append(
-                {
-                    "file": shard.layout.name,
-                    "windows": len(shard.layout.windows),
-                    "tokens": int(shard.layout.offsets[-1]),
-                    "bytes": shard.layout.nbytes,
-                    "checksum": shard.checksum,
-                }
-            )
-        mean = moments[0] / max(self.kept.num_tokens * self.identity.hidden, 1)
-        square = moments[1] / max(self.kept.num_tokens * self.identity.hidden, 1)
-        std = np.sqrt(np.maximum(square - mean**2, 0))
-        info = self.about | {"mean": mean.tolist(), "std": std.tolist(), "shards": shards}
-        self.folder.sweep()
-        with self.folder.write(INFO) as file:
-            file.write(_json(info))
-        return True
+        """Delete a shard."""
+        self.files.remove(shard_name(number))
+        self.path(number).unlink(missing_ok=True)
+        self.shard.cache_clear()
 
 
-def create_store(
-    root: str | Path,
+def plan_store(
+    files: Files,
     identity: Identity,
     windows: Windows,
     *,
@@ -193,60 +238,65 @@ def create_store(
     data: str,
     shard_tokens: int = SHARD_TOKENS,
 ) -> Store:
-    """The store of `identity` below `root`: the one that is there, finished or not, or a new one."""
-    folder = open_folder(root) / identity.key
-    if folder.size(PLAN) is None:
-        about = {
-            "schema": SCHEMA,
-            "key": identity.key,
-            "encoder": encoder,
-            "data": data,
-            "windows": len(windows),
-            "tokens": windows.num_tokens,
-            "shard_tokens": shard_tokens,
-            "identity": asdict(identity),
-        }
-        # The windows first: whoever finds a plan finds them too. Of two processes the first one's plan counts.
-        folder.create(WINDOWS_FILE, pack_windows(windows))
-        folder.create(PLAN, _json(about))
-    stored = _stored_windows(folder)
-    if stored is None:
-        logger.warning("%s/%s is damaged and written again", folder.address, WINDOWS_FILE)
-        with folder.write(WINDOWS_FILE) as file:
-            file.write(pack_windows(windows))
-    return _open(folder, stored or windows, identity.key)
+    """The store of `identity` in `files`, or one that `begin` puts there, with shards of `shard_tokens`."""
+    with contextlib.suppress(FileNotFoundError):
+        shard_tokens = _read_plan(files, identity.key)["shard_tokens"]
+    return Store(files, identity, windows, encoder=encoder, data=data, shard_tokens=shard_tokens)
 
 
-def open_store(address: str | Path | Folder, key: str = "") -> Store:
+def open_store(address: str | Path | Files, key: str = "") -> Store:
     """A store by its folder, whose name does not count unless it was asked for by its `key`.
 
     Needs neither its data nor its encoder.
     """
-    folder = open_folder(address) if isinstance(address, (str, Path)) else address
-    return _open(folder, _stored_windows(folder), key)
-
-
-def _open(folder: Folder, windows: Windows | None, key: str) -> Store:
-    if folder.size(PLAN) is None:
-        raise ArtifactError(
-            f"{folder.address} holds no stored states: `bertvision cache ls` shows what there is"
-        )
-    about, why = read_plan(folder, key)
-    if not why and (windows is None or about["windows"] != len(windows)):
-        why = f"{WINDOWS_FILE} is damaged"
-    if windows is None or why:
-        raise ArtifactError(
-            f"{folder.address} is damaged ({why}): `bertvision cache rm` it and let it be made again"
-        )
-    return Store(folder, about, windows)
-
-
-def _stored_windows(folder: Folder) -> Windows | None:
+    files = address if isinstance(address, Files) else Files(address)
     try:
-        return unpack_windows(folder.read(WINDOWS_FILE))
-    except FileNotFoundError:
-        return None
+        about = _read_plan(files, key)
+    except FileNotFoundError as error:
+        raise ArtifactError(
+            f"{address} holds no stored states: `bertvision cache ls` shows what there is"
+        ) from error
+    windows = _read_windows(files)
+    if windows is None:
+        raise _damaged(files, f"{WINDOWS_FILE} cannot be read")
+    names = {name: about[name] for name in ("encoder", "data", "shard_tokens")}
+    return Store(files, Identity.read(about["identity"]), windows, **names)
 
 
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+def parse_plan(content: bytes, key: str = "") -> dict[str, Any]:
+    """What plan.json says; ValueError says why it cannot be used. `key` is the name of its store, where it has one."""
+    try:
+        about = json.loads(content)
+        whole = about.pop("checksum") == _checksum(about)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        whole, about = False, {}
+    if not whole:
+        raise ValueError(f"{PLAN} is not what was written")
+    if about["schema"] != SCHEMA:
+        raise ValueError(f"its layout is {about['schema']} and this version reads {SCHEMA}")
+    if is_key(key) and about["key"] != key:
+        raise ValueError(f"{PLAN} belongs to the store {about['key']}")
+    return about
+
+
+def _checksum(about: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(about, sort_keys=True).encode())
+
+
+def _read_plan(files: Files, key: str) -> dict[str, Any]:
+    try:
+        return parse_plan(files.read(PLAN), key)
+    except ValueError as error:
+        raise _damaged(files, str(error)) from error
+
+
+def _read_windows(files: Files) -> Windows | None:
+    with contextlib.suppress(FileNotFoundError):
+        return unpack_windows(files.read(WINDOWS_FILE))
+    return None
+
+
+def _damaged(files: Files, why: str) -> ArtifactError:
+    return ArtifactError(
+        f"{files.address} is damaged ({why}): `bertvision cache rm` it and let it be made again"
+    )

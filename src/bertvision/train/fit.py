@@ -153,7 +153,11 @@ class FitRun:
         self.states, self.config, self.parallel, self.task = states, config, parallel, task
         self.encoder = states.encoder
         geometry = Geometry(
-            states.num_states, self.encoder.hidden, task.outputs, task.unit, states.has_pooled
+            states.num_states,
+            self.encoder.hidden,
+            task.outputs,
+            task.unit,
+            states.has_pooled and task.unit == "window",
         )
         self.on_gpu = on_gpu = self.encoder.device.type == "cuda"
         self.fitted: dict[str, FittedHead] = {}

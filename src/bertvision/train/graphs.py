@@ -45,7 +45,9 @@ class Graphs:
         if len(batch.windows) != self.batch_size:
             return batch
         names = [
-            n for n in ("states", "mask", "targets", "bounds", "pooled") if getattr(batch, n) is not None
+            n
+            for n in ("states", "mask", "targets", "bounds", "pooled", "cls")
+            if getattr(batch, n) is not None
         ]
         shape = tuple(batch.states.shape)
         if shape not in self._static:

@@ -29,12 +29,11 @@ from torch import Tensor
 
 from bertvision import console
 from bertvision.errors import BertvisionError, ConfigError, TrainingError
-from bertvision.states.ranks import rank_and_world
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-__all__ = ["ALONE", "Parallel", "Part"]
+__all__ = ["ALONE", "Parallel", "Part", "rank_and_world"]
 
 T = TypeVar("T")
 
@@ -48,6 +47,16 @@ _SAME = 10.0
 """Seconds a rank that fails waits to see whether rank 0 fails with the same sentence."""
 _LAST = 0.5
 """Seconds for rank 0's last words: a launcher that sees another rank end ends it as well."""
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Which of how many processes this is: of a process group, or as torchrun and accelerate set the environment."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    if rank.isdigit() and world.isdigit() and int(rank) < int(world):
+        return int(rank), int(world)
+    return 0, 1
 
 
 @dataclass(frozen=True)

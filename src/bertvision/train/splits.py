@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bertvision.config import from_mapping, to_mapping
 from bertvision.data.columns import Columns
 from bertvision.data.examples import SpanData
+from bertvision.data.kept import labels_are_positions
 from bertvision.data.load import load_data
 from bertvision.data.reframe import Reframe, reframe
 from bertvision.data.texts import TextData
@@ -25,10 +26,10 @@ from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import tokenizer_fingerprint
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.states.catalogue import default_root, find_entry
+from bertvision.states.catalogue import find_entry
 from bertvision.states.config import Selection, StatesConfig
 from bertvision.states.identity import Origin
-from bertvision.states.store import Store, open_store
+from bertvision.states.store import Store, default_root, open_store
 from bertvision.tasks.kinds import SPAN, SpanTask, Task, TripletTask, task_words
 from bertvision.tasks.text.task import Merge, TextLoss, TextTask, task_of
 
@@ -294,18 +295,18 @@ def load_split(
 def _stored_split(name: str, encoder: Encoder, root: str | Path) -> Split:
     """The windows of a store. Their states are there, so neither texts nor tokenizer are needed."""
     entry = find_entry(root, name)
-    store = open_store(entry.folder, entry.key)
+    store = open_store(entry.files, entry.key)
     identity = store.identity
     if (identity.encoder, identity.configuration) != (encoder.fingerprint, encoder.configuration):
         raise ArtifactError(
-            f"{store.folder.address} holds states of {store.about['encoder']} (fingerprint {identity.encoder[:12]}), "
+            f"{store.files.address} holds states of {store.encoder} (fingerprint {identity.encoder[:12]}), "
             f"not of {encoder.name} ({encoder.fingerprint[:12]}): name the encoder it was made with"
         )
-    if store.windows.labels.shape[1] != 2:
+    if not labels_are_positions(store.windows):
         raise ConfigError(
             f"--train store:{name} has states of texts, but not what their labels mean: name the data instead, its "
             "states are found by it"
         )
-    config = from_mapping(WindowConfig, identity.preprocessing, source=store.folder.address)
-    data = SpanData([], [], store.about["data"])
+    config = from_mapping(WindowConfig, identity.preprocessing, source=store.files.address)
+    data = SpanData([], [], store.data)
     return Split(data, store.windows, identity.windows, config, store)

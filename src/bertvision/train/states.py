@@ -1,8 +1,8 @@
 """The states that training reads, the same for one process and for several.
 
-A source that is measured is chosen once, by rank 0, and written down (`Stage.choose`): whoever goes on with the work
-must read states of the same rounding. Several processes would each keep a copy of all states in memory, so they do
-not; of a store each makes its own shards first, since in the first epoch all of them would come to the same one.
+A source that is measured is chosen once, by rank 0, and written down (`Stage.choose`): whoever continues the work must
+read states of the same rounding. Several processes would each keep a copy of all states in memory, so they do not; a
+store is filled by rank 0 while the others wait.
 """
 
 import dataclasses
@@ -11,8 +11,8 @@ from typing import Any
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.states.base import States
-from bertvision.states.choose import Source
-from bertvision.states.config import StatesConfig
+from bertvision.states.config import Source, StatesConfig
+from bertvision.states.extract import make_all
 from bertvision.states.source import choose_source, open_states
 from bertvision.states.stored import StoredStates
 from bertvision.train.parallel import Parallel
@@ -42,15 +42,18 @@ def training_states(
 ) -> tuple[States, Source]:
     """The states of `train` and their source; `choice` is the name it is written down under."""
     parallel = stage.parallel
-    opening: dict[str, Any] = {
-        "label": label,
-        "passes": passes,
-        "origin": train.origin,
-        "store": train.store,
-    }
+    opening: dict[str, Any] = {"label": label, "passes": passes, "origin": train.origin, "store": train.store}
     possible = states if parallel.alone else dataclasses.replace(states, memory_gb=0.0)
     chosen = stage.choose(choice, lambda: choose_source(encoder, train.windows, possible, **opening))
-    source = open_states(encoder, train.windows, states, **opening, source=chosen)
-    if isinstance(source, StoredStates) and not parallel.alone:
-        source.extractor.make_all(rank=parallel.rank, world=parallel.world, label=label)
-    return source, chosen
+
+    def open_() -> States:
+        return open_states(encoder, train.windows, states, **opening, source=chosen)
+
+    def fill() -> None:
+        source = open_()
+        if isinstance(source, StoredStates):
+            make_all(source.store, source, label=label)
+
+    if chosen == "stored" and not parallel.alone:
+        parallel.on_main(fill)
+    return open_(), chosen

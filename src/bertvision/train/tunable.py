@@ -19,14 +19,14 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.stack import pooled_by, read_tokens
 from bertvision.heads.base import Head
 from bertvision.shapes import Bool, Float, Int
-from bertvision.states.base import label_tensor, widths
+from bertvision.states.base import target_tensor, widths
 from bertvision.states.batch import StateBatch
 from bertvision.tasks.kinds import Task, window_losses
 
 __all__ = ["BodyStates", "Inputs", "TokenSource", "Tunable", "Whole"]
 
 Inputs = dict[str, Tensor]
-"""A batch: ids, types and mask (B, T), targets (B, K), bounds (B, 2)."""
+"""A batch: ids, types and mask (B, T), targets (B, K), bounds (B, 2), and cls (B,) where it is not the first token."""
 BodyStates = tuple[tuple[Float[Tensor, "B T H"], ...], Float[Tensor, "B H"] | None]
 """What a body gives: states, and the pooler's vectors where a head reads them."""
 
@@ -73,7 +73,8 @@ class Tunable(nn.Module):
         states, pooled = given
         head = self.head(job)
         mask, targets, bounds = (inputs[name] for name in ("mask", "targets", "bounds"))
-        batch = StateBatch(torch.stack(states), mask, targets, np.zeros(len(mask), np.int64), bounds, pooled)
+        windows = np.zeros(len(mask), np.int64)
+        batch = StateBatch(torch.stack(states), mask, targets, windows, bounds, pooled, inputs.get("cls"))
         return window_losses(self.tasks[job], head(batch), mask, targets, bounds)
 
 
@@ -91,8 +92,10 @@ class TokenSource:
         self.types = torch.from_numpy(windows.types).to(place)  # (N,)
         self.begins = torch.from_numpy(windows.offsets[:-1]).to(place)  # (W,)
         self.lengths = torch.from_numpy(windows.lengths).to(place)  # (W,)
-        self.labels = label_tensor(windows, place)
+        self.labels = target_tensor(windows.labels, place)
         self.bounds = torch.from_numpy(windows.context.astype(np.int64)).to(place)
+        null = windows.null.astype(np.int64)
+        self.cls = torch.from_numpy(null).to(place) if null.any() else None
 
     def stream(self, batches: Sequence[NDArray[np.int64]], *, start: int = 0) -> Iterator[Inputs]:
         for indices in batches[start:]:
@@ -108,7 +111,8 @@ class TokenSource:
         place = torch.arange(width, device=self.device)
         mask: Bool[Tensor, "B T"] = place < self.lengths[numbers][:, None]
         flat = torch.where(mask, self.begins[numbers][:, None] + place, 0)  # (B, T)
-        return {
+        cls = {} if self.cls is None else {"cls": self.cls[numbers]}
+        return cls | {
             "ids": torch.where(mask, self.ids[flat].long(), self.pad_id),
             "types": torch.where(mask, self.types[flat].long(), 0),
             "mask": mask,

@@ -23,9 +23,8 @@ from bertvision.heads.catalogue import expand
 from bertvision.heads.files import save_head
 from bertvision.heads.options import Unit
 from bertvision.heads.spec import HeadSpec, for_windows, parse_head
-from bertvision.states.base import States, pooled_place
-from bertvision.states.choose import Source
-from bertvision.states.config import EVERYTHING, StatesConfig
+from bertvision.states.base import States
+from bertvision.states.config import EVERYTHING, Source, StatesConfig
 from bertvision.states.source import choose_source, open_states
 from bertvision.tasks.kinds import SPAN, SpanTask, Task, TripletTask, task_words
 from bertvision.tasks.span.decode import DecodeConfig, decode
@@ -224,7 +223,7 @@ def fit_zoo(
     if config.scores_epochs and dev is None:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     layers = selection.numbers(encoder.num_states)
-    pooled = pooled_place(encoder, train.windows, layers) is not None
+    pooled = task.unit == "window" and encoder.has_pooler and encoder.num_states - 1 in layers
     geometry = Geometry(len(layers), encoder.hidden, task.outputs, task.unit, pooled)
     with torch.device(
         "meta"

@@ -1,15 +1,15 @@
 """`bertvision cache ACTION`: the stores of hidden states, made, listed, checked and removed.
 
-One small file an action, each like a verb: a dataclass of flags (`ARGS`) and a `main`. Only `extract` needs torch.
+One small file per action, each like a verb: a dataclass of flags (`ARGS`) and a `main`. Only `extract` needs torch.
 """
 
 __all__ = ["ACTIONS", "help_text"]
 
 ACTIONS = {
     "extract": "encode a data set once and keep the hidden states; goes on where it was stopped",
-    "ls": "the stores: size, age, the encoder and the data each belongs to",
-    "info": "everything one store says about itself",
-    "verify": "check every byte of finished shards; --drop removes the damaged ones",
+    "ls": "list the stores: size, last use, the encoder and the data each belongs to",
+    "info": "show everything one store says about itself",
+    "verify": "check every byte of the shards; --drop removes damaged ones",
     "rm": "remove stores",
 }
 

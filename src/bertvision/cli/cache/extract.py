@@ -1,27 +1,23 @@
-"""`bertvision cache extract ENCODER --data SOURCE`: encode a data set once and keep the states.
-
-Several processes share the work when `torchrun` or `accelerate launch` starts them (both set RANK and WORLD_SIZE):
-rank r of R makes the shards r, r + R, ..., and the result is the same to the byte, whatever R is. Ranks started by
-hand, one after another or on machines that do not know each other, do the same.
-"""
+"""`bertvision cache extract ENCODER --data SOURCE`: encode a data set once and keep the states."""
 
 import dataclasses
 import logging
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from bertvision.cli.cache import told
+from bertvision.cli.cache import texts
+from bertvision.cli.cache.texts import StoreArgs
 from bertvision.cli.flags import OptionalInt
+from bertvision.console import size_text
 from bertvision.data.kept import Positions
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import Precision
 from bertvision.errors import BertvisionError, ConfigError
+from bertvision.states.config import StatesConfig
 from bertvision.states.layout import SHARD_TOKENS
 from bertvision.train.splits import TextConfig
 
@@ -34,11 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ExtractArgs:
+class ExtractArgs(StoreArgs):
     """Encode a data set once and keep the hidden states, for any number of fits with --states.source stored.
 
-    What is there already is not made again: the same command goes on where it was stopped. Under torchrun every rank
-    makes its own shards.
+    What is there already is not made again: the same command goes on where it was stopped.
     """
 
     encoder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENCODER")]
@@ -46,19 +41,19 @@ class ExtractArgs:
     data: str
     """Questions: SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train, a saved datasets folder. Texts with labels or
     scores: glue:TASK:FILE, cs224n:SET:FILE, answerable:QUESTIONS, .csv, .tsv, .jsonl (--text.label names a column)."""
-    store: str = ""
-    """Folder or fsspec address (s3://..., gs://...) of the stores; by default ~/.cache/bertvision/states."""
+    cache_gb: float = 100.0
+    """GB of stored states to keep: a new store that would exceed it first deletes the least recently used ones."""
     layers: tuple[int, ...] = ()
     """Hidden states to keep, 0 = embedding output, -1 = last layer; none = all."""
     positions: Positions = "all"
-    """Tokens whose states are kept: all, the one that stands for no answer or the whole text (cls, which is what label
-    heads such as tenney_small read), or that one and the paragraph's (context)."""
+    """Tokens whose states are kept: all, the classification token alone (cls, which is what label heads such as
+    tenney_small read), or that one and the paragraph's (context)."""
     dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
     """How states are stored; auto: half precision. int8 has a scale for each token and layer."""
     max_examples: OptionalInt = None
     """Take only the first so many examples."""
     device: str = "auto"
-    """auto, cpu, cuda or mps; auto under torchrun: one GPU a rank."""
+    """auto, cpu, cuda or mps."""
     precision: Precision = "auto"
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
     tokens_per_call: int = 0
@@ -67,8 +62,6 @@ class ExtractArgs:
     """Tokens of a shard: the most that a kill loses. A store that was begun keeps its own."""
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
     text: TextConfig = field(default_factory=TextConfig)
-    json: bool = False
-    """Print the result as JSON."""
 
     def __post_init__(self) -> None:
         if self.shard_tokens < 1:
@@ -79,16 +72,9 @@ ARGS = ExtractArgs
 
 
 def main(args: ExtractArgs) -> None:
-    with _own_flags():
-        _extract(args)
-
-
-@contextmanager
-def _own_flags() -> Iterator[None]:
-    """Settings of states have a prefix in other verbs; their mistakes are told here without it."""
     try:
-        yield
-    except BertvisionError as error:
+        _extract(args)
+    except BertvisionError as error:  # the flags of states have a prefix in other verbs
         raise type(error)(str(error).replace("--states.", "--")) from error
 
 
@@ -96,11 +82,9 @@ def _extract(args: ExtractArgs) -> None:
     from bertvision import console
     from bertvision.artifacts import check_output
     from bertvision.encoder.encoder import Encoder
-    from bertvision.states.config import StatesConfig
-    from bertvision.states.extract import check_room
-    from bertvision.states.folder import LocalFolder, open_folder
-    from bertvision.states.ranks import rank_and_world
-    from bertvision.states.source import planned_store, states_store
+    from bertvision.states.extract import make_all
+    from bertvision.states.files import Files
+    from bertvision.states.source import begin, store_of
     from bertvision.states.stored import StoredStates
     from bertvision.tasks.kinds import SpanTask
     from bertvision.train.splits import load_split
@@ -109,127 +93,98 @@ def _extract(args: ExtractArgs) -> None:
     config = StatesConfig(
         source="stored",
         store=args.store,
+        cache_gb=args.cache_gb,
         dtype=args.dtype,
         tokens_per_call=args.tokens_per_call,
         layers=args.layers,
         positions=args.positions,
     )
-    # A mistyped address should not cost an hour. Where there are stores, ours may be among them and whole.
-    place = open_folder(told.root(args.store))
-    local = place.path if isinstance(place, LocalFolder) else None
-    if local is not None and not place.names():
-        check_output(local)
-    rank, world = rank_and_world()
+    files = Files(args.root)
+    if files.local and not files.names():
+        check_output(files.local)  # a mistyped address should not cost an hour
     encoder = Encoder.load(encoder_reference(args.encoder)[0], device=args.device, precision=args.precision)
     split = load_split(args.data, encoder, args.windows, max_examples=args.max_examples, text=args.text)
-    about = (encoder, split.windows, config, split.origin)
-    store = planned_store(*about, shard_tokens=args.shard_tokens)
-    if local is not None and (store.missing() or store.info is None):
-        check_output(local)
-    if rank == 0:
-        _announce(store, args)
-    check_room(store)
-    if "key" not in store.about:  # only planned; another rank may have begun it since
-        store = states_store(*about, shard_tokens=args.shard_tokens)
-    extractor = StoredStates(encoder, store, tokens_per_call=args.tokens_per_call).extractor
+    store = store_of(encoder, split.windows, config, split.origin, shard_tokens=args.shard_tokens)
+    _announce(store, args)
+    store = begin(store, args.cache_gb)
     began = time.perf_counter()
-    encoded = extractor.make_all(rank=rank, world=world)
-    seconds = time.perf_counter() - began
-    if rank:
-        logger.info("rank %d of %d: %s tokens in %.1f s", rank, world, f"{encoded:,}", seconds)
-        return
+    encoded = make_all(store, StoredStates(encoder, store, tokens_per_call=args.tokens_per_call))
     result = {
-        "store": store.folder.address,
+        "store": store.files.address,
         "key": store.key,
         "bytes": store.nbytes,
         "shards": store.num_shards,
-        "missing": len(store.missing()),
-        "finished": extractor.finish(),  # the last of the others may have come a moment ago
         "windows": len(store.windows),
         "tokens": store.windows.num_tokens,
         "encoded_tokens": encoded,
-        "seconds": seconds,
-        "flags": _flags(args),
+        "seconds": time.perf_counter() - began,
+        "flags": _flags(args, config),
     }
-    spans = isinstance(split.task, SpanTask)
     if args.json:
         console.emit_json(result)
     else:
-        _tell(result, args, world, spans=spans)
+        _show(result, args, spans=isinstance(split.task, SpanTask))
 
 
-def _flags(args: ExtractArgs) -> str:
-    """What makes a fit find this very store."""
-    flags = ["--states.source stored"]
-    flags += [f"--states.store {args.store}"] * bool(args.store)
-    flags += [f"--states.dtype {args.dtype}"] * (args.dtype != "auto")
-    flags += [f"--states.layers={','.join(map(str, args.layers))}"] * bool(args.layers)
-    flags += [f"--states.positions {args.positions}"] * (args.positions != "all")
-    flags += [f"--max-train-examples {args.max_examples}"] * (args.max_examples is not None)
-    flags += [f"--precision {args.precision}"] * (args.precision != "auto")
-    flags += _other(args.windows, WindowConfig(), "")
-    flags += _other(args.text, TextConfig(), "text.")
-    return " ".join(flags)
+def _flags(args: ExtractArgs, config: StatesConfig) -> str:
+    """The flags with which a fit finds this very store."""
+    fit = {"max-train-examples": args.max_examples, "precision": args.precision}
+    flags = _changed(config, StatesConfig(), "states.") + _changed(args.windows, WindowConfig(), "")
+    flags += _changed(args.text, TextConfig(), "text.")
+    return " ".join(
+        flags + [f"--{name} {value}" for name, value in fit.items() if value not in (None, "auto")]
+    )
 
 
-def _other(settings: WindowConfig | TextConfig, usual: WindowConfig | TextConfig, prefix: str) -> list[str]:
-    """Flags of the settings that are not as usual, as a shell reads them."""
+def _changed(settings: Any, usual: Any, prefix: str) -> list[str]:
+    """Flags of the settings that differ from the defaults, as a shell reads them."""
     flags = []
     for each in dataclasses.fields(settings):
-        name, value = each.name.replace("_", "-"), getattr(settings, each.name)
+        name, value = f"{prefix}{each.name.replace('_', '-')}", getattr(settings, each.name)
         if value == getattr(usual, each.name):
             continue
         if isinstance(value, bool):
-            flags.append(f"--{prefix}{name}" if value else f"--{prefix}no-{name}")
+            flags.append(f"--{name}" if value else f"--{prefix}no-{name.removeprefix(prefix)}")
+        elif isinstance(value, tuple):
+            flags.append(f"--{name}={','.join(map(str, value))}")
         else:
-            flags.append(f"--{prefix}{name} {shlex.quote(str(value))}")
+            flags.append(f"--{name} {shlex.quote(str(value))}")
     return flags
 
 
 def _announce(store: "Store", args: ExtractArgs) -> None:
     """Say what will be written."""
-    identity, missing = store.identity, store.missing()
-    needed = sum(store.layout(number).nbytes for number in missing)
-    free = store.folder.free()
+    identity, windows, free = store.identity, store.windows, store.files.free()
     logger.info(
         "%s windows, %s tokens, %d states of %d in %s: %s in %s",
-        f"{len(store.windows):,}",
-        f"{store.windows.num_tokens:,}",
-        len(identity.layers),
-        identity.hidden,
-        identity.dtype,
-        told.size(store.nbytes),
-        told.count(store.num_shards, "shard"),
-    )
-    left = "" if free is None else f"; the disk has {told.size(free)} free"
-    logger.info("%s to write to %s%s", told.size(needed), store.folder.address, left)
-    own = store.about["shard_tokens"]
+        f"{len(windows):,}", f"{windows.num_tokens:,}", len(identity.layers), identity.hidden, identity.dtype,
+        size_text(store.nbytes), texts.count(store.num_shards, "shard"),
+    )  # fmt: skip
+    left = "" if free is None else f"; the disk has {size_text(free)} free"
+    needed = size_text(store.bytes_of(store.missing()))
+    logger.info("%s to write to %s%s", needed, store.files.address, left)
+    own = store.plan.shard_tokens
     if own != args.shard_tokens != SHARD_TOKENS:
         logger.info("the store was begun with --shard-tokens %d and keeps them", own)
 
 
-def _tell(result: dict[str, Any], args: ExtractArgs, world: int, *, spans: bool) -> None:
+def _show(result: dict[str, Any], args: ExtractArgs, *, spans: bool) -> None:
     from bertvision import console
 
-    there = result["shards"] - result["missing"]
     encoded, seconds = result["encoded_tokens"], result["seconds"]
     rate = f"{encoded:,} tokens in {seconds:.1f} s, {encoded / max(seconds, 1e-9):,.0f} a second"
     lines = {
         "store": result["store"],
         "key": result["key"],
-        "size": f"{told.size(result['bytes'])} in {told.count(result['shards'], 'shard')}",
+        "size": f"{size_text(result['bytes'])} in {texts.count(result['shards'], 'shard')}",
         "holds": f"{result['windows']:,} windows, {result['tokens']:,} tokens",
-        "encoded": (rate if encoded else "nothing: all shards were there")
-        + (f" (rank 0 of {world})" if world > 1 else ""),
+        "encoded": rate if encoded else "nothing: all shards were there",
     }
     for name, text in lines.items():
         console.emit(f"{name:<8} {text}")
-    if result["finished"]:
-        console.emit(f"finished: fit reads it with --train {args.data} {result['flags']}")
+    console.emit(f"finished: fit reads it with --train {args.data} {result['flags']}")
+    if spans:  # of texts a store does not know what their labels mean
         where = f" --states.store {args.store}" * bool(args.store)
-        if spans:  # of texts a store does not know what their labels mean
-            console.emit(f"          or without the data, with --train store:{result['key'][:12]}{where}")
-        elif args.positions == "all":
-            console.emit("          heads that read [CLS] alone look for states made with --positions cls")
-    else:
-        console.emit(f"unfinished: {there} of {result['shards']} shards are there, other ranks make the rest")
+        console.emit(f"          or without the data, with --train store:{result['key'][:12]}{where}")
+    elif args.positions == "all":
+        console.emit("          heads that read [CLS] alone look for states made with --positions cls")

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import tyro
 
-from bertvision.cli.cache import told
+from bertvision.cli.cache import texts
+from bertvision.cli.cache.texts import StoreArgs
 from bertvision.cli.flags import OptionalFloat
-from bertvision.errors import ConfigError, OutputError
+from bertvision.console import size_text
+from bertvision.errors import ConfigError
 from bertvision.states.catalogue import Entry, entries, find_entries
-from bertvision.states.claims import Claims
 
 __all__ = ["ARGS", "RmArgs", "main"]
 
@@ -18,8 +19,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RmArgs:
-    """Remove stores: those that are named, or those that the flags pick (with several flags: what all of them pick)."""
+class RmArgs(StoreArgs):
+    """Remove stores: those that are named, or those that all given flags pick."""
 
     names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[STORE ...]")] = ()
     """Keys, beginnings of keys, or folders."""
@@ -28,11 +29,7 @@ class RmArgs:
     unfinished: bool = False
     """Stores that lack shards, and damaged ones."""
     older_than: OptionalFloat = None
-    """Stores that were finished, or last written to, more than so many days ago."""
-    store: str = ""
-    """Folder or fsspec address of the stores; by default ~/.cache/bertvision/states."""
-    json: bool = False
-    """Print the result as JSON."""
+    """Stores that were not used for more than so many days."""
 
 
 ARGS = RmArgs
@@ -45,28 +42,23 @@ def main(args: RmArgs) -> None:
     for entry in chosen:
         if entry.foreign:
             raise ConfigError(
-                f"{entry.folder.address} holds {entry.foreign[0]}, which no store has: remove the folder by hand"
+                f"{entry.files.address} holds {entry.foreign[0]}, which no store has: remove the folder by hand"
             )
     for entry in chosen:
-        if entry.unreadable:
-            logger.warning("%s stays: %s", told.name(entry), entry.damage)
-            continue
-        if _in_use(entry):
-            logger.warning("%s is being written by another process and stays", told.name(entry))
-            continue
-        try:
-            entry.folder.delete()
-        except OSError as error:
-            raise OutputError(f"cannot remove {entry.folder.address} ({error.strerror or error})") from error
+        with entry.unused() as unused:
+            if not unused:
+                logger.warning("%s is being written by another process and stays", texts.name(entry))
+                continue
+            entry.delete()
         removed.append(entry)
         if not args.json:
-            console.emit(f"removed {told.name(entry)}: {told.size(entry.nbytes)}")
+            console.emit(f"removed {texts.name(entry)}: {size_text(entry.nbytes)}")
     freed = sum(entry.nbytes for entry in removed)
     if args.json:
-        console.emit_json({"removed": [told.row(entry) for entry in removed], "freed": freed})
+        console.emit_json({"removed": [texts.row(entry) for entry in removed], "freed": freed})
         return
-    stores = told.count(len(removed), "store")
-    console.emit(f"{stores} removed, {told.size(freed)} freed" if removed else "nothing to remove")
+    stores = texts.count(len(removed), "store")
+    console.emit(f"{stores} removed, {size_text(freed)} freed" if removed else "nothing to remove")
 
 
 def _chosen(args: RmArgs) -> list[Entry]:
@@ -79,24 +71,10 @@ def _chosen(args: RmArgs) -> list[Entry]:
         )
     if args.older_than is not None and not args.older_than >= 0:
         raise ConfigError(f"--older-than must not be negative, not {args.older_than}")
-    if args.names:
-        return find_entries(told.root(args.store), args.names)
-    found = entries(told.root(args.store))
+    found = find_entries(args.root, args.names) if args.names else entries(args.root)
     if args.unfinished:
         found = [entry for entry in found if not entry.finished]
     if args.older_than is not None:
         limit = args.older_than * 86400
         found = [entry for entry in found if entry.age is not None and entry.age > limit]
     return found
-
-
-def _in_use(entry: Entry) -> bool:
-    """Whether another process is making one of its shards, as far as locks can tell."""
-    if ".lock" not in entry.there:
-        return False
-    claims = Claims(entry.folder)
-    for number in range(entry.planned or 0):
-        with claims.claim(number) as free:
-            if not free:
-                return True
-    return False

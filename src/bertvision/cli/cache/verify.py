@@ -1,159 +1,86 @@
 """`bertvision cache verify [STORE ...]`: check every byte of what is stored."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
 import tyro
 
-from bertvision.cli.cache import told
-from bertvision.data.window_store import unpack_windows
+from bertvision.cli.cache import texts
+from bertvision.cli.cache.texts import StoreArgs
 from bertvision.errors import ArtifactError
-from bertvision.states.about import INFO, PLAN, WINDOWS_FILE, read_info
 from bertvision.states.catalogue import Entry, find_entries
-from bertvision.states.claims import Claims
-from bertvision.states.folder import LocalFolder
-from bertvision.states.shard import DamagedShard, OpenShard, shard_name
-from bertvision.states.store import open_store
+from bertvision.states.shard import DamagedShard, shard_name
+from bertvision.states.store import PLAN, WINDOWS_FILE, open_store
 
 __all__ = ["ARGS", "VerifyArgs", "main"]
 
 
 @dataclass(frozen=True)
-class VerifyArgs:
+class VerifyArgs(StoreArgs):
     """Check every byte of every shard against its checksums; exit code 1 where something is damaged."""
 
     names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[STORE ...]")] = ()
     """Keys, beginnings of keys, or folders; none = every store."""
     drop: bool = False
     """Remove damaged shards, so that the next extraction or fit makes only those anew."""
-    store: str = ""
-    """Folder or fsspec address of the stores; by default ~/.cache/bertvision/states."""
-    json: bool = False
-    """Print the result as JSON."""
 
 
 ARGS = VerifyArgs
 
 
-@dataclass
-class Finding:
-    """What became of one store."""
-
-    entry: Entry
-    checked: int = 0
-    missing: int = 0
-    damaged: dict[str, str] = field(default_factory=dict)
-    """Files that are not what was written, and why."""
-    dropped: list[str] = field(default_factory=list)
-    lost: str = ""
-    """Which file keeps its shards from being checked: its plan or its windows."""
-
-    @property
-    def verdict(self) -> str:
-        if self.lost:
-            return "damaged"
-        checked = f"{told.count(self.checked, 'shard')} checked"
-        there = f", {self.missing} not made yet" if self.missing else ""
-        return (
-            f"{checked}{there}, {f'{len(self.damaged)} damaged' if self.damaged else 'every byte as written'}"
-        )
-
-
 def main(args: VerifyArgs) -> None:
     from bertvision import console
 
-    root = told.root(args.store)
-    found = [_verify(entry, drop=args.drop) for entry in find_entries(root, args.names)]
-    damaged = sum(len(finding.damaged) for finding in found)
+    root, rows = args.root, []
+    for entry in find_entries(root, args.names):
+        checked, damaged = _verify(entry, drop=args.drop)
+        missing = [name for name in entry.missing if name not in damaged]
+        rows.append(
+            {"key": entry.key, "folder": entry.files.address, "checked": checked, "missing": len(missing)}
+            | {"damaged": damaged, "dropped": args.drop and bool(damaged)}
+        )
+        if not args.json:
+            verdict = f"{len(damaged)} damaged" if damaged else "every byte as written"
+            there = f", {len(missing)} not made yet" if missing else ""
+            console.emit(f"{texts.name(entry)}: {texts.count(checked, 'shard')} checked{there}, {verdict}")
+            for name, why in damaged.items():
+                console.emit(
+                    f"  {entry.files.address}/{name}: {why}; {_way_out(name, entry, drop=args.drop)}"
+                )
+    total = sum(len(row["damaged"]) for row in rows)
     if args.json:
-        rows = [
-            {"key": one.entry.key, "folder": one.entry.folder.address, "checked": one.checked}
-            | {"missing": one.missing, "damaged": one.damaged, "dropped": one.dropped}
-            for one in found
-        ]
-        console.emit_json({"stores": rows, "damaged": damaged})
-    else:
-        for finding in found:
-            console.emit(f"{told.name(finding.entry)}: {finding.verdict}")
-            for name, why in finding.damaged.items():
-                dropped = " (dropped)" if name in finding.dropped else ""
-                console.emit(f"  {finding.entry.folder.address}/{name}: {why}{dropped}")
-        if not found:
-            console.emit(f"no stores in {root}")
-        for line in _advice(found, dropped=args.drop):
-            console.emit(line)
-    if damaged:
+        console.emit_json({"stores": rows, "damaged": total})
+    elif not rows:
+        console.emit(f"no stores in {root}")
+    if total:
         raise SystemExit(1)
 
 
-def _advice(found: list[Finding], *, dropped: bool) -> Iterator[str]:
-    """The ways out."""
-    for one in found:
-        key = one.entry.key[: told.KEY]
-        if one.entry.unreadable:
-            yield f"{key} was not checked: somebody who may read it can do it"
-        elif one.lost == PLAN:
-            yield f"without {PLAN} a store is lost: `bertvision cache rm {key}` removes it"
-        elif one.lost:
-            yield f"{one.lost} of {key} is written again by the next extraction or fit; verify it then"
-    if any(one.damaged and not one.lost for one in found):
-        yield (
-            "what was dropped is made anew by the next extraction or fit"
-            if dropped
-            else "--drop removes what is damaged, and the next extraction or fit makes only that anew"
-        )
+def _way_out(name: str, entry: Entry, *, drop: bool) -> str:
+    if name == PLAN:
+        return f"`bertvision cache rm {entry.key[: texts.KEY]}` removes the store"
+    if name == WINDOWS_FILE:
+        return "the next extraction or fit writes it again"
+    return f"{'dropped' if drop else '--drop removes it'}, and the next extraction or fit makes it anew"
 
 
-def _verify(entry: Entry, *, drop: bool) -> Finding:
-    """Check a store, one shard after another."""
+def _verify(entry: Entry, *, drop: bool) -> tuple[int, dict[str, str]]:
+    """How many shards of a store were checked, and which files are damaged, and why."""
     from bertvision.console import progress
 
-    finding = Finding(entry)
     try:
-        store = open_store(entry.folder, entry.key)
-    except ArtifactError:
-        finding.lost = _broken_file(entry)
-        finding.damaged[finding.lost] = entry.damage or "it is not what was written"
-        return finding
-    there = sorted(store.finished())
-    finding.missing = store.num_shards - len(there)
-    info, why = read_info(store.folder, store.about, store.num_shards)
-    if why:
-        finding.damaged[INFO] = why
-    elif info is not None:
-        # A finished store had them all.
-        finding.damaged |= {name: "the file is missing" for name in entry.missing}
-        finding.missing = 0
-    # Read instead of mapped: no torch is needed, and a disk that fails can say so.
-    folder = _Unmapped(store.folder.path) if isinstance(store.folder, LocalFolder) else store.folder
-    checked = np.zeros(len(store.windows), np.bool_)
-    with progress(f"verify {entry.key[: told.KEY]}", len(there), unit="shards") as bar:
+        store = open_store(entry.files, entry.key)
+    except ArtifactError as error:
+        return 0, {PLAN if entry.damage else WINDOWS_FILE: entry.damage or str(error)}
+    there, damaged = sorted(set(range(store.num_shards)) - set(store.missing())), {}
+    with progress(f"verify {entry.key[: texts.KEY]}", len(there), unit="shards") as bar:
         for number in there:
-            shard = partial(OpenShard, folder, store.layout(number), checked)
             try:
-                shard(info["shards"][number]["checksum"] if info else None).verify()
+                store.verify(number)
             except DamagedShard as damage:
-                finding.damaged[shard_name(number)] = damage.why
+                damaged[shard_name(number)] = damage.why
                 if drop:
-                    with Claims(store.folder).claim(number, wait=True):
+                    with store.locked():
                         store.drop(number)
-            finding.checked += 1
             bar.advance()
-    if drop and finding.damaged:
-        store.folder.remove(INFO)  # it speaks of shards that are gone
-        finding.dropped = list(finding.damaged)
-    return finding
-
-
-class _Unmapped(LocalFolder):
-    def mapped(self, name: str) -> None:
-        return None
-
-
-def _broken_file(entry: Entry) -> str:
-    """Which of the two files that make a store is to blame."""
-    windows = unpack_windows(entry.folder.read(WINDOWS_FILE)) if WINDOWS_FILE in entry.there else None
-    return WINDOWS_FILE if windows is None and entry.about else PLAN
+    return len(there), damaged

@@ -1,0 +1,482 @@
+"""`bertvision cache`: stores are extracted, listed, shown, checked and removed, and fits read them."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import namedtuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cache_runner import WINDOWS, answered, as_json
+from cli_runner import bertvision, tree
+from fsspec.implementations.memory import MemoryFileSystem
+from store_cases import flip
+
+from bertvision.cli.cache import ACTIONS
+from bertvision.cli.cache.texts import age, short
+from bertvision.states.shard import shard_name
+from bertvision.states.store import open_store
+from bertvision.states.stored import StoredStates
+
+HALF = ("--shard-tokens", "300")
+SMALL = ("--dtype", "int8", "--layers", "0,-1", "--positions", "context")
+Source = tuple[str | Path, ...]
+
+
+def sentence(*words: str | Path) -> str:
+    """The one sentence of a user's mistake."""
+    outcome = bertvision("cache", *words)
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    assert re.fullmatch(r"error: [^\n]+\n", outcome.err), outcome.err
+    return outcome.err
+
+
+def files(folder: Path) -> dict[str, bytes | None]:
+    return {name: content for name, content in tree(folder).items() if not name.endswith(".lock")}
+
+
+def used(store: Path, days: float) -> None:
+    then = (store / "plan.json").stat().st_mtime - days * 86_400
+    os.utime(store / "plan.json", (then, then))
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Without the rights of root, if we have them."""
+    root = os.geteuid() == 0
+    try:
+        if root:
+            os.seteuid(65534)
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@pytest.fixture(scope="module")
+def source(tiny_bert: Path, toy_squad: Path) -> Source:
+    return (tiny_bert, "--data", toy_squad, *WINDOWS)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, source: Source) -> Path:
+    """Two stores: one of six shards that was last used years ago, and one of a single shard."""
+    root = tmp_path_factory.mktemp("made") / "stores"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BERTVISION_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        for flags in (HALF, SMALL):
+            answered("extract", *source, "--store", root, *flags)
+    first, second = as_json("ls", "--store", root)["stores"]
+    assert (second["planned"], first["planned"]) == (6, 1)
+    used(root / second["key"], 4000)
+    return root
+
+
+@pytest.fixture
+def root(made: Path) -> Iterator[Path]:
+    """A copy of them that may be changed, in a folder that everybody may read."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(shutil.copytree(made, Path(name) / "stores"))
+        for path in (Path(name) / "stores").rglob("*"):
+            path.chmod(0o755)  # or it could not be removed
+
+
+@pytest.fixture
+def store(root: Path) -> Path:
+    """The folder of the store of six shards."""
+    return next(path for path in root.iterdir() if (path / shard_name(5)).exists())
+
+
+# ---- help and mistakes
+
+
+def test_the_actions_are_listed() -> None:
+    listed = bertvision("cache").out
+    assert listed == bertvision("cache", "--help").out == bertvision("cache", "-h").out
+    for action, text in ACTIONS.items():
+        assert re.search(rf"^  {action} +{re.escape(text)}$", listed, re.MULTILINE)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_help_of_every_action_describes_every_flag(action: str) -> None:
+    shown = answered(action, "--help").out
+    flags = re.findall(r"^  (--[a-z][\w.-]*)(.*\n(?: {6,}.*\n)*)", shown, re.MULTILINE)
+    assert {"--store", "--json"} <= {flag for flag, _ in flags}
+    for flag, text in flags:
+        described = text.partition("(default:")[0].partition("(required)")[0]
+        assert len(re.findall(r"[a-z]{2,}", described)) >= 2, f"{flag} of {action} is not described"
+
+
+def test_looking_at_stores_needs_no_torch(root: Path, store: Path) -> None:
+    code = (
+        "import sys\nfrom bertvision.cli import main\nroot, key = sys.argv[1:]\nmain(['cache'])\n"
+        "for words in (['ls'], ['info', key], ['verify'], ['rm', key]):\n"
+        "    main(['cache', *words, '--store', root])\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root), store.name], capture_output=True, text=True, timeout=60, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "1 store removed" in done.stdout
+
+
+MISTAKES = {
+    "lst": "did you mean ls",
+    "zzz": "--help",
+    "--store x ls": "'--store'",
+    "extract": "ENCODER and --data",
+    "extract embedded --data demo:dev --dtype fp8": "--dtype",
+    "extract embedded --data demo:dev --shard-tokens 0": "--shard-tokens",
+    "extract embedded --data demo:dev --tokens-per-call -1": "--tokens-per-call",
+    "extract embedded --data demo:dev --cache-gb -1": "--cache-gb",
+    "extract nowhere/bert --data demo:dev": "nowhere/bert",
+    "extract embedded --data nowhere.json": "nowhere.json",
+    "extract embedded --data demo:dev --store nothing://x": "nothing://x",
+    "extract embedded --data demo:dev --store /dev/null/x": "cannot write /dev/null/x",
+    "info": "STORE",
+    "info abc": "'abc'",
+    "info ./": "./ holds no stored states",
+    "verify abc": "'abc'",
+    "rm": "--all",
+    "rm abc --all": "not both",
+    "rm --older-than -1": "--older-than",
+    "rm --older-than week": "--older-than",
+    "ls --stor x": "--store",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_sentence(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert MISTAKES[words] in sentence(*words.split())
+    assert tree(tmp_path) == {}
+
+
+def test_layers_the_encoder_lacks(source: Source, tmp_path: Path) -> None:
+    said = sentence("extract", *source, "--store", tmp_path, "--layers", "0,9")
+    assert "error: --layers names 9" in said, "not --states.layers"
+    assert tree(tmp_path) == {}
+
+
+def test_ages_and_names() -> None:
+    shown = [age(seconds) for seconds in (3.4, 300, 10_800, 8 * 86_400, None)]
+    assert shown == ["3 s", "5 min", "3 h", "8 d", "unknown"]
+    names = ("/runs/a/finetune/snapshot-1/encoder", "embedded", "org/model", "demo:train")
+    assert [short(name) for name in names] == ["finetune/snapshot-1", *names[1:]]
+
+
+# ---- extract
+
+
+def test_extract_announces_the_size_and_is_right(source: Source, tmp_path: Path) -> None:
+    outcome = answered("extract", *source, "--store", tmp_path, *HALF, "--json")
+    result = json.loads(outcome.out)
+    shards = {name: len(content or b"") for name, content in tree(tmp_path).items() if "shard-" in name}
+    assert result["bytes"] == sum(shards.values())
+    assert result["shards"] == len(shards) == 6
+    assert Path(result["store"]) == tmp_path / result["key"]
+    assert result["tokens"] == result["encoded_tokens"]
+    before, _, after = outcome.err.partition("encode: ")
+    assert "in 6 shards" in before
+    assert re.search(r"to write to \S+; the disk has [\d.]+ \wB free", before)
+    assert after
+    again = answered("extract", *source, "--store", tmp_path).out
+    assert "encoded  nothing" in again
+    assert "finished" in again
+
+
+def test_extract_refuses_what_the_disk_cannot_hold(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 5000, 5000))
+    outcome = bertvision("cache", "extract", *source, "--store", tmp_path / "stores")
+    assert outcome.code == 2
+    assert "has 5.00 kB free: make room" in outcome.err.splitlines()[-1]
+    assert not (tmp_path / "stores").exists()
+
+
+def test_extract_makes_only_what_is_missing(source: Source, root: Path, store: Path) -> None:
+    before = files(store)
+    shards = open_store(store).plan.shards
+    lengths = open_store(store).windows.lengths
+    for number in (1, 4):
+        (store / shard_name(number)).unlink()
+    outcome = answered("extract", *source, "--store", root, "--shard-tokens", "500", "--json")
+    assert json.loads(outcome.out)["encoded_tokens"] == sum(int(lengths[shards[n]].sum()) for n in (1, 4))
+    assert "encode: 4 of 6 shards are there" in outcome.err
+    assert "begun with --shard-tokens 300" in outcome.err
+    assert files(store) == before
+
+
+def test_an_interrupted_extraction_keeps_its_shards_and_goes_on(
+    source: Source, store: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "again"
+    real, calls = StoredStates.read, []
+
+    def read(self: StoredStates, indices: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(self, indices)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(StoredStates, "read", read)
+            outcome = bertvision("cache", "extract", *source, "--store", root, *HALF)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert outcome.code == 130
+    there = files(root / store.name)
+    assert sorted(there) == ["plan.json", *map(shard_name, range(3)), "windows.safetensors"]
+    answered("extract", *source, "--store", root, *HALF)
+    assert files(root / store.name) == files(store)
+
+
+# ---- ls and info
+
+
+def test_ls_shows_the_last_used_first(root: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = as_json("ls", "--store", root)
+    assert listed["root"] == str(root)
+    assert listed["bytes"] == sum(len(content or b"") for content in tree(root).values())
+    assert listed["free"] > 0
+    new, old = listed["stores"]
+    assert old["key"] == store.name
+    assert (old["dtype"], old["positions"], old["layers"], old["hidden"]) == ("fp16", "all", [0, 1, 2], 32)
+    assert (new["dtype"], new["positions"], new["layers"]) == ("int8", "context", [0, 2])
+    assert old["finished"]
+    assert old["age_seconds"] > 1e8
+    (store / shard_name(2)).unlink()
+    monkeypatch.setenv("COLUMNS", "120")
+    lines = answered("ls", "--store", root).out.splitlines()
+    assert "5/6" in next(line for line in lines if line.startswith(store.name[:12]))
+    assert re.search(r"finished .* 2 x 32 .* int8 .* context +\S+/bert +\S+/toy.json", "\n".join(lines))
+    assert lines[-1].startswith(f"2 stores in {root}: ")
+    monkeypatch.setenv("COLUMNS", "60")
+    *rows, last = answered("ls", "--store", root).out.splitlines()
+    assert max(map(len, rows)) <= 60
+    assert "2 stores" in last
+
+
+def test_nothing_is_shown_as_nothing(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nowhere"):
+        assert answered("ls", "--store", place).out.startswith(f"no stores in {place}; the disk has ")
+    assert as_json("ls", "--store", tmp_path)["stores"] == []
+    assert answered("verify", "--store", tmp_path).out == f"no stores in {tmp_path}\n"
+    assert answered("rm", "--all", "--store", tmp_path).out == "nothing to remove\n"
+
+
+def test_info_shows_everything(root: Path, store: Path, source: Source) -> None:
+    shown, *others = (
+        as_json("info", *words) | {"age_seconds": None}
+        for words in ((store.name, "--store", root), (store.name[:6], "--store", root), (f"{store}/",))
+    )
+    assert others == [shown, shown]
+    assert shown["plan"]["identity"]["preprocessing"]["doc_stride"] == 24
+    (store / shard_name(3)).unlink()
+    text = answered("info", store).out
+    for part in (
+        store.name, str(source[0]), str(source[2]), shown["plan"]["identity"]["encoder"], "doc_stride 24",
+        "0, 1, 2; 32 numbers each", "5 of 6 shards", "unfinished", f"missing    1: {shard_name(3)}",
+    ):  # fmt: skip
+        assert part in text
+
+
+def test_an_ambiguous_beginning_names_both(root: Path, store: Path) -> None:
+    twin = store.name[:8] + "0" * 24
+    shutil.copytree(store, root / twin)
+    for action in ("info", "verify", "rm"):
+        said = sentence(action, store.name[:8], "--store", root)
+        assert store.name in said
+        assert twin in said
+    assert "cannot be empty" in sentence("rm", "", "--store", root)
+    assert len(list(root.iterdir())) == 3
+
+
+# ---- verify
+
+
+def test_verify_finds_nothing_in_whole_stores(root: Path) -> None:
+    before = files(root)
+    assert answered("verify", "--store", root).out.count("every byte as written") == 2
+    found = as_json("verify", "--store", root)
+    assert found["damaged"] == 0
+    assert sorted(one["checked"] for one in found["stores"]) == [1, 6]
+    assert files(root) == before
+
+
+@pytest.mark.parametrize("where", ["header", "middle", "last byte", "cut", "longer"])
+def test_a_damaged_shard_is_found_and_only_it_is_made_anew(
+    where: str, root: Path, store: Path, source: Source
+) -> None:
+    before, path = files(store), store / shard_name(2)
+    content, length = path.read_bytes(), path.stat().st_size
+    if where in ("cut", "longer"):
+        path.write_bytes(content[:-1] if where == "cut" else content + b"x")
+    else:
+        flip(path, {"header": 20, "middle": length // 2, "last byte": length - 1}[where])
+    found = bertvision("cache", "verify", store.name[:5], "--store", root)
+    assert found.code == 1
+    assert "6 shards checked, 1 damaged" in found.out
+    assert f"  {path}: " in found.out
+    assert path.exists(), "without --drop nothing is removed"
+    dropped = bertvision("cache", "verify", "--drop", "--json", "--store", root)
+    assert dropped.code == 1
+    shown = {one["key"]: one for one in json.loads(dropped.out)["stores"]}
+    assert (list(shown[store.name]["damaged"]), shown[store.name]["dropped"]) == ([path.name], True)
+    assert files(store) == {name: content for name, content in before.items() if name != path.name}
+    assert "1 not made yet" in answered("verify", store.name, "--store", root).out
+    answered("extract", *source, "--store", root)
+    assert files(store) == before
+
+
+@pytest.mark.parametrize("name", ["plan.json", "windows.safetensors"])
+@pytest.mark.parametrize("damage", ["flipped", "missing", "closed"])
+def test_a_damaged_store_is_shown(name: str, damage: str, root: Path, store: Path, source: Source) -> None:
+    whole, path = files(store), store / name
+    {"flipped": lambda: flip(path, 300), "missing": path.unlink, "closed": lambda: path.chmod(0)}[damage]()
+    answered("ls", "--store", root)  # imports everything while we may
+    with nobody():
+        listed = answered("ls", "--store", root).out
+        found = bertvision("cache", "verify", "--store", root)
+        shown = answered("info", store.name[:5], "--store", root).out
+    assert found.code == 1
+    assert f"{path}: " in found.out
+    assert found.out.count("every byte as written") == 1, "the other store is whole"
+    assert "2 stores" in listed
+    if name == "plan.json":
+        assert f"{store.name[:12]} is damaged" in listed
+        assert "damaged" in shown
+    if damage == "closed":
+        path.chmod(0o644)
+    elif name == "windows.safetensors":
+        answered("extract", *source, "--store", root)  # writes them again
+    else:
+        assert as_json("rm", "--unfinished", "--store", root)["removed"][0]["key"] == store.name
+        return
+    assert files(store) == whole
+
+
+# ---- rm
+
+
+def test_rm_removes_what_is_named_and_says_what_that_freed(root: Path, store: Path) -> None:
+    other = next(path for path in root.iterdir() if path != store)
+    bytes_of = sum(len(content or b"") for content in tree(store).values())
+    removed = as_json("rm", store.name[:4], store.name, store, "--store", root)
+    assert removed["freed"] == bytes_of
+    assert [one["key"] for one in removed["removed"]] == [store.name]
+    assert list(root.iterdir()) == [other]
+    assert "1 store removed, " in answered("rm", "--all", "--store", root).out
+    assert list(root.iterdir()) == []
+
+
+def test_rm_picks_by_use_and_state(root: Path, store: Path) -> None:
+    other = next(path for path in root.iterdir() if path != store)
+
+    def picked(*flags: str) -> list[str]:
+        return [one["key"] for one in as_json("rm", *flags, "--store", root)["removed"]]
+
+    assert picked("--older-than", "1e6") == picked("--unfinished") == []
+    (other / shard_name(0)).unlink()
+    assert picked("--unfinished", "--older-than", "1") == []
+    assert picked("--older-than", "1") == [store.name]
+    assert picked("--unfinished") == [other.name]
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", ".git", ".env", ".lock.bak", ".tmp-1"])
+def test_rm_stops_at_what_is_not_ours(name: str, root: Path, store: Path) -> None:
+    (store / name).write_text("years of work")
+    for words in ((store,), ("--all",)):
+        assert f"holds {name}, which no store has" in sentence("rm", *words, "--store", root)
+    (store / name).unlink()
+    for ours in (".lock", ".shard-00007.safetensors.tmp-12"):
+        (store / ours).touch()
+    assert "2 stores removed" in answered("rm", "--all", "--store", root).out
+
+
+@pytest.mark.parametrize("name", ["plan.json", "windows.safetensors", "shard-00000.safetensors"])
+@pytest.mark.parametrize("content", ["{}", "not json", '{"schema": 2, "key": "mine"}'])
+def test_a_folder_of_somebody_else_is_no_store(name: str, content: str, tmp_path: Path) -> None:
+    project = tmp_path / "other" / "proj"
+    project.mkdir(parents=True)
+    (project / name).write_text(content)
+    before = tree(tmp_path)
+    assert as_json("ls", "--store", tmp_path / "other")["stores"] == []
+    for flags in (("--unfinished",), ("--all",)):
+        assert as_json("rm", *flags, "--store", tmp_path / "other")["removed"] == []
+    assert "holds no stored states" in sentence("rm", project)
+    assert tree(tmp_path) == before
+
+
+def test_a_store_may_have_any_name_but_that_of_another(root: Path, store: Path) -> None:
+    shutil.copytree(store, root / "my copy")
+    twin = Path(shutil.copytree(store, root / ("0" * 32)))
+    rows = {one["key"]: one["finished"] for one in as_json("ls", "--store", root)["stores"]}
+    assert rows["my copy"]
+    assert not rows[twin.name]
+    assert f"belongs to the store {store.name}" in answered("info", twin.name, "--store", root).out
+
+
+def test_rm_leaves_a_store_that_another_process_writes(root: Path, store: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom filelock import FileLock\n"
+        "with FileLock(Path(sys.argv[1]) / '.lock'):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+    writer = subprocess.Popen(
+        [sys.executable, "-c", code, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "held\n"
+        outcome = answered("rm", store.name, "--store", root)
+        assert "is being written by another process and stays" in outcome.err
+        assert outcome.out == "nothing to remove\n"
+        assert (store / shard_name(0)).exists()
+    finally:
+        writer.communicate("")
+    assert "1 store removed" in answered("rm", store.name, "--store", root).out
+
+
+# ---- elsewhere
+
+
+def test_all_actions_at_an_address_of_fsspec(source: Source, store: Path, tmp_path: Path) -> None:
+    address, memory = f"memory://{tmp_path.name}/stores", MemoryFileSystem()
+    place = f"/{tmp_path.name}/stores/{store.name}"
+
+    def there() -> dict[str, bytes]:
+        return {Path(str(path)).name: memory.cat_file(path) for path in memory.ls(place, detail=False)}
+
+    made = as_json("extract", *source, "--store", address, *HALF)
+    assert made["key"] == store.name
+    assert there() == files(store)
+    listed = as_json("ls", "--store", address)
+    assert [(one["key"], one["finished"]) for one in listed["stores"]] == [(store.name, True)]
+    assert listed["free"] is None
+    assert as_json("info", store.name[:6], "--store", address)["plan"] == as_json("info", store)["plan"]
+    answered("verify", "--store", address)
+    content = bytearray(memory.cat_file(f"{place}/{shard_name(1)}"))
+    content[len(content) // 2] ^= 1
+    memory.pipe_file(f"{place}/{shard_name(1)}", bytes(content))
+    found = bertvision("cache", "verify", "--drop", "--store", address)
+    assert found.code == 1
+    assert f"{address}/{store.name}/{shard_name(1)}: " in found.out
+    answered("extract", *source, "--store", address)
+    assert there() == files(store)
+    assert as_json("rm", store.name, "--store", address)["freed"] > made["bytes"]
+    assert as_json("ls", "--store", address)["stores"] == []
