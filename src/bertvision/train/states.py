@@ -1,7 +1,7 @@
 """The states that training reads, the same for one process and for several.
 
-A source that is measured is chosen once, by rank 0, and written down (`Stage.choose`): whoever goes on with the work
-must read states of the same rounding. Several processes would each keep a copy of all states in memory, so they do
+A source that is measured is chosen once, by rank 0, and kept (`RunFolder.choose`): whoever continues the work must
+read states of the same rounding. Several processes would each keep a copy of all states in memory, so they do
 not; of a store each makes its own shards first, since in the first epoch all of them would come to the same one.
 """
 
@@ -16,8 +16,8 @@ from bertvision.states.config import StatesConfig
 from bertvision.states.source import choose_source, open_states
 from bertvision.states.stored import StoredStates
 from bertvision.train.parallel import Parallel
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split
-from bertvision.train.stage import Stage
 
 __all__ = ["check_source", "training_states"]
 
@@ -34,7 +34,7 @@ def training_states(
     encoder: Encoder,
     train: Split,
     states: StatesConfig,
-    stage: Stage,
+    stage: RunFolder,
     *,
     choice: str,
     label: str,

@@ -24,7 +24,7 @@ from bertvision.artifacts import disk_trouble, remove
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.states.claims import Claims
 from bertvision.states.folder import LocalFolder
-from bertvision.train.stage import differences
+from bertvision.train.run_folder import differences
 from bertvision.train.sweep_space import Candidate, Choices, Dimension, Space, Value
 
 if TYPE_CHECKING:
