@@ -65,7 +65,7 @@ from bertvision.states.live import LiveStates
 from bertvision.states.store import Store
 from bertvision.states.stored import StoredStates
 from bertvision.train.fit import FitConfig, FitRun, fit
-from bertvision.train.stage import Stage
+from bertvision.train.run_folder import RunFolder
 
 LONG_ENOUGH = 0.5
 """Seconds a turn takes at least: fast ways pass several times. A fifth of it with --quick."""
@@ -317,7 +317,7 @@ def epochs(bench: Bench, encoder: Encoder, folder: Path) -> None:
         bench.ratio(f"epochs: {name}, stored / live", figure, goal)
     config = FitConfig(heads=("adapter",), batch_size=args.batch, epochs=2, checkpoint_seconds=1e9)
     for turn in range(args.turns):
-        stage = Stage(folder / f"fit-{turn}", {})
+        stage = RunFolder(folder / f"fit-{turn}", {})
         fit(stored, [("adapter", parse_head("adapter"), 0)], config, stage)
         bench.profiles.append(stage.profile)
     shares = [profile["waiting"] / profile["total"] for profile in bench.profiles]

@@ -46,10 +46,9 @@ from bertvision.tasks.span.loss import span_loss
 from bertvision.train.evaluate import span_logits
 from bertvision.train.finetune import FinetuneConfig, finetune
 from bertvision.train.job import Job
-from bertvision.train.log import read_metrics
+from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.scoring import score_system
 from bertvision.train.splits import Split, load_split
-from bertvision.train.stage import Stage
 
 
 class _Tokenizer:
@@ -121,7 +120,7 @@ def bertvision(
     folder = Path(tempfile.mkdtemp())
     config = FinetuneConfig(batch_size=batch, lr=lr, seed=seed)
     began = time.perf_counter()
-    stage = Stage(folder, {})
+    stage = RunFolder(folder, {})
     finetune(encoder, [Job(train)], config, stage)
     found, total = stage.results, time.perf_counter() - began
     losses = [record["loss"] for record in read_metrics(stage.metrics)]

@@ -16,8 +16,8 @@ from bertvision.states.memory import MemoryStates
 from bertvision.train import fit as fit_module
 from bertvision.train.fit import FitConfig, FitRun, FittedHead, fit
 from bertvision.train.group import Group
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split, load_split
-from bertvision.train.stage import Stage
 from bertvision.train.zoo import zoo_members
 
 WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
@@ -49,7 +49,7 @@ def fitted(
     states: States, folder: Path, *heads: str, evaluate: Any = None, **values: Any
 ) -> dict[str, FittedHead]:
     config = fit_config(*heads, **values)
-    return fit(states, zoo_members(config), config, Stage(folder, {}), evaluate=evaluate)
+    return fit(states, zoo_members(config), config, RunFolder(folder, {}), evaluate=evaluate)
 
 
 def run_of(states: States, *heads: str, **values: Any) -> FitRun:

@@ -1,10 +1,8 @@
-"""A stage's folder belongs to one process at a time, and to nobody once that process is gone."""
+"""A run folder belongs to one process at a time, and to nobody once that process is gone."""
 
 import fcntl
-import os
 import subprocess
 import sys
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,16 +10,14 @@ from pathlib import Path
 import pytest
 
 from bertvision.errors import OutputError
-from bertvision.train import claim as claims
-from bertvision.train.claim import claim
-from bertvision.train.stage import Stage
+from bertvision.train.run_folder import LOCK, RunFolder
 
 KEY = {"lr": 1}
 _WORKS = """
 import sys
 from pathlib import Path
-from bertvision.train.stage import Stage
-stage = Stage(Path(sys.argv[1]), {"lr": 1})
+from bertvision.train.run_folder import RunFolder
+stage = RunFolder(Path(sys.argv[1]), {"lr": 1})
 print("works", flush=True)
 for line in sys.stdin:
     stage.finish({"score": 2})
@@ -42,28 +38,19 @@ def another(folder: Path) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
-@contextmanager
-def os_folder(folder: Path) -> Iterator[int]:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        yield opened
-    finally:
-        os.close(opened)
-
-
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "fit"
     with another(folder) as process:
         before = (folder / "stage.json").read_bytes()
         for overwrite in (False, True):  # replacing another's work is no way out either
             with pytest.raises(OutputError, match=f"another process works in {folder}: wait for it or stop"):
-                Stage(folder, KEY | {"lr": 2 if overwrite else 1}, overwrite=overwrite)
+                RunFolder(folder, KEY | {"lr": 2 if overwrite else 1}, overwrite=overwrite)
         assert (folder / "stage.json").read_bytes() == before
-        assert sorted(path.name for path in folder.iterdir()) == ["stage.json"]
-        assert not Stage(tmp_path / "other", KEY).done  # a folder beside it has nothing to do with it
+        assert sorted(path.name for path in folder.iterdir()) == [LOCK, "stage.json"]
+        assert not RunFolder(tmp_path / "other", KEY).done  # a folder beside it has nothing to do with it
         process.kill()
         process.wait()
-        assert not Stage(folder, KEY).done
+        assert not RunFolder(folder, KEY).done
 
 
 def test_finished_work_is_everybodys(tmp_path: Path) -> None:
@@ -74,30 +61,30 @@ def test_finished_work_is_everybodys(tmp_path: Path) -> None:
         process.stdin.write("finish\n")
         process.stdin.flush()
         assert process.stdout.readline() == "done\n"
-        found = Stage(folder, KEY)  # the other one lives on
+        found = RunFolder(folder, KEY)  # the other one lives on
         assert (found.done, found.results) == (True, {"score": 2})
 
 
 def test_a_process_may_begin_its_own_work_again(tmp_path: Path) -> None:
-    first = Stage(tmp_path / "fit", KEY)
-    again = Stage(tmp_path / "fit", KEY)
-    replaced = Stage(tmp_path / "fit", KEY | {"lr": 2}, overwrite=True)
+    first = RunFolder(tmp_path / "fit", KEY)
+    again = RunFolder(tmp_path / "fit", KEY)
+    replaced = RunFolder(tmp_path / "fit", KEY | {"lr": 2}, overwrite=True)
     replaced.finish({})
     assert not first.done
     assert not again.done
-    assert Stage(tmp_path / "fit", KEY | {"lr": 2}).done
+    assert RunFolder(tmp_path / "fit", KEY | {"lr": 2}).done
 
 
-def test_a_claim_ends_with_its_last_holder(tmp_path: Path) -> None:
-    one, two = claim(tmp_path), claim(tmp_path)
-    assert one is two
-    gone = weakref.ref(one)
-    del one, two
-    assert gone() is None
-    with os_folder(tmp_path) as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as another process would
+def test_the_lock_ends_with_its_last_holder(tmp_path: Path) -> None:
+    one, two = RunFolder(tmp_path, KEY), RunFolder(tmp_path, KEY)
+    one.finish({})
+    with (tmp_path / LOCK).open() as opened:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as another process would
+        del one, two
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with pytest.raises(OutputError, match="another process"):
-            claim(tmp_path)
+            RunFolder(tmp_path, KEY | {"lr": 2}, overwrite=True)
 
 
 @pytest.mark.parametrize("error", [OSError(95, "not supported"), OSError(9, "bad file descriptor")])
@@ -107,8 +94,5 @@ def test_without_locks_everybody_may_work(
     def refuse(*_: object) -> None:
         raise error
 
-    assert claims.fcntl is not None
-    monkeypatch.setattr(claims.fcntl, "flock", refuse)
-    assert Stage(tmp_path / "fit", KEY).results == {}
-    monkeypatch.setattr(claims, "fcntl", None)
-    assert Stage(tmp_path / "more", KEY).results == {}
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert RunFolder(tmp_path / "fit", KEY).results == {}

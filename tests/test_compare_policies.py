@@ -364,7 +364,7 @@ def test_an_interrupted_run_goes_on(
     monkeypatch.setattr(Steps, "update", real)
     again = bertvision(*command, "--out", tmp_path / "out")
     assert again.code == 0, again.err
-    assert "fine-tuning goes on at step" in again.err
+    assert "fine-tuning continues at step" in again.err
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 

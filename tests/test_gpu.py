@@ -31,7 +31,6 @@ from bertvision.tasks.kinds import SPAN, Task
 from bertvision.tasks.text.task import TextTask
 from bertvision.train.evaluate import text_logits
 from bertvision.train.fit import FitConfig, FitRun
-from bertvision.train.log import MetricsLog
 
 pytestmark = [
     pytest.mark.gpu,
@@ -299,20 +298,19 @@ def test_an_encoder_can_be_trained_after_its_states_were_read() -> None:
 
 def test_a_killed_fit_goes_on_with_captured_steps(tmp_path: Path) -> None:
     """Rates and step counts live on the device; a checkpoint brings them back."""
-    from bertvision.train.stage import Stage
+    from bertvision.train.run_folder import RunFolder
 
     states = LiveStates(encoder("fp32"), windows(), tokens_per_call=2048)
     config = FitConfig(heads=HEADS, batch_size=16, epochs=2, schedule="linear", checkpoint_seconds=0.0)
     specs = [(text, parse_head(text), 0) for text in HEADS]
-    whole, stage = FitRun(states, specs, config), Stage(tmp_path, {})
-    log = MetricsLog(stage.metrics, keep=0)
+    whole, stage = FitRun(states, specs, config), RunFolder(tmp_path, {})
     for i, batch in enumerate(whole.batches()):
         whole.train_batch(batch)
         if i == 7:
-            whole.save(stage, log)
+            whole.save(stage)
     whole.settle()
     again = FitRun(states, specs, config)
-    again.load(stage)
+    again.resume(stage)
     for batch in again.batches():
         again.train_batch(batch)
     again.settle()

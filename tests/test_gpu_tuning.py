@@ -19,10 +19,9 @@ from bertvision.train import tuning as tuning_module
 from bertvision.train.finetune import FinetuneConfig, tune, tune_jobs
 from bertvision.train.finetune_config import MultitaskConfig
 from bertvision.train.job import Job
-from bertvision.train.log import read_metrics
+from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.scoring import logits_of
 from bertvision.train.splits import Split, load_split
-from bertvision.train.stage import Stage
 from bertvision.train.steps import GraphSteps, Steps
 from bertvision.train.trained import load_encoder, logits_of_trained, read_trained
 
@@ -57,7 +56,7 @@ def tuned(
     precision: Any = "fp32",
     dev: bool = False,
     **values: Any,
-) -> tuple[Stage, list[Path], Split]:
+) -> tuple[RunFolder, list[Path], Split]:
     made = Encoder.load(str(home / encoder), device="cuda", precision=precision)
     train = load_split(str(home / "toy.json"), made, WINDOWS)
     settings: dict[str, Any] = {
@@ -73,7 +72,7 @@ def tuned(
     return stage, folders, train
 
 
-def losses(stage: Stage) -> list[float]:
+def losses(stage: RunFolder) -> list[float]:
     return [r["loss"] for r in read_metrics(stage.metrics) if "loss" in r]
 
 
@@ -322,7 +321,7 @@ def together(
     precision: Any = "fp32",
     dev: bool = False,
     **values: Any,
-) -> Stage:
+) -> RunFolder:
     made = Encoder.load(str(home / encoder), device="cuda", precision=precision)
     settings: dict[str, Any] = STEADY | GENTLE[precision] | {"order": "mixed"} | values
     config = MultitaskConfig(**settings)

@@ -100,7 +100,9 @@ def test_every_range_is_enforced(name: str) -> None:
         wrong = ["1", "-0.1", "nan"] if "rate" in field.metadata else []
         if (least := field.metadata.get("least")) is not None:
             wrong = [str(least - 1)]
-        assert least is not None or field.type is not int or field.name == "vectors", "every number has a range"
+        assert least is not None or field.type is not int or field.name == "vectors", (
+            "every number has a range"
+        )
         for value in wrong:
             with pytest.raises(ConfigError, match=f"{field.name} of {name} must"):
                 parse_head(f"{name}:{field.name}={value}")

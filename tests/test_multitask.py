@@ -36,10 +36,9 @@ from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune_jobs
 from bertvision.train.finetune_config import MultitaskConfig
 from bertvision.train.job import Job
-from bertvision.train.log import read_metrics
 from bertvision.train.multitask import TaskSpec, load_jobs
+from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.splits import load_split
-from bertvision.train.stage import Stage
 
 WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
 # Adam divides by the gradient's own size; a large eps keeps it from blowing rounding up.
@@ -66,7 +65,7 @@ def jobs(lively: Path, toy_squad: Path) -> list[Job]:
     ]
 
 
-def tuned(folder: Path, source: Path, jobs: list[Job], **values: Any) -> Stage:
+def tuned(folder: Path, source: Path, jobs: list[Job], **values: Any) -> RunFolder:
     encoder = Encoder.load(str(source))
     return tune_jobs(encoder, jobs, folder=folder, config=config_of(**values))[0]
 
@@ -79,7 +78,7 @@ def plan_of(jobs: list[Job], **values: Any) -> Batching:
     )  # fmt: skip
 
 
-def losses(stage: Stage) -> list[float]:
+def losses(stage: RunFolder) -> list[float]:
     return [record["loss"] for record in read_metrics(stage.metrics) if "loss" in record]
 
 
@@ -490,7 +489,7 @@ def test_killed_and_started_again(way: str, command: Command, tmp_path: Path) ->
     kill_when(command(out, *more), log, written, delay=chance.uniform(0, 0.02))
     finish(command(out, *more), log, die_at=chance.randint(2, operations // 3))
     assert finish(command(out, *more), log) == 0, log.read_text()
-    assert "fine-tuning goes on at step" in log.read_text()
+    assert "fine-tuning continues at step" in log.read_text()
     assert contents(out) == wanted, f"killed at operation {first} of {operations}"
     steps = [r["step"] for r in read_metrics(out / "metrics.jsonl") if "loss" in r]
     assert steps == sorted(set(steps)), "a step stands in metrics.jsonl twice"

@@ -33,8 +33,8 @@ from bertvision.train.finetune import tune
 from bertvision.train.finetune_config import FinetuneConfig, MultitaskConfig
 from bertvision.train.fit import FitConfig, FitRun, fit
 from bertvision.train.job import Job
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split, load_split, null_weighted
-from bertvision.train.stage import Stage
 from bertvision.train.zoo import fit_zoo, zoo_members
 
 
@@ -150,7 +150,7 @@ def test_a_fit_is_that_of_plain_torch(tmp_path: Path, lively: Path, train: Split
     members, task = zoo_members(config), null_weighted(train, 2.0).task
     begun = {n: f.head.state_dict() for n, f in FitRun(states, members, config).fitted.items()}
     plain = {name: {k: v.clone().requires_grad_() for k, v in state.items()} for name, state in begun.items()}
-    done = fit(states, members, config, Stage(tmp_path, {}), task=task)
+    done = fit(states, members, config, RunFolder(tmp_path, {}), task=task)
     weights = counts(train, 2.0)
     for name, own in plain.items():
         optimizer = torch.optim.SGD(list(own.values()), lr=config.lr, momentum=0.9)

@@ -26,8 +26,8 @@ from bertvision.heads.base import running_statistics
 from bertvision.heads.layers import Dropout
 from bertvision.train import parallel as parallel_module
 from bertvision.train.finetune import FinetuneConfig, tune
-from bertvision.train.log import read_metrics
 from bertvision.train.parallel import ALONE, Parallel
+from bertvision.train.run_folder import read_metrics
 from bertvision.train.splits import load_split
 from bertvision.train.steps import Steps
 
@@ -228,8 +228,8 @@ def _norms(encoder: str, data: str, folder: str) -> None:
     from bertvision.encoder.encoder import Encoder
     from bertvision.states.live import LiveStates
     from bertvision.train.fit import FitConfig, fit
+    from bertvision.train.run_folder import RunFolder
     from bertvision.train.splits import load_split
-    from bertvision.train.stage import Stage
     from bertvision.train.zoo import zoo_members
 
     torch.set_num_threads(1)
@@ -237,7 +237,7 @@ def _norms(encoder: str, data: str, folder: str) -> None:
         source = Encoder.load(encoder)
         windows = load_split(data, source, WINDOWS).windows
         config = FitConfig(heads=("cnn", "adapter:size=4,dropout=0.3"), batch_size=12)
-        stage = Stage(Path(folder, "norms"), {}, parallel=parallel)
+        stage = RunFolder(Path(folder, "norms"), {}, parallel=parallel)
         heads = fit(LiveStates(source, windows), zoo_members(config), config, stage)
         for one in heads.values():
             own = torch.cat([value.double().flatten() for value in one.head.state_dict().values()])

@@ -269,7 +269,9 @@ def test_a_policy_made_by_hand_is_checked_too() -> None:
 
 def test_texts_and_devices_are_read_without_torch() -> None:
     """The command line asks for both before it knows that anything is computed."""
-    code = "import sys, bertvision.encoder.device, bertvision.encoder.policy; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, bertvision.encoder.device, bertvision.encoder.policy; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 

@@ -24,8 +24,8 @@ from bertvision.states.memory import MemoryStates
 from bertvision.states.stored import StoredStates
 from bertvision.train.evaluate import text_logits
 from bertvision.train.fit import FitConfig, fit
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split
-from bertvision.train.stage import Stage
 from bertvision.train.trained import logits_of_trained, read_trained
 from bertvision.train.zoo import fit_zoo, zoo_members
 
@@ -132,7 +132,7 @@ def test_without_the_last_state_there_is_nothing_pooled(bert: Path, tmp_path: Pa
 
 def fitted(states: States, split: Split, folder: Path, *heads: str, **values: Any) -> dict[str, Any]:
     config = FitConfig(heads=heads, epochs=2, batch_size=6, lr=3e-3, eps=1e-2, **values)
-    return fit(states, zoo_members(config, split.task), config, Stage(folder, {}), task=split.task)
+    return fit(states, zoo_members(config, split.task), config, RunFolder(folder, {}), task=split.task)
 
 
 def largest(ours: dict[str, Any], theirs: dict[str, Any]) -> float:

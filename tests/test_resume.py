@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from killing import finish, kill_when
 from safetensors.torch import load_file
 
@@ -25,13 +26,15 @@ from bertvision.artifacts import (
     atomic_folder,
     output_folder,
     read_json,
+    read_tensors,
     restore,
     sweep,
     write_json,
+    write_tensors,
 )
-from bertvision.errors import OutputError
-from bertvision.train.log import MetricsLog, read_metrics
-from bertvision.train.stage import Stage
+from bertvision.errors import ConfigError, OutputError
+from bertvision.train.memory import begin_peak, peak_bytes
+from bertvision.train.run_folder import LOCK, RunFolder, read_metrics
 
 WINDOWS = ["--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24"]
 
@@ -174,7 +177,7 @@ def test_killed_at_random_times(
 
         kill_when(reference.arguments(out), log, enough, delay=chance.uniform(0, 0.01))
     assert finish(reference.arguments(out), log) == 0, log.read_text()
-    assert "goes on at" in log.read_text()
+    assert "continues at" in log.read_text()
     assert contents(out) == reference.contents
 
 
@@ -196,7 +199,7 @@ def test_a_command_of_its_own_killed_from_outside(
     assert process.returncode == -signal.SIGKILL
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    assert "fine-tuning goes on at step" in done.stderr
+    assert "fine-tuning continues at step" in done.stderr
     assert contents(out) == reference.contents
     steps = [record["step"] for record in read_metrics(out / "metrics.jsonl")]
     assert steps == sorted(set(steps)), "a step stands in metrics.jsonl twice"
@@ -272,67 +275,120 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
             output_folder(path)
 
 
-# ---- stages
+# ---- the run folder
 
 KEY = {"encoder": "abc", "fit": {"lr": 0.1, "heads": ["a", "b"]}}
 
 
 def test_another_key_is_refused_by_the_names_of_what_differs(tmp_path: Path) -> None:
-    Stage(tmp_path, KEY)
-    assert not Stage(tmp_path, KEY).done
+    RunFolder(tmp_path, KEY)
+    assert not RunFolder(tmp_path, KEY).done
     other = {"encoder": "abc", "fit": {"lr": 0.2, "heads": ["a"]}, "dev": "x"}
     with pytest.raises(OutputError, match=r"other settings \(dev, fit\.heads, fit\.lr\).*--overwrite"):
-        Stage(tmp_path, other)
+        RunFolder(tmp_path, other)
     assert read_json(tmp_path / "stage.json")["key"] == KEY
 
 
 def test_overwriting_begins_from_nothing(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, KEY)
+    stage = RunFolder(tmp_path, KEY)
     stage.checkpoint.write_bytes(b"of the old settings")
     (tmp_path / "head").mkdir()
     stage.finish({"heads": {}})
-    assert Stage(tmp_path, KEY, overwrite=True).done, "the same settings are no reason to throw work away"
-    fresh = Stage(tmp_path, KEY | {"encoder": "other"}, overwrite=True)
+    assert RunFolder(tmp_path, KEY, overwrite=True).done, "the same settings are no reason to throw work away"
+    fresh = RunFolder(tmp_path, KEY | {"encoder": "other"}, overwrite=True)
     assert not fresh.done
-    assert [path.name for path in tmp_path.iterdir()] == ["stage.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK, "stage.json"]
 
 
 def test_a_half_removed_stage_is_not_taken_for_work(tmp_path: Path) -> None:
     """Killed while --overwrite removed the folder: a checkpoint without its mark belongs to nobody."""
-    stage = Stage(tmp_path, KEY)
+    stage = RunFolder(tmp_path, KEY)
     stage.checkpoint.write_bytes(b"of other settings")
     stage.metrics.write_text('{"step": 1}\n')
     (tmp_path / "stage.json").unlink()
-    again = Stage(tmp_path, KEY)
+    again = RunFolder(tmp_path, KEY)
     assert not again.checkpoint.exists()
     assert not again.metrics.exists()
 
 
-def test_a_finished_stage_keeps_results_and_time_but_no_checkpoint(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, KEY)
-    stage.checkpoint.write_bytes(b"x")
-    stage.went_on(100.0)
-    stage.finish({"value": 3})
-    stage.checkpoint.write_bytes(b"a kill came between the mark and the removal")
-    again = Stage(tmp_path, KEY)
-    assert again.done
-    assert again.results == {"value": 3}
-    assert 100 < again.seconds < 130
-    assert not again.checkpoint.exists()
+def test_a_finished_folder_keeps_results_and_time_but_no_checkpoint(tmp_path: Path) -> None:
+    first = RunFolder(tmp_path, KEY)
+    first._began -= 100
+    first.save({}, {}, {"step": 3})
+    del first
+    again = RunFolder(tmp_path, KEY)
+    assert again.resume({}, {}) == ({"step": 3}, {})
+    again.finish({"value": 3})
+    again.checkpoint.write_bytes(b"a kill came between the last write and the removal")
+    done = RunFolder(tmp_path, KEY)
+    assert done.done
+    assert done.results == {"value": 3}
+    assert 100 < done.seconds < 130
+    assert not done.checkpoint.exists()
 
 
 def test_the_metrics_of_a_resumed_run_hold_no_step_twice(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    log = MetricsLog(path)
+    folder = RunFolder(tmp_path, KEY)
+    assert folder.resume({}, {}) is None
     for step in range(5):
-        log.write({"step": step}, step=step)
-    with path.open("a") as handle:
+        folder.log({"step": step}, step=step)
+        if step == 2:
+            folder.save({}, {}, {})
+    with folder.metrics.open("a") as handle:
         handle.write('{"step": 5')  # killed in the middle of a line
-    assert [record["step"] for record in read_metrics(path)] == [0, 1, 2, 3, 4]
-    log = MetricsLog(path, keep=3)
-    log.write({"step": 3}, step=3)
-    assert log.lines == 4
-    assert [record["step"] for record in read_metrics(path)] == [0, 1, 2, 3]
+    assert [record["step"] for record in read_metrics(folder.metrics)] == [0, 1, 2, 3, 4]
+    again = RunFolder(tmp_path, KEY)
+    assert again.resume({}, {}) is not None
+    again.log({"step": 3}, step=3)
+    assert again.lines == 4
+    assert [record["step"] for record in read_metrics(again.metrics)] == [0, 1, 2, 3]
+
+
+def test_trackers_receive_the_numbers_of_the_log(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--track nonsense needs nonsense"):
+        RunFolder(tmp_path / "no", KEY, track=["nonsense"])
+    assert not (tmp_path / "no").exists()
+    pytest.importorskip("accelerate")
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = RunFolder(tmp_path, KEY, track=["tensorboard"])
+    folder.resume({}, {})
+    for step in (1, 2):
+        folder.log({"step": step, "epoch": 0.5, "loss": 1.5 * step}, step=step, group="finetune")
+    folder.close_log()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert events.Tags()["scalars"] == ["finetune/loss"]
+    assert [(event.step, event.value) for event in events.Scalars("finetune/loss")] == [(1, 1.5), (2, 3.0)]
+
+
+def test_writing_tensors_takes_no_second_copy_of_them(tmp_path: Path) -> None:
+    tensors = {f"t{i}": torch.randn(4_000_000) for i in range(8)}  # 128 MB
+    begin_peak(torch.device("cpu"))
+    before = peak_bytes(torch.device("cpu"))
+    write_tensors(tmp_path / "file.safetensors", tensors)
+    assert peak_bytes(torch.device("cpu")) - before < 64e6
+
+
+def test_tensors_of_every_kind_come_back(tmp_path: Path) -> None:
+    """Read by safetensors itself: scalars, empty ones, views, shared memory, every type."""
+    base = torch.arange(12).reshape(3, 4)
+    kinds = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
+             torch.int8, torch.uint8, torch.bool)  # fmt: skip
+    tensors = {str(kind): base.to(kind) for kind in kinds}
+    tensors |= {
+        "transposed": base.T,
+        "part": base[:2, 1:],
+        "scalar": torch.tensor(2.5),
+        "empty": torch.zeros(0, 3),
+    }
+    write_tensors(tmp_path / "file.safetensors", tensors, {"note": "größe"})
+    found = load_file(tmp_path / "file.safetensors")
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor), name
+    assert read_tensors(tmp_path / "file.safetensors")[1]["note"] == "größe"
 
 
 def test_json_is_whole_or_not_there(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_an_interrupted_stage_goes_on_to_the_same_result(
     assert not [path for path in (tmp_path / "again").rglob(".*tmp*")], "half-written files are left"
     outcome = bertvision(*words, "--out", tmp_path / "again")
     assert outcome.code == 0, outcome.err
-    assert "goes on at" in outcome.err
+    assert "continues at" in outcome.err
     whole, again = (
         {name: content for name, content in tree(tmp_path / folder).items() if name.endswith(".safetensors")}
         for folder in ("whole", "again")
@@ -155,7 +155,7 @@ def test_bars_on_a_terminal_and_ctrl_c(tiny_bert: Path, toy_squad: Path, tmp_pat
         second.read()
         assert second.code() == 0, second.shown
     assert sane(second.shown)
-    assert re.search(r"fine-tuning goes on at step [1-9]", second.shown)
+    assert re.search(r"fine-tuning continues at step [1-9]", second.shown)
     for stage in ("fine-tune", "fit 1 heads", "evaluate dev"):
         # Bar, done of total, time so far and time left; the rate as soon as there is one.
         assert re.search(stage + r" .*\d+/\d+ .*0:0\d:\d\d left 0:0\d:\d\d", second.shown), stage

@@ -33,7 +33,7 @@ from bertvision.heads import load_head
 from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune
 from bertvision.train.job import Job
-from bertvision.train.log import read_metrics
+from bertvision.train.run_folder import read_metrics
 from bertvision.train.splits import Split
 from bertvision.train.trained import logits_of_trained, read_trained
 

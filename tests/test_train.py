@@ -27,11 +27,10 @@ from bertvision.tasks.span.score import score
 from bertvision.train.evaluate import span_logits
 from bertvision.train.finetune import FinetuneConfig, tune
 from bertvision.train.fit import FitConfig, FittedHead, fit
-from bertvision.train.log import read_metrics
 from bertvision.train.optim import OptimConfig, apply_gradients, learning_rate, make_optimizer, set_rate
+from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.scoring import logits_of
 from bertvision.train.splits import Split, load_split
-from bertvision.train.stage import Stage
 from bertvision.train.zoo import fit_zoo, zoo_members
 
 WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
@@ -295,7 +294,7 @@ def fitted(
     states: MemoryStates | LiveStates, folder: Path, *heads: str, evaluate: Any = None, **values: Any
 ) -> dict[str, FittedHead]:
     config = FitConfig(**({"heads": heads, "epochs": 2, "batch_size": 8, "lr": 3e-3} | values))
-    return fit(states, zoo_members(config), config, Stage(folder, {}), evaluate=evaluate)
+    return fit(states, zoo_members(config), config, RunFolder(folder, {}), evaluate=evaluate)
 
 
 def state(one: FittedHead) -> dict[str, Tensor]:
@@ -330,7 +329,7 @@ def test_dropout_is_another_one_at_every_step(states: MemoryStates, tmp_path: Pa
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.functional, "dropout", spy)
-        fit(states, members, config, Stage(tmp_path, {}))
+        fit(states, members, config, RunFolder(tmp_path, {}))
     masks = {tuple(mask.tolist()) for mask in drawn[:-1]}
     assert len(masks) == states.num_batches(8)
 
@@ -469,7 +468,7 @@ def test_live_and_stored_states_fit_the_same_heads(
 # ---- zoos
 
 
-def zoo(encoder: Encoder, train: Split, folder: Path, **values: Any) -> Stage:
+def zoo(encoder: Encoder, train: Split, folder: Path, **values: Any) -> RunFolder:
     config = FitConfig(**({"heads": ("last_state",), "batch_size": 16} | values))
     return fit_zoo(
         encoder, train, folder=folder, config=config,

@@ -26,7 +26,7 @@ from bertvision.tasks.kinds import TripletTask
 from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune_jobs
 from bertvision.train.job import Job
-from bertvision.train.log import read_metrics
+from bertvision.train.run_folder import read_metrics
 from bertvision.train.splits import Split, triplet_split
 from bertvision.train.steps import Steps
 

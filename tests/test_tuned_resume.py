@@ -12,7 +12,7 @@ import pytest
 from killing import finish, kill_when
 from test_resume import WINDOWS, contents
 
-from bertvision.train.log import read_metrics
+from bertvision.train.run_folder import read_metrics
 
 WAYS: dict[str, list[str]] = {
     "houlsby": ["--policy", "houlsby-4"],
@@ -57,7 +57,7 @@ def test_killed_and_started_again(
     finish(command(way, out), log, die_at=chance.randint(2, operations // 3))
     assert finish(command(way, out), log) == 0, log.read_text()
     assert kept, "no kill came behind a checkpoint"
-    assert "fine-tuning goes on at step" in log.read_text()
+    assert "fine-tuning continues at step" in log.read_text()
     assert contents(out) == wanted, f"killed at operation {first} of {operations}"
     records = read_metrics(out / "metrics.jsonl")
     steps = [record["step"] for record in records if "loss" in record]

@@ -15,9 +15,8 @@ from toy import save_encoder
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.train.finetune import FinetuneConfig, tune
-from bertvision.train.log import read_metrics
+from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.splits import Split, load_split
-from bertvision.train.stage import Stage
 from bertvision.train.steps import Steps
 
 WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
@@ -65,7 +64,7 @@ def tuned(
     *,
     dev: Split | None = None,
     **values: Any,
-) -> Stage:
+) -> RunFolder:
     """Fine-tune a freshly loaded encoder in `folder`."""
     encoder, config = Encoder.load(str(source)), config_of(**values)
     return tune(encoder, train, folder=folder, config=config, dev=dev)[0]
@@ -95,7 +94,7 @@ def dying_at(step: int) -> AbstractContextManager[None]:
     return after_step(step + 1, die)
 
 
-def losses(stage: Stage) -> list[float]:
+def losses(stage: RunFolder) -> list[float]:
     return [record["loss"] for record in read_metrics(stage.metrics) if "loss" in record]
 
 

@@ -51,6 +51,13 @@ _DISK_TROUBLE = {
 }
 
 
+_SAFETENSORS = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
+    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+"""Names of torch's types in a safetensors file."""
+
+
 @contextmanager
 def disk_trouble(path: Path) -> Iterator[None]:
     """Turn the operating system's refusal to write into one sentence about `path`."""
@@ -196,14 +203,26 @@ def read_json(path: Path) -> Any:
 def write_tensors(
     path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors as safetensors; values sharing memory are copied, because the format forbids it."""
-    from safetensors.torch import save
+    """Write tensors as safetensors, one after another, so that writing takes no more memory than one of them.
 
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    # Bytes first, then our own write: a full disk is then an OSError like any other.
-    blob = save(plain, metadata={"format": "pt", **(metadata or {})})
-    with atomic_file(path) as temporary:
-        temporary.write_bytes(blob)
+    safetensors' own `save` makes the whole file in memory, and its `save_file` reports a full disk as its own error.
+    """
+    import torch
+
+    # Wide types first: then every tensor begins at a multiple of its item's size.
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
+    end = 0
+    for name, tensor in ordered:
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        kind = _SAFETENSORS[str(tensor.dtype).removeprefix("torch.")]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with atomic_file(path) as temporary, temporary.open("wb") as handle:
+        handle.write(len(text).to_bytes(8, "little") + text)
+        for _, tensor in ordered:
+            handle.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, str]]:

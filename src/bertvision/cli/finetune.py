@@ -17,8 +17,8 @@ from bertvision.train.splits import TextConfig
 if TYPE_CHECKING:
     from bertvision.encoder.encoder import Encoder
     from bertvision.train.parallel import Parallel
+    from bertvision.train.run_folder import RunFolder
     from bertvision.train.splits import Split
-    from bertvision.train.stage import Stage
 
 __all__ = ["ARGS", "FinetuneArgs", "main"]
 
@@ -55,8 +55,6 @@ class FinetuneArgs:
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
     overwrite: bool = False
     """Replace work in --out that was done with other settings."""
-    tensorboard: bool = False
-    """Write TensorBoard files beside metrics.jsonl."""
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
     text: TextConfig = field(default_factory=TextConfig)
     finetune: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = field(default_factory=FinetuneConfig)
@@ -123,7 +121,6 @@ def _finetune(args: FinetuneArgs, parallel: "Parallel") -> None:
         config=args.finetune,
         dev=dev,
         overwrite=args.overwrite,
-        tensorboard=args.tensorboard,
         parallel=parallel,
     )
     # Timed once: the same command again only tells it again.
@@ -140,7 +137,7 @@ def _tell(
     encoder: "Encoder",
     train: "Split",
     dev: "Split | None",
-    stage: "Stage",
+    stage: "RunFolder",
     snapshots: list[Path],
 ) -> None:
     """What the run gave, and the cards of its snapshots."""

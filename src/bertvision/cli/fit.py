@@ -18,8 +18,8 @@ from bertvision.train.splits import TextConfig
 if TYPE_CHECKING:
     from bertvision.encoder.encoder import Encoder
     from bertvision.train.parallel import Parallel
+    from bertvision.train.run_folder import RunFolder
     from bertvision.train.splits import Split
-    from bertvision.train.stage import Stage
 
 __all__ = ["ARGS", "FitArgs", "main"]
 
@@ -58,8 +58,6 @@ class FitArgs:
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
     overwrite: bool = False
     """Replace work in --out that was done with other settings."""
-    tensorboard: bool = False
-    """Write TensorBoard files beside metrics.jsonl."""
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
     text: TextConfig = field(default_factory=TextConfig)
     fit: Annotated[FitConfig, tyro.conf.arg(name="")] = field(default_factory=FitConfig)
@@ -120,13 +118,14 @@ def _fit(args: FitArgs, parallel: "Parallel") -> None:
         states=args.states,
         dev=dev,
         overwrite=args.overwrite,
-        tensorboard=args.tensorboard,
         parallel=parallel,
     )
     parallel.on_main(lambda: _score(args, encoder, train, dev, stage))
 
 
-def _score(args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None", stage: "Stage") -> None:
+def _score(
+    args: FitArgs, encoder: "Encoder", train: "Split", dev: "Split | None", stage: "RunFolder"
+) -> None:
     """Dev scores, cards and the table of what was fitted."""
     from bertvision import console
     from bertvision.artifacts import read_json, write_text

@@ -45,8 +45,6 @@ class MultitaskArgs:
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
     overwrite: bool = False
     """Replace work in --out that was done with other settings."""
-    tensorboard: bool = False
-    """Write TensorBoard files beside metrics.jsonl."""
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
     finetune: Annotated[MultitaskConfig, tyro.conf.arg(name="")] = field(default_factory=MultitaskConfig)
     json: bool = False
@@ -90,7 +88,6 @@ def _multitask(args: MultitaskArgs, parallel: "Parallel") -> None:
         folder=args.out,
         config=args.finetune,
         overwrite=args.overwrite,
-        tensorboard=args.tensorboard,
         parallel=parallel,
     )
 

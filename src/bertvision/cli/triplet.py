@@ -53,8 +53,6 @@ class TripletArgs:
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
     overwrite: bool = False
     """Replace work in --out that was done with other settings."""
-    tensorboard: bool = False
-    """Write TensorBoard files beside metrics.jsonl."""
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(
         default_factory=lambda: WindowConfig(max_seq_length=128)
     )
@@ -115,7 +113,6 @@ def _triplet(args: TripletArgs, parallel: "Parallel") -> None:
         config=args.finetune,
         dev=dev,
         overwrite=args.overwrite,
-        tensorboard=args.tensorboard,
         parallel=parallel,
     )
     if not parallel.main:

@@ -56,8 +56,6 @@ class RunConfig:
     their mean."""
     overwrite: bool = False
     """Replace work in --out that was done with other settings."""
-    tensorboard: bool = False
-    """Write TensorBoard files beside metrics.jsonl."""
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
     text: TextConfig = field(default_factory=TextConfig)
     decode: Annotated[DecodeConfig, tyro.conf.arg(name="")] = field(default_factory=DecodeConfig)

@@ -15,9 +15,9 @@ from bertvision.report.results import Entry, card_inputs, collect, write_head_re
 from bertvision.tasks.kinds import Task
 from bertvision.tasks.span.ensemble import combine
 from bertvision.tasks.span.logits import SpanLogits
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.scoring import SystemScores, score_system
 from bertvision.train.splits import TextConfig
-from bertvision.train.stage import Stage
 
 __all__ = ["SpanRun"]
 
@@ -36,7 +36,7 @@ class SpanRun(Stages[Entry]):
         return config
 
     def evaluate(
-        self, name: str, heads: Mapping[Path, Head], stage: Stage, logits: SplitLogits
+        self, name: str, heads: Mapping[Path, Head], stage: RunFolder, logits: SplitLogits
     ) -> list[Entry]:
         entries = [
             self._entry(name, label, members, logits, heads[members[0]], stage)
@@ -57,7 +57,13 @@ class SpanRun(Stages[Entry]):
         return scores
 
     def _entry(
-        self, snapshot: str, label: str, folders: list[Path], logits: SplitLogits, head: Head, stage: Stage
+        self,
+        snapshot: str,
+        label: str,
+        folders: list[Path],
+        logits: SplitLogits,
+        head: Head,
+        stage: RunFolder,
     ) -> Entry:
         scores = self._score(
             {split: [logits[split][folder] for folder in folders] for split in self.eval_names}

@@ -22,9 +22,9 @@ from bertvision.states.live import LiveStates
 from bertvision.states.source import open_states
 from bertvision.tasks.kinds import SpanTask, Task
 from bertvision.train.finetune import tune
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.scoring import logits_of
 from bertvision.train.splits import Split
-from bertvision.train.stage import Stage
 from bertvision.train.trained import selection_of
 from bertvision.train.zoo import fit_zoo
 
@@ -43,7 +43,7 @@ class Stages(ABC, Generic[System]):
         self.out = config.out
         self.eval_names = [name for name in ("dev", "test") if name in splits]
         self.entries: list[System] = []
-        self.fits: list[Stage] = []
+        self.fits: list[RunFolder] = []
 
     @staticmethod
     @abstractmethod
@@ -52,7 +52,7 @@ class Stages(ABC, Generic[System]):
 
     @abstractmethod
     def evaluate(
-        self, name: str, heads: Mapping[Path, Head], stage: Stage, logits: SplitLogits
+        self, name: str, heads: Mapping[Path, Head], stage: RunFolder, logits: SplitLogits
     ) -> list[System]:
         """Score everything on one snapshot: its own head, those that were fitted, and ensembles of them."""
 
@@ -80,7 +80,7 @@ class Stages(ABC, Generic[System]):
             precision=self.encoder.precision,
         )
 
-    def _finetune(self) -> tuple[Stage | None, list[Path | None]]:
+    def _finetune(self) -> tuple[RunFolder | None, list[Path | None]]:
         """Snapshot folders in order; None stands for the encoder as it came."""
         config = self.config.finetune
         if config.epochs == 0:
@@ -91,7 +91,6 @@ class Stages(ABC, Generic[System]):
             folder=self.out / "finetune",
             config=config,
             overwrite=self.config.overwrite,
-            tensorboard=self.config.tensorboard,
         )
         return stage, list(folders)
 
@@ -118,7 +117,6 @@ class Stages(ABC, Generic[System]):
             dev_states=(lambda source: sources("dev", source)) if spans else None,
             decoding=self.config.decode,
             overwrite=self.config.overwrite,
-            tensorboard=self.config.tensorboard,
         )
         self.fits.append(stage)
         heads = {
@@ -134,7 +132,7 @@ class Stages(ABC, Generic[System]):
         self.entries += self.evaluate(name, heads, stage, logits)
 
     def _logits(
-        self, heads: Mapping[Path, Head], stage: Stage, split: str, sources: "SplitStates"
+        self, heads: Mapping[Path, Head], stage: RunFolder, split: str, sources: "SplitStates"
     ) -> dict[Path, Any]:
         """Logits of all heads from one walk; from two where the zoo reads less than the snapshot's own head."""
         zoo = {
@@ -148,7 +146,7 @@ class Stages(ABC, Generic[System]):
         return logits | logits_of(zoo, data, split, lambda: sources(split, source))
 
 
-def by_label(name: str, folders: Iterable[Path], stage: Stage) -> dict[str, list[Path]]:
+def by_label(name: str, folders: Iterable[Path], stage: RunFolder) -> dict[str, list[Path]]:
     """The folders of each system: a fitted head with all its seeds, or the snapshot's own head under its name."""
     groups: dict[str, list[Path]] = {}
     for folder in folders:

@@ -16,7 +16,7 @@ from bertvision.report.text_heads import write_text_results
 from bertvision.report.text_results import TextEntry, TextScores, collect_texts, score_members
 from bertvision.tasks.kinds import Task
 from bertvision.tasks.text import TextAnswers, answer, joined_logits
-from bertvision.train.stage import Stage
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.zoo import suited, zoo_members
 
 __all__ = ["TextRun"]
@@ -43,7 +43,7 @@ class TextRun(Stages[TextEntry]):
         return dataclasses.replace(config, combine="mean")
 
     def evaluate(
-        self, name: str, heads: Mapping[Path, Head], stage: Stage, logits: SplitLogits
+        self, name: str, heads: Mapping[Path, Head], stage: RunFolder, logits: SplitLogits
     ) -> list[TextEntry]:
         answers = {
             split: {folder: self._answer(split, own) for folder, own in logits[split].items()}

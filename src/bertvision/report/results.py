@@ -16,9 +16,9 @@ from bertvision.tasks.span.calibration import no_answer_of
 from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.tasks.span.files import write_answers
 from bertvision.tasks.span.score import score
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.scoring import SystemScores, compare
 from bertvision.train.splits import Split
-from bertvision.train.stage import Stage
 
 __all__ = [
     "Entry",
@@ -76,8 +76,8 @@ def collect(
     settings: dict[str, Any],
     encoder: dict[str, Any],
     splits: dict[str, Split],
-    finetune: Stage | None,
-    fits: list[Stage],
+    finetune: RunFolder | None,
+    fits: list[RunFolder],
     out: Path,
     device: str,
     precision: str,

@@ -13,9 +13,8 @@ from bertvision.heads.costs import cost
 from bertvision.report.entry import SystemEntry
 from bertvision.report.origin import commit, environment
 from bertvision.report.schema import SCHEMA
-from bertvision.train.log import read_metrics
+from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.splits import Split
-from bertvision.train.stage import Stage
 
 __all__ = ["baseline_row", "curves", "fit_facts", "how_made", "layer_weights", "system_row"]
 
@@ -41,7 +40,9 @@ def how_made(
     }
 
 
-def fit_facts(settings: dict[str, Any], finetune: Stage | None, fits: Sequence[Stage]) -> dict[str, Any]:
+def fit_facts(
+    settings: dict[str, Any], finetune: RunFolder | None, fits: Sequence[RunFolder]
+) -> dict[str, Any]:
     """What the report tells of the fine-tuning and of the fits."""
     fitted = {
         # A stage's time holds that of its encoder, which is told by itself.
@@ -53,7 +54,7 @@ def fit_facts(settings: dict[str, Any], finetune: Stage | None, fits: Sequence[S
     return {"finetune": _tuned(settings["finetune"], finetune), "fit": settings["fit"] | fitted}
 
 
-def _tuned(settings: dict[str, Any], stage: Stage | None) -> dict[str, Any] | None:
+def _tuned(settings: dict[str, Any], stage: RunFolder | None) -> dict[str, Any] | None:
     if stage is None:
         return None
     names = ("lr", "schedule", "warmup", "batch_size", "epochs", "seed", "weight_decay")
@@ -100,7 +101,7 @@ def baseline_row(label: str, scores: Mapping[str, Any]) -> dict[str, Any]:
     return own | dict.fromkeys(_OF_LEARNING)
 
 
-def curves(entries: Sequence[SystemEntry[Any]], finetune: Stage | None, score: str) -> dict[str, Any]:
+def curves(entries: Sequence[SystemEntry[Any]], finetune: RunFolder | None, score: str) -> dict[str, Any]:
     """What was written down while training; the metric that systems are chosen by is called `score`."""
     fitted = [entry for entry in entries if entry.infos and entry.kind != "ensemble"]
     return {

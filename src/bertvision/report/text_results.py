@@ -21,8 +21,8 @@ from bertvision.tasks.text import (
     score_texts,
     truth,
 )
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split
-from bertvision.train.stage import Stage
 
 __all__ = ["TextEntry", "TextScores", "collect_texts", "compare_texts", "score_members"]
 
@@ -98,8 +98,8 @@ def collect_texts(
     settings: dict[str, Any],
     encoder: dict[str, Any],
     splits: dict[str, Split],
-    finetune: Stage | None,
-    fits: list[Stage],
+    finetune: RunFolder | None,
+    fits: list[RunFolder],
     out: Path,
     device: str,
     precision: str,

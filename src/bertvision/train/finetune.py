@@ -24,13 +24,12 @@ from bertvision.encoder.policy import counts_text
 from bertvision.errors import TrainingError
 from bertvision.tasks.kinds import SpanTask
 from bertvision.train.batching import Batch, Batching
-from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.finetune_config import FinetuneConfig, MultitaskConfig
 from bertvision.train.job import Job
-from bertvision.train.log import MetricsLog
 from bertvision.train.memory import begin_peak, peak_bytes
 from bertvision.train.optim import learning_rate
 from bertvision.train.parallel import ALONE, Parallel, Part
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.sharded import is_sharded
 from bertvision.train.snapshots import (
     Scores,
@@ -41,7 +40,6 @@ from bertvision.train.snapshots import (
     snapshot_name,
 )
 from bertvision.train.splits import Split, null_weighted, task_about
-from bertvision.train.stage import Stage
 from bertvision.train.tuning import Tuning, check_tuning
 
 __all__ = ["FinetuneConfig", "finetune", "snapshot_name", "tune", "tune_jobs"]
@@ -62,9 +60,8 @@ def tune(
     config: FinetuneConfig,
     dev: Split | None = None,
     overwrite: bool = False,
-    tensorboard: bool = False,
     parallel: Parallel = ALONE,
-) -> tuple[Stage, list[Path]]:
+) -> tuple[RunFolder, list[Path]]:
     """Fine-tune in `folder`, reusing or continuing what is there; returns the stage and the snapshots.
 
     Snapshots are scored on `dev` where there is one, also those of a run that is done.
@@ -77,7 +74,6 @@ def tune(
         folder=folder,
         config=config,
         overwrite=overwrite,
-        tensorboard=tensorboard,
         parallel=parallel,
     )
 
@@ -89,9 +85,8 @@ def tune_jobs(
     folder: Path,
     config: FinetuneConfig,
     overwrite: bool = False,
-    tensorboard: bool = False,
     parallel: Parallel = ALONE,
-) -> tuple[Stage, list[Path]]:
+) -> tuple[RunFolder, list[Path]]:
     """The same with any number of tasks over one encoder."""
     alone = len(jobs) == 1 and not jobs[0].name
     key: dict[str, Any] = {
@@ -105,22 +100,20 @@ def tune_jobs(
     check_tuning(encoder, jobs, config, parallel)  # before anything is written
     if overwrite:
         check_apart(encoder.name, folder)
-    stage = Stage(folder, key, overwrite=overwrite, parallel=parallel)
-    return stage, finetune(encoder, jobs, config, stage, tensorboard=tensorboard)
+    stage = RunFolder(folder, key, overwrite=overwrite, parallel=parallel, track=config.track)
+    return stage, finetune(encoder, jobs, config, stage)
 
 
 def finetune(
     encoder: Encoder,
     jobs: Sequence[Job],
     config: FinetuneConfig,
-    stage: Stage,
-    *,
-    tensorboard: bool = False,
+    stage: RunFolder,
 ) -> list[Path]:
     """Train `encoder` in place; returns the snapshot folders in order. Goes on where a killed run stopped."""
     run = _Run(encoder, jobs, config, stage)
     if not stage.done:
-        run.begin(tensorboard)
+        run.begin()
         run.go()
     elif run.dev is not None:
         run.remember(stage.results["snapshots"], stage.results["dev"])
@@ -132,7 +125,9 @@ def finetune(
 class _Run:
     """One run: where it stands, its losses that nobody read yet, and what its snapshots scored."""
 
-    def __init__(self, encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, stage: Stage) -> None:
+    def __init__(
+        self, encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, stage: RunFolder
+    ) -> None:
         self.encoder, self.jobs, self.config = encoder, jobs, config
         self.stage, self.parallel = stage, stage.parallel
         mixing: dict[str, Any] = {}
@@ -185,26 +180,22 @@ class _Run:
         """Scores of snapshots by an earlier try, unless they are of another dev set."""
         self.scores = scores if self.dev is not None and dev == self.dev else {}
 
-    def begin(self, tensorboard: bool) -> None:
+    def begin(self) -> None:
         """Make what trains, and go on from a checkpoint where there is one."""
         begin_peak(self.encoder.device)
         torch.manual_seed(self.config.seed + self.parallel.rank)
         self.tuning = Tuning(self.encoder, self.jobs, self.config, self.parallel)
         if self.parallel.main:
             logger.info("%s: %s", self.config.identity["policy"], counts_text(*self.tuning.counts))
-        lines = 0
-        if self.stage.resumes:
-            where, _ = load_checkpoint(self.stage.checkpoint, *self.tuning.state, parallel=self.parallel)
+        found = self.stage.resume(*self.tuning.state)
+        if found is not None:
+            where, _ = found
             self.tuning.steps.refresh()
             self.step = self.kept = where["step"]
             self.remember(where["scores"], where["dev"])
-            self.aside, lines = where["aside"], where["lines"]
+            self.aside = where["aside"]
             self.losses = [(job, loss) for job, loss in where["losses"]]
-            self.stage.went_on(where["seconds"])
-            logger.info("fine-tuning goes on at step %d", self.step)
-        self.log = MetricsLog(
-            self.stage.metrics, keep=lines, tensorboard=tensorboard, main=self.parallel.main
-        )
+            logger.info("fine-tuning continues at step %d", self.step)
 
     def go(self) -> None:
         """All steps that are left."""
@@ -238,7 +229,7 @@ class _Run:
                 if self.step < self.total and self._due(saved):
                     self._checkpoint()
                     saved = time.monotonic()
-        self.log.close()
+        self.stage.close_log()
         self._end()
 
     def _log_losses(self, lr: float) -> float:
@@ -251,7 +242,7 @@ class _Run:
                 if own:
                     record[f"loss_{job.name}"] = sum(own) / len(own)
         self.losses.clear()
-        self.log.write(record, step=self.step, group="finetune")
+        self.stage.log(record, step=self.step, group="finetune")
         return mean
 
     def _batches(self) -> Iterator[tuple[Batch, list[tuple[Any, float]]]]:
@@ -326,15 +317,12 @@ class _Run:
         self._check_weights("the checkpoint")
         where = {
             "step": self.step,
-            "lines": self.log.lines,
-            "seconds": self.stage.seconds,
             "losses": self.losses,
             "scores": self.scores,
             "dev": self.dev,
             "aside": self.aside,
         }
-        modules, optimizers = self.tuning.state
-        save_checkpoint(self.stage.checkpoint, modules, optimizers, progress=where, parallel=self.parallel)
+        self.stage.save(*self.tuning.state, where)
         self.kept = self.step
 
     def _look(self) -> None:
@@ -348,10 +336,10 @@ class _Run:
     def _log_scores(self, found: Scores, **more: Any) -> None:
         record = {"step": self.step, "epoch": self.plan.epochs_done(self.step)} | more
         if len(self.jobs) == 1:
-            self.log.write(record | found, step=self.step, group="dev")
+            self.stage.log(record | found, step=self.step, group="dev")
             return
         for name, scores in found.items():
-            self.log.write(record | {"task": name} | scores, step=self.step, group=f"dev/{name}")
+            self.stage.log(record | {"task": name} | scores, step=self.step, group=f"dev/{name}")
 
     def _snapshot(self, fraction: float) -> None:
         """Keep the encoder and its heads, and score them where there is a dev set."""

@@ -116,7 +116,7 @@ class FinetuneConfig(OptimConfig):
     def identity(self) -> dict[str, Any]:
         """The settings that decide a result."""
         settings = to_mapping(self)
-        for name in ("checkpoint_seconds", "log_every", "score_every", "shard"):
+        for name in ("checkpoint_seconds", "log_every", "score_every", "shard", "track"):
             settings.pop(name)
         if self.null_weight == 1:  # came later, and is told where it decides something
             settings.pop("null_weight")

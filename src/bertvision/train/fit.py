@@ -32,14 +32,12 @@ from bertvision.states.base import States
 from bertvision.states.batch import StateBatch
 from bertvision.states.plan import head_batches
 from bertvision.tasks.kinds import SPAN, Task, check_null_weight, window_losses
-from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.graphs import Graphs
 from bertvision.train.group import FittedHead, Group, Share, make_groups
-from bertvision.train.log import MetricsLog
 from bertvision.train.optim import OptimConfig, make_optimizer
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.profile import Profile
-from bertvision.train.stage import Stage
+from bertvision.train.run_folder import RunFolder
 
 __all__ = ["Evaluate", "FitConfig", "FitRun", "FittedHead", "OnEpoch", "fit"]
 
@@ -107,6 +105,7 @@ class FitConfig(OptimConfig):
         """The settings that decide a result; one that came later is told where it decides something."""
         settings = to_mapping(self)
         settings.pop("checkpoint_seconds")
+        settings.pop("track")
         if self.null_weight == 1:
             settings.pop("null_weight")
         return settings
@@ -281,7 +280,7 @@ class FitRun:
                 broken.append(fitted.name)
         return broken
 
-    def end_epoch(self, evaluate: Evaluate | None, log: MetricsLog) -> Mapping[str, float]:
+    def end_epoch(self, evaluate: Evaluate | None, folder: RunFolder) -> Mapping[str, float]:
         """Score, remember the best, stop who does not improve any more; returns the scores."""
         self.settle()
         live = self.live()
@@ -306,7 +305,7 @@ class FitRun:
                 elif 0 < self.config.patience_of(fitted.spec) <= self.epoch - fitted.best_epoch:
                     fitted.status = "stopped"
             fitted.history.append(record)
-            log.write({"head": fitted.name, **record}, step=self.epoch, group=fitted.name)
+            folder.log({"head": fitted.name, **record}, step=self.epoch, group=fitted.name)
         self._regroup_if_needed()
         return scores
 
@@ -317,60 +316,57 @@ class FitRun:
         """Whether all ranks have read the same losses by now, so that one of them may stop to save."""
         return self.parallel.alone or not self.pending
 
-    def save(self, stage: Stage, log: MetricsLog) -> None:
-        """Write a checkpoint. The weights are every rank's and noise needs no state, so rank 0 does it alone."""
+    def save(self, folder: RunFolder) -> None:
+        """Write a checkpoint. Weights are equal on all ranks and noise needs no state, so rank 0 does it alone."""
         self.settle()
         if not self.parallel.main:
             return
-        state = {
+        progress = {
             "epoch": self.epoch,
             "batch": self.batch,
-            "lines": log.lines,
-            "seconds": stage.seconds,
             "heads": {name: f.progress() for name, f in self.fitted.items()},
         }
         best = {
             f"{name}/{key}": value for name, tensors in self.best.items() for key, value in tensors.items()
         }
-        modules = {name: f.head for name, f in self.fitted.items()}
-        save_checkpoint(stage.checkpoint, modules, self.optimizers, progress=state, extra=best)
+        folder.save(self._modules, self.optimizers, progress, extra=best, every_rank=False)
 
-    def load(self, stage: Stage) -> int:
-        """Go on from the checkpoint; returns how many lines of the log it knew."""
-        modules = {name: f.head for name, f in self.fitted.items()}
-        state, best = load_checkpoint(stage.checkpoint, modules, self.optimizers)
-        self.epoch, self.batch = state["epoch"], state["batch"]
-        for name, saved in state["heads"].items():
+    def resume(self, folder: RunFolder) -> None:
+        """Continue from the checkpoint where there is one."""
+        found = folder.resume(self._modules, self.optimizers)
+        if found is None:
+            return
+        progress, best = found
+        self.epoch, self.batch = progress["epoch"], progress["batch"]
+        for name, saved in progress["heads"].items():
             for key, value in saved.items():
                 setattr(self.fitted[name], key, value)
         for path, value in best.items():
             name, _, key = path.rpartition("/")
             self.best.setdefault(name, {})[key] = value.to(self.encoder.device)
-        stage.went_on(state["seconds"])
-        return state["lines"]
+        logger.info("the fit continues at epoch %d, batch %d", self.epoch + 1, self.batch + 1)
+
+    @property
+    def _modules(self) -> dict[str, Head]:
+        return {name: f.head for name, f in self.fitted.items()}
 
 
 def fit(
     states: States,
     specs: Sequence[tuple[str, HeadSpec, int]],
     config: FitConfig,
-    stage: Stage,
+    folder: RunFolder,
     *,
     evaluate: Evaluate | None = None,
-    tensorboard: bool = False,
     task: Task = SPAN,
     on_epoch: OnEpoch | None = None,
 ) -> dict[str, FittedHead]:
-    """Fit the heads `specs` (name, spec, seed); those that did not diverge come back, ready for evaluation.
+    """Fit the heads `specs` (name, spec, seed); returns those that did not diverge, ready for evaluation.
 
-    `on_epoch` is told the scores after every epoch and may end the fit there.
+    `on_epoch` receives the scores after every epoch and may end the fit there.
     """
-    run = FitRun(states, specs, config, stage.parallel, task)
-    lines = 0
-    if stage.resumes:
-        lines = run.load(stage)
-        logger.info("fitting goes on at epoch %d, batch %d", run.epoch + 1, run.batch + 1)
-    log = MetricsLog(stage.metrics, keep=lines, tensorboard=tensorboard, main=run.parallel.main)
+    run = FitRun(states, specs, config, folder.parallel, task)
+    run.resume(folder)
     saved = time.monotonic()
     profile = Profile(states, run.fitted.values())
     total, done = config.epochs * run.steps, run.epoch * run.steps + run.batch
@@ -382,13 +378,13 @@ def fit(
                 if not run.live():
                     break
                 if time.monotonic() - saved >= config.checkpoint_seconds and run.agreed:
-                    run.save(stage, log)
+                    run.save(folder)
                     saved = time.monotonic()
-            scores = run.end_epoch(evaluate, log)
+            scores = run.end_epoch(evaluate, folder)
             if on_epoch is not None and run.parallel.on_main(partial(on_epoch, run.epoch, scores)):
                 break
-    log.close()
-    stage.profile = profile.end()
+    folder.close_log()
+    folder.profile = profile.end()
     for name, tensors in run.best.items():
         run.fitted[name].head.load_state_dict(tensors)
     run.drop_broken()

@@ -16,6 +16,8 @@ from bertvision.train.sharded import is_sharded
 
 __all__ = ["OptimConfig", "apply_gradients", "learning_rate", "make_optimizer", "set_rate"]
 
+Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
+
 _MOMENTUM = 0.9
 _LATE = 1e6
 """A count of steps at which Adam's corrections 1 - beta^t are 1 in every bit, and float32 still counts on."""
@@ -43,6 +45,8 @@ class OptimConfig:
     """Largest norm of the whole gradient; 0 = no clipping."""
     seed: int = 0
     """Order of the data, dropout and initial weights."""
+    track: tuple[Tracker, ...] = ()
+    """Also send the numbers of metrics.jsonl to tensorboard, wandb, trackio or mlflow."""
 
     def __post_init__(self) -> None:
         if not 0 < self.lr <= 1e36:  # Adam's first step is ten times that, and float32 ends at 3e38

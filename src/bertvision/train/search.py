@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertvision.artifacts import disk_trouble, remove
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.train.stage import differences
+from bertvision.train.run_folder import differences
 
 if TYPE_CHECKING:
     import optuna

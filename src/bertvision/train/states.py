@@ -1,6 +1,6 @@
 """The states that training reads, the same for one process and for several.
 
-A source that is measured is chosen once, by rank 0, and written down (`Stage.choose`): whoever continues the work must
+A source that is measured is chosen once, by rank 0, and written down (`RunFolder.choose`): whoever continues the work must
 read states of the same rounding. Several processes would each keep a copy of all states in memory, so they do not; a
 store is filled by rank 0 while the others wait.
 """
@@ -16,8 +16,8 @@ from bertvision.states.extract import make_all
 from bertvision.states.source import choose_source, open_states
 from bertvision.states.stored import StoredStates
 from bertvision.train.parallel import Parallel
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split
-from bertvision.train.stage import Stage
 
 __all__ = ["check_source", "training_states"]
 
@@ -34,7 +34,7 @@ def training_states(
     encoder: Encoder,
     train: Split,
     states: StatesConfig,
-    stage: Stage,
+    stage: RunFolder,
     *,
     choice: str,
     label: str,

@@ -42,9 +42,9 @@ from bertvision.states.config import StatesConfig
 from bertvision.states.source import choose_source
 from bertvision.train.fit import FitConfig, OnEpoch
 from bertvision.train.parallel import ALONE, Parallel
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.search import TRIALS, Search, SearchConfig, Trial, holds_search, remove_search
 from bertvision.train.splits import Split
-from bertvision.train.stage import Stage
 from bertvision.train.sweep_space import Candidate, Space
 from bertvision.train.zoo import fit_zoo
 
@@ -84,7 +84,7 @@ class SweepWork:
         batch_size: int | None = None,
         parallel: Parallel = ALONE,
         on_epoch: OnEpoch | None = None,
-    ) -> Stage:
+    ) -> RunFolder:
         """A fit of these heads, scored on dev after every epoch."""
         config = dataclasses.replace(
             self.fit, heads=tuple(heads), keep="best", batch_size=batch_size or self.fit.batch_size

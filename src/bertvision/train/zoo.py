@@ -36,8 +36,8 @@ from bertvision.tasks.text.task import TextTask
 from bertvision.train.evaluate import Logits, task_logits
 from bertvision.train.fit import Evaluate, FitConfig, FittedHead, OnEpoch, fit
 from bertvision.train.parallel import ALONE, Parallel
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split, null_weighted, task_about
-from bertvision.train.stage import Stage
 from bertvision.train.states import check_source, training_states
 
 __all__ = ["check_heads", "encoder_reference", "fit_zoo", "keep_encoder", "suited", "zoo_members"]
@@ -182,10 +182,9 @@ def fit_zoo(
     dev_states: Callable[[Source], States] | None = None,
     decoding: DecodeConfig | None = None,
     overwrite: bool = False,
-    tensorboard: bool = False,
     parallel: Parallel = ALONE,
     on_epoch: OnEpoch | None = None,
-) -> Stage:
+) -> RunFolder:
     """Fit and save every head of `config`; `stage.results["heads"]` tells what became of each.
 
     `on_epoch` is told the dev scores after every epoch and may end the fit. Of several processes each calls it; rank 0
@@ -230,7 +229,7 @@ def fit_zoo(
     ):  # a head that does not suit this encoder should fail before anything is written
         for _, spec, seed in members:
             spec.build(geometry, seed=seed)
-    stage = Stage(folder, key, overwrite=overwrite, parallel=parallel)
+    stage = RunFolder(folder, key, overwrite=overwrite, parallel=parallel, track=config.track)
     if stage.done:
         return stage
     train_states, chosen_train = training_states(
@@ -262,7 +261,6 @@ def fit_zoo(
         config,
         stage,
         evaluate=evaluate,
-        tensorboard=tensorboard,
         task=task,
         on_epoch=on_epoch,
     )
