@@ -1,6 +1,6 @@
 """The states that training reads, the same for one process and for several.
 
-A source that is measured is chosen once, by rank 0, and written down (`RunFolder.choose`): whoever continues the work must
+A source that is measured is chosen once, by rank 0, and kept (`RunFolder.choose`): whoever continues the work must
 read states of the same rounding. Several processes would each keep a copy of all states in memory, so they do not; a
 store is filled by rank 0 while the others wait.
 """
