@@ -70,7 +70,7 @@ def named(message: str) -> tuple[set[str], int]:
 def checkpoint(folder: Path) -> tuple[int, dict[str, Tensor]]:
     with safe_open(folder / "checkpoint.safetensors", "pt") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        return json.loads(file.metadata()["progress"])["step"], tensors
+        return json.loads(file.metadata()["progress"])["progress"]["step"], tensors
 
 
 def assert_good(folder: Path, step: int) -> None:
