@@ -16,6 +16,7 @@ from bertvision.serve.bundle import Bundle
 from bertvision.serve.export import write_package
 from bertvision.serve.load import load_bundle
 from bertvision.serve.sources import find_readers, find_sources
+from bertvision.states.batch import StateBatch
 from bertvision.states.config import Selection
 from bertvision.tasks.kinds import SPAN
 from bertvision.train.trained import Trained, read_trained
@@ -55,7 +56,9 @@ def own_probabilities(encoder: Encoder, system: Trained, question: str, context:
     del made["offset_mapping"]
     with torch.no_grad():
         states = torch.stack(encoder.model(**made, output_hidden_states=True).hidden_states)
-        logits = system.heads[0](states, made["attention_mask"].bool())[0]
+        mask = made["attention_mask"].bool()
+        none = torch.zeros(1, 2, dtype=torch.long)
+        logits = system.heads[0](StateBatch(states, mask, none, np.zeros(1, np.int64), none))[0]
     return logits.softmax(0)[inside].numpy()
 
 

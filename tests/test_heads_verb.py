@@ -294,7 +294,7 @@ def test_heads_are_listed_once_each_and_sets_in_full() -> None:
         ("--layers 0", "--layers"),
         ("--tokens 9999999", "--tokens"),
         ("--encoder-parameters 0", "--encoder-parameters"),
-        ("--unit spam", "token, window, all"),
+        ("--unit spam", "--unit cannot be 'spam'"),
     ],
 )
 def test_a_mistake_is_one_sentence(flags: str, words: str) -> None:
@@ -345,6 +345,7 @@ def test_a_fit_of_each_layer_gives_each_state_its_reader(
 ) -> None:
     """The last state's reader is last_state under another name: the same seed gives the same weights."""
     short = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
+    short += ("--states.source", "live")
     some = ("each_layer", "--states.layers", "1", "2")
     for out, heads in (("all", ("last_state", "each_layer")), ("two", some)):
         done = bertvision(

@@ -285,11 +285,14 @@ class Encoder:
         """Write a delta, or weights, config and tokenizer in Hugging Face format; the caller makes it atomic."""
         from safetensors import SafetensorError
 
+        from bertvision.encoder.load import silence
+
         if self._delta is not None:
             write_delta(folder, self._delta, self._delta.tensors(self.model))
             return
         try:
-            self.model.save_pretrained(folder)
+            with silence():
+                self.model.save_pretrained(folder)
         except SafetensorError as error:  # it hides the operating system's error, such as a full disk
             raise OutputError(
                 f"cannot write the encoder ({error}): make room on the disk, then run the same command again"

@@ -132,8 +132,8 @@ def _locate(name: str) -> tuple[str, bool]:
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Keep transformers from writing remarks and progress bars; afterwards it may do what it might before."""
+def silence() -> Iterator[None]:
+    """Keep transformers from writing remarks and progress bars; afterwards its settings are as before."""
     from huggingface_hub.utils import are_progress_bars_disabled
     from transformers.utils import logging
 
@@ -170,7 +170,7 @@ def _loading(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     # Under `accelerate launch --use_fsdp` transformers would leave the weights empty on all ranks but the first.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     try:
-        with _silence():
+        with silence():
             yield source, options
     except (SafetensorError, UnpicklingError, EOFError) as error:
         raise EncoderError(
