@@ -258,7 +258,7 @@ def test_windows_of_unknown_origin_cannot_be_stored(encoder: Encoder, train: Spl
 def test_another_stride_or_dtype_is_another_store(encoder: Encoder, train: Split, tmp_path: Path) -> None:
     from bertvision.train.splits import window_split
 
-    other = window_split(train.spans, encoder, replace(WINDOWS, doc_stride=23), keep=False)
+    other = window_split(train.data, encoder, replace(WINDOWS, doc_stride=23), keep=False)
     config = StatesConfig(store=str(tmp_path))
     keys = {
         states_store(encoder, train.windows, config, train.origin).key,

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, Head, cost, parse_head, register
-from bertvision.heads.cost import activation_bytes
+from bertvision.heads.cost import activation_bytes, rows_at_once
 from bertvision.states.memory import MemoryStates
-from bertvision.train.group import rows_at_once
 
 BAD = {
     "label head": (("tenney_small",), r"tenney_small\.v1 is a head for label and score tasks, not for span"),

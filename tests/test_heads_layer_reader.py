@@ -11,8 +11,6 @@ from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, load_head, parse_head
 from bertvision.heads.catalogue import expand
 from bertvision.heads.layer_reader import layer_of
-from bertvision.report.card import card
-from bertvision.report.results import card_inputs
 from bertvision.train.fit import FitConfig
 from bertvision.train.zoo import zoo_members
 
@@ -102,7 +100,7 @@ def test_a_fit_of_spans_gives_each_state_its_reader(tiny_bert: Path, toy_squad: 
     ]  # fmt: skip
     # The card says which state that is, counted in the encoder.
     for folder, state in (("all", 0), ("two", 1)):
-        told = card(*card_inputs(tmp_path / folder / "layer-reader-layer=0.seed0"))
+        told = (tmp_path / folder / "layer-reader-layer=0.seed0" / "README.md").read_text()
         assert f"that reads hidden state {state} (0 is the embedding output) of" in told
     first = load_head(tmp_path / "two" / "layer-reader-layer=0.seed0")[0].state_dict()
     assert all(torch.allclose(value, readers[1].state_dict()[name]) for name, value in first.items())

@@ -19,15 +19,13 @@ import pytest
 import yaml
 from browsing import CHROMIUM, browse
 
-from bertvision import console
-from bertvision.cli import run as cli_run
 from bertvision.errors import ArtifactError, OutputError
 from bertvision.heads import Geometry, parse_head
+from bertvision.pipeline.results import _layer_weights as layer_weights
 from bertvision.report import figures, rows, words
 from bertvision.report.card import card
 from bertvision.report.html import render, summary, write_report
 from bertvision.report.pages import read_results
-from bertvision.report.run_facts import layer_weights
 from bertvision.report.schema import validate
 
 FIXTURE = Path(__file__).parent / "data" / "report_fixture.json"
@@ -353,17 +351,6 @@ def test_a_report_with_gaps_still_renders(
     shown = " ".join(" ".join(Page(text).text).split())
     assert there in shown
     assert not re.search(rf"\b{gone}\b", shown)
-
-
-def test_the_terminal_tells_snapshots_apart(results: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr(console, "table", lambda _title, _columns, rows: told.extend(row[0] for row in rows))
-    cli_run._tell_spans(results, "test")
-    assert "adapter 64" in told, "one snapshot needs no name"
-    told.clear()
-    two_snapshots(results)
-    cli_run._tell_spans(results, "test")
-    assert {"adapter 64 @ 0.3", "adapter 64 @ 1.0"} <= set(told)
 
 
 def test_examples_count_both_ways_and_mark_the_gold_answer(results: dict[str, Any], page: str) -> None:

@@ -14,7 +14,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
@@ -35,8 +35,8 @@ __all__ = [
     "running_statistics",
 ]
 
-Task = Literal["span", "label", "score", "triplet"]
-"""triplet: distances between texts, for pre-training an encoder; nothing is predicted."""
+Task = str
+"""A kind of task (tasks/base.py): span, label, score, triplet."""
 
 
 @dataclass(frozen=True)

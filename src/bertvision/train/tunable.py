@@ -21,7 +21,7 @@ from bertvision.heads.base import Head, run_head
 from bertvision.shapes import Bool, Float, Int
 from bertvision.states.base import label_tensor, widths
 from bertvision.states.batch import StateBatch
-from bertvision.tasks.kinds import Task, window_losses
+from bertvision.tasks.base import Task
 
 __all__ = ["BodyStates", "Inputs", "TokenSource", "Tunable", "Whole"]
 
@@ -74,7 +74,7 @@ class Tunable(nn.Module):
         head = self.head(job)
         mask, targets, bounds = (inputs[name] for name in ("mask", "targets", "bounds"))
         batch = StateBatch(torch.stack(states), mask, targets, np.zeros(len(mask), np.int64), bounds, pooled)
-        return window_losses(self.tasks[job], run_head(head, batch), mask, targets, bounds)
+        return self.tasks[job].loss(run_head(head, batch), batch)
 
 
 # ---- batches

@@ -102,7 +102,6 @@ def _extract(args: ExtractArgs) -> None:
     from bertvision.states.ranks import rank_and_world
     from bertvision.states.source import planned_store, states_store
     from bertvision.states.stored import StoredStates
-    from bertvision.tasks.kinds import SpanTask
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import encoder_reference
 
@@ -151,7 +150,7 @@ def _extract(args: ExtractArgs) -> None:
         "seconds": seconds,
         "flags": _flags(args),
     }
-    spans = isinstance(split.task, SpanTask)
+    spans = split.task.unit == "token"
     if args.json:
         console.emit_json(result)
     else:
