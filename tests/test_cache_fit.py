@@ -103,7 +103,7 @@ def test_what_a_store_cannot_give_is_refused_at_once(
     for flags, words in (
         (("--max-seq-length", "48"), "has windows of its own"),
         (("--states.layers", "0"), "has layers and positions of its own"),
-        (("--dev", f"store:{key}"), "has no examples to score"),
+        (("--dev", f"store:{key}"), "has no questions to score"),
     ):
         done = bertvision(*fit, *flags)
         assert done.code == 2

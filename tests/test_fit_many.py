@@ -56,7 +56,7 @@ def check_close(states: States, first: dict[str, FittedHead], second: dict[str, 
         assert losses[0] == pytest.approx(losses[1], rel=1e-3), name
         for side in ("start", "end"):
             # What all tokens have in common cancels in the softmax: the output bias is such a number.
-            ours, theirs = (v - v.mean() for v in (found[name][side] for found in logits))
+            ours, theirs = (v - v.mean() for v in (getattr(found[name], side) for found in logits))
             assert np.abs(ours - theirs).max() < 5e-3 * np.abs(ours).max(), name
 
 

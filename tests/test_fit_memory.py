@@ -1,6 +1,5 @@
 """A fit in little memory: batches in parts, budgets, rows of an evaluation, states and gradients freed."""
 
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head
+from bertvision.heads import cost as cost_module
 from bertvision.heads.base import run_head
 from bertvision.heads.conv import BatchNorm, ConvHead
 from bertvision.heads.cost import activation_bytes, rows_at_once
@@ -165,21 +165,23 @@ def test_evaluation_in_parts_is_evaluation(states: MemoryStates, monkeypatch: py
         assert (len(found) > counts[name]) == any(
             r < len(b.windows) for r, b in zip(rows, states.walk(), strict=True)
         )
-        np.testing.assert_allclose(parts[name]["start"], whole[name]["start"], rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(parts[name]["end"], whole[name]["end"], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(parts[name].start, whole[name].start, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(parts[name].end, whole[name].end, rtol=1e-4, atol=1e-5)
     assert len(sizes["cnn"]) == len(states.windows), "not even one window: one at a time"
-    first, second = parts["biaffine"]["pairs"], whole["biaffine"]["pairs"]
+    first, second = parts["biaffine"].pairs, whole["biaffine"].pairs
+    assert first is not None
+    assert second is not None
     np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-5)
 
 
 def test_evaluation_measures_what_training_keeps(states: MemoryStates) -> None:
     """It runs without gradients, under which a head keeps nothing: such a measure would be believed by the next fit."""
-    sys.modules["bertvision.heads.cost"]._window_bytes.cache_clear()
+    cost_module._window_bytes.cache_clear()
     head = parse_head("adapter:size=8").build(Geometry(3, 32), seed=0)
     head_logits(states, {"x": head}, SPAN_TASK)
     tokens = states.windows.lengths.max().item()
     found = rows_at_once(head, tokens, 1.0)
-    sys.modules["bertvision.heads.cost"]._window_bytes.cache_clear()
+    cost_module._window_bytes.cache_clear()
     assert found == rows_at_once(head, tokens, 1.0) < 1e6
 
 

@@ -164,8 +164,8 @@ def test_biaffine_from_fit_to_answers(states: MemoryStates, train: Split, tmp_pa
     )  # the random encoder tells nobody which question was asked
     for found in (begin, {name: one.head for name, one in kept.items()}):
         for name, logits in head_logits(states, found, SPAN).items():
-            SPAN.check_logits(logits, train.windows)
-            assert ("pairs" in logits.arrays) == name.startswith("biaffine")
+            logits.check(train.windows)
+            assert (logits.pairs is not None) == name.startswith("biaffine")
             answers = decode(train.windows, logits, train.data, answer).predictions()
             exact.setdefault(name, []).append(float(score(train.data, answers)["exact"]))
     for name, (before, after) in exact.items():

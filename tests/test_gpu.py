@@ -330,14 +330,14 @@ def test_a_killed_fit_goes_on_with_captured_steps(tmp_path: Path) -> None:
 
 LABEL_HEADS = ("cls_linear", "tenney_small", "adapter_pooler:size=12", "adapter_pooler:size=12,lr=1e-3",
                "cls_mlp:width=8", "minbert:blocks=1,dropout=0", "mean_pooler", "attention_pooler")  # fmt: skip
-TASKS: dict[str, Any] = {
+TASKS: dict[str, TextTask] = {
     "ce": LabelTask(("a", "b", "c")),
     "bce": LabelTask(("a", "b"), objective="bce"),
     "mse": ScoreTask(shift=2.5, scale=1.5),
 }
 
 
-def texts(task: Any, count: int = 200) -> Windows:
+def texts(task: TextTask, count: int = 200) -> Windows:
     """The windows of above with a label each."""
     rng = np.random.default_rng(1)
     labels = (
@@ -417,7 +417,7 @@ def test_captured_heads_on_cls_alone_are_those_on_all_tokens(name: str, tmp_path
     made = {head: runs["cls"].fitted[head].head for head in heads}
     narrow, wide = (head_logits(run.states, made, TASKS["ce"]) for run in (runs["cls"], runs["all"]))
     for head in heads:
-        ours, theirs = (torch.from_numpy(found[head]["values"]) for found in (narrow, wide))
+        ours, theirs = (torch.from_numpy(found[head].values) for found in (narrow, wide))
         assert distance(ours, theirs) < 1e-3, head
 
 

@@ -98,10 +98,10 @@ def test_a_fit_of_spans_gives_each_state_its_reader(tiny_bert: Path, toy_squad: 
     assert sorted(path.name for path in (tmp_path / "two").glob("layer-reader*")) == [
         "layer-reader-layer=0.seed0", "layer-reader-layer=1.seed0",
     ]  # fmt: skip
-    # The card says which state that is, counted in the encoder.
-    for folder, state in (("all", 0), ("two", 1)):
-        told = (tmp_path / folder / "layer-reader-layer=0.seed0" / "README.md").read_text()
-        assert f"that reads hidden state {state} (0 is the embedding output) of" in told
+    # The card says which of the encoder's states were read.
+    for folder, said in (("all", False), ("two", True)):
+        text = (tmp_path / folder / "layer-reader-layer=0.seed0" / "README.md").read_text()
+        assert ("Hidden states: layers 1, " in text) == said
     first = load_head(tmp_path / "two" / "layer-reader-layer=0.seed0")[0].state_dict()
     assert all(torch.allclose(value, readers[1].state_dict()[name]) for name, value in first.items())
 

@@ -367,7 +367,7 @@ def command(home: Path, tiny_bert: Path) -> Command:
 def test_a_recipe_is_run_and_told(command: Command, tmp_path: Path, home: Path, tiny_bert: Path) -> None:
     done = bertvision(*command(tmp_path / "out"))
     assert done.code == 0, done.err
-    for word in ("snapshot-0.5", "snapshot-2", "mood", "near", "where", "accuracy", "Pearson", "F1"):
+    for word in ("snapshot-0.5", "snapshot-2", "mood", "near", "where", "accuracy", "pearson", "F1"):
         assert word in done.out
     for name in ("mood", "near", "where"):
         head = tmp_path / "out" / "snapshot-2" / "heads" / name
@@ -411,7 +411,7 @@ def test_a_recipe_of_one_task_is_told_too(command: Command, tmp_path: Path, home
         ({"train": ["{data}/none.tsv"]}, "none.tsv"),
         ({"head": "last_state"}, "is a head for span tasks, not for label"),
         ({"head": "nosuch"}, "there is no head 'nosuch'"),
-        ({"loss": "mse"}, "--text.loss mse is not for classes"),
+        ({"loss": "mse"}, "--text.loss mse is for scores"),
         ({"weight": 0}, "weight of task mood must be above 0"),
         ({"batch_size": -1}, "--batch-size must be at least 1, not -1"),
         ({"subset": -5}, "--subset must not be negative"),

@@ -409,7 +409,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         "does not name the members of an ensemble",
     ),
     "a member elsewhere": (
-        _write("heads/qa/config.json", {"ensemble": {"how": "max", "members": ["../../../other"]}}),
+        _write("heads/qa/config.json", {"ensemble": {"members": ["../../../other"]}}),
         "names a head that leads out of the package",
     ),
     "another encoder's": (

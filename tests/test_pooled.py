@@ -237,7 +237,7 @@ def test_heads_on_cls_are_fitted_and_used_on_it_without_being_asked(
         both = [read_trained(path) for path in (folder, tmp_path / "all" / folder.name)]
         assert both[0].selections[0].positions == "cls"
         (_, ours), (_, theirs) = logits_of_trained(both, data)
-        assert np.allclose(ours["values"], theirs["values"], atol=1e-5)
+        assert np.allclose(ours.values, theirs.values, atol=1e-5)
 
 
 def test_a_head_that_reads_all_tokens_is_not_given_one(bert: Path, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_verb_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ("content", "complaint"),
     [
         (None, "does not exist"),
-        ('{"a": "ada", "b": "', "not valid JSON"),
+        ('{"a": "ada", "b": "', "not valid JSON at line 1"),
         ('["ada"]', "not a list"),
         ('{"a": "ada", "b": null}', "'b' is not a string but null"),
         ('{"a": "ada"}', "lacks 1 of the 2 questions.*first 'b'"),

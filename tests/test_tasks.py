@@ -278,7 +278,8 @@ def test_what_is_of_other_kinds_is_refused_by_name() -> None:
         (lambda: span.balanced(data, windows), "--text.balance"),
         (lambda: label.decoded_by(LabelTuning(), None), "--decoding"),
         (lambda: label.null_weighted(data, windows, 2.0), "--null-weight"),
-        (lambda: label.check_papers("--second-best"), "--second-best"),
+        (lambda: label.second_best(windows, make_logits(0, 12, 3)), "--second-best"),
+        (lambda: label.wordpiece(None, None), "--scorer"),
         (lambda: TASKS["triplet"].sampling_classes(None, windows, 5), "--sampling"),
     ):
         with pytest.raises(ConfigError, match=flag):

@@ -122,7 +122,7 @@ def test_answerable_windows_are_labelled_by_what_they_hold(lively: Path, toy_squ
     encoder = Encoder.load(str(lively))
     spans = load_split(str(toy_squad), encoder, WINDOWS)
     split = load_split(f"answerable:{toy_squad}", encoder, WINDOWS)
-    assert (split.task.kind, split.task.outputs, split.task.config()["merge"]) == ("label", 2, "min")
+    assert (split.task.kind, split.task.outputs, split.task.merge) == ("label", 2, "min")
     assert np.array_equal(split.windows.ids, spans.windows.ids)
     holds = spans.windows.labels[:, 0] != spans.windows.null
     assert split.windows.labels[:, 0].tolist() == (~holds).astype(int).tolist()
@@ -135,7 +135,7 @@ def test_answerable_windows_are_labelled_by_what_they_hold(lively: Path, toy_squ
     right = Logits({"values": np.where(split.windows.labels == np.arange(2), 5.0, -5.0).astype(np.float32)})
     truth = [e.label for e in split.data.examples]
     assert split.task.answer(split.windows, right, split.data).values.tolist() == truth
-    vote = split.task.merged_by("any_null")
+    vote = replace(split.task, merge="any_null")
     voted = vote.answer(split.windows, right, split.data).values
     assert [i for i, (v, t) in enumerate(zip(voted, truth, strict=True)) if v != t] == partly
 
@@ -173,7 +173,7 @@ def test_answerable_end_to_end(toy_squad: Path, lively: Path, tmp_path: Path) ->
         assert done.code == 0, done.err
         for row in json.loads(done.out)["heads"]:
             ((split, logits),) = logits_of_trained([read_trained(row["folder"])], data)
-            assert split.task.config()["merge"] == merge
+            assert split.task.merge == merge
             found = split.task.answer(split.windows, logits, data).values
             assert np.mean(found == [e.label for e in data.examples]) == pytest.approx(
                 row["scores"]["accuracy"]

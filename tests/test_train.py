@@ -25,6 +25,7 @@ from bertvision.states.memory import MemoryStates
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.span_decode import decode
+from bertvision.tasks.squad import score
 from bertvision.tasks.walk import head_logits
 from bertvision.train.finetune import FinetuneConfig, tune
 from bertvision.train.fit import FitConfig, FittedHead, fit
@@ -434,7 +435,7 @@ def test_the_best_epoch_is_the_best_when_scored_again(
         (one,) = fitted(states, tmp_path / str(epochs), "adapter:size=8", epochs=epochs, **options).values()
         logits = head_logits(states, {"x": one.head}, SPAN)["x"]
         answers = decode(train.windows, logits, train.data, decoding)
-        scores.append(SPAN.score(answers)["tuned_f1"])
+        scores.append(score(train.data, answers.predictions())["f1"])
         ends.append(state(one))
     assert len(set(scores)) > 1, "scores must be able to disagree"
     assert [record["score"] for record in info["history"]] == scores
@@ -507,15 +508,13 @@ def test_logits_are_kept_for_their_data_and_made_anew_for_other(
     first = logits_of(heads, train, "dev", open_states)[tmp_path / "h"]
     again = logits_of(heads, train, "dev", open_states)[tmp_path / "h"]
     assert len(opened) == 1
-    assert np.array_equal(first["start"], again["start"])
+    assert np.array_equal(first.start, again.start)
     other = Split(train.data, train.windows, "another fingerprint", WINDOWS)
     logits_of(heads, other, "dev", open_states)
     assert len(opened) == 2, "logits of other data were used, or refused"
     file = tmp_path / "h" / "dev" / "logits.safetensors"
     file.write_bytes(file.read_bytes()[:-3])
-    assert np.array_equal(
-        logits_of(heads, other, "dev", open_states)[tmp_path / "h"]["start"], first["start"]
-    )
+    assert np.array_equal(logits_of(heads, other, "dev", open_states)[tmp_path / "h"].start, first.start)
     assert len(opened) == 3
 
 

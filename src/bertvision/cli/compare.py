@@ -123,7 +123,6 @@ def _row(name: str, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tell(rows: list[dict[str, Any]]) -> None:
-    task = task_from_config(rows[0]["task"], "finetune")
     cells = [
         {
             "policy": row["policy"],
@@ -132,7 +131,7 @@ def _tell(rows: list[dict[str, Any]]) -> None:
             "train s": f"{row['seconds']:.1f}",
             "memory": console.size_text(row["peak_bytes"]),
             "answer s": f"{row['inference_seconds']:.2f}",
-            **task.cells(row),
+            **task_from_config(row["task"], "finetune").cells(row),
             **({"eff.": f"{row['efficiency']:.2f}"} if "efficiency" in row else {}),
         }
         for row in rows
@@ -141,7 +140,6 @@ def _tell(rows: list[dict[str, Any]]) -> None:
     legend = "memory: the most held while training; answer s: seconds to answer all of dev"
     if any("efficiency" in row for row in rows):
         legend = f"eff.: efficiency, (F1 - 50) / log10(trainable parameters); {legend}"
-    others = [task.title(name) for name in task.metrics if name != task.metric]
-    table = columns(cells, width, texts=("policy",), optional=(*others, "of all"))
+    table = columns(cells, width, texts=("policy",), optional=("tuned F1", "of all", "EM", "log loss", "mcc"))
     for line in (*table, *textwrap.wrap(legend, width)):
         console.emit(line)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision._version import __version__
-from bertvision.artifacts import atomic_folder, write_json
-from bertvision.config import to_mapping
+from bertvision.artifacts import atomic_folder, read_json, write_json
 from bertvision.data.columns import Columns
 from bertvision.encoder.device import Precision
 from bertvision.encoder.load import load_tokenizer, token_ids
@@ -18,7 +17,7 @@ from bertvision.states.config import SourceConfig
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.train.splits import Split
-from bertvision.train.trained import Trained, logits_of_trained
+from bertvision.train.trained import Trained, ensemble_of, logits_of_trained
 
 __all__ = ["Scoring", "join_systems", "score_systems"]
 
@@ -50,10 +49,9 @@ class Scoring:
     def logits(self, systems: Sequence[Trained]) -> list[tuple[Split, Logits]]:
         """Logits of every system on the data, which is loaded once for each task."""
         found: dict[int, tuple[Split, Logits]] = {}
-        tasks = dict.fromkeys(system.task for system in systems)
-        sets = [task.load(self.data, columns=self.columns, max_examples=self.max_examples) for task in tasks]
-        for task, data in zip(tasks, sets, strict=True):
+        for task in dict.fromkeys(system.task for system in systems):
             own = [i for i, system in enumerate(systems) if system.task == task]
+            data = task.load(self.data, columns=self.columns, max_examples=self.max_examples)
             results = logits_of_trained(
                 [systems[i] for i in own],
                 data,
@@ -70,9 +68,6 @@ class Scoring:
 
     def adjusted(self, system: Trained) -> Trained:
         """The system with the settings that were asked for."""
-        for asked, flag in ((self.wordpiece, "--scorer wordpiece"), (self.second_best, "--second-best")):
-            if asked:
-                system.task.check_papers(flag)
         if self.merge:
             system = replace(system, task=system.task.merged_by(self.merge))
         if self.decode is not None:
@@ -131,7 +126,12 @@ def join_systems(
         with atomic_folder(out) as temporary:
             about = {"bertvision": __version__, "ensemble": {"how": how, "members": parts}}
             write_json(temporary / "config.json", about)
-            record(temporary, found, Made(scoring.command, {"dev": split.name}), evaluated=own)
+            config = read_json(ensemble_of(first.folder)[1][0] / "config.json")
+            size = sum(head.num_parameters for system in members for head in system.heads)
+            label = config.get("label") or config["head"]["name"]
+            config |= {"label": f"{how} of {len(members)}, the first of them {label}", "parameters": size}
+            made = Made(scoring.command, {"dev": split.name})
+            record(temporary, found, made, evaluated=own, config=config)
     return rows
 
 
@@ -144,6 +144,5 @@ def _row(name: str, own: Record, split: str) -> dict[str, Any]:
         "examples": len(answers),
         "scores": own.scores[split],
         "oracle": own.task.score(answers)[own.task.metric],
-        "tuning": to_mapping(own.tuning),
         "details": own.task.details(answers, own.tuning),
     }

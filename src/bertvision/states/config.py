@@ -56,6 +56,13 @@ class Selection:
             return Selection()
         return dataclasses.replace(self, layers=self.numbers(num_states))
 
+    def check_spans(self) -> None:
+        """Refuse positions that no answer can be found at."""
+        if self.positions == "cls":
+            raise ConfigError(
+                "--states.positions cls keeps no token an answer could have: use context or all to fit spans"
+            )
+
 
 EVERYTHING = Selection()
 

@@ -94,12 +94,12 @@ class Task(ABC):
     """Whether heads of this kind answer anything; those that only train an encoder are neither saved nor fitted."""
     abstains: ClassVar[bool] = False
     """Whether it may give no answer: a threshold decides, and candidates for the answer can be listed."""
-    papers: ClassVar[bool] = False
-    """Whether it has what the papers' experiments on spans measure: second choices, scores on word pieces."""
     rivals: ClassVar[bool] = False
     """Whether several heads of this kind in one folder are rivals for one question, and not tasks side by side."""
     joins: ClassVar[tuple[str, ...]] = ("mean",)
     """How the members of an ensemble may be joined, the usual way first."""
+    limits: ClassVar[str] = ""
+    """What a model card says that heads of this kind cannot do."""
 
     group: int = 1
     """Windows that are one example side by side."""
@@ -250,7 +250,7 @@ class Task(ABC):
 
     def second_best(self, windows: Windows, logits: Logits) -> Logits:
         """Logits whose answers are the second choices."""
-        raise NotImplementedError
+        raise ConfigError(f"--second-best is for spans, not for a {self.kind} task: leave it out")
 
     # ---- answers
 
@@ -270,12 +270,7 @@ class Task(ABC):
 
     def wordpiece(self, answers: Any, tokenize: Callable[[list[str]], list[list[int]]]) -> dict[str, Any]:
         """The paper's scores on word pieces."""
-        raise NotImplementedError
-
-    def check_papers(self, flag: str) -> None:
-        """Refuse a flag of the papers' experiments on spans."""
-        if not self.papers:
-            raise ConfigError(f"{flag} is for spans, not for a {self.kind} task: leave it out")
+        raise ConfigError(f"--scorer wordpiece is for spans, not for a {self.kind} task: leave it out")
 
     def merged_by(self, merge: str) -> "Task":
         """The same with another way to merge the windows of a long text."""
@@ -380,6 +375,23 @@ class Task(ABC):
             | {"head_right": head_right[i], "snapshot_right": snapshot_right[i]}
             for i in chosen[:count]
         ]
+
+    # ---- what a model card says
+
+    @property
+    def hub_task(self) -> str:
+        """The Hub's name of the task."""
+        return "text-classification"
+
+    @property
+    def about(self) -> str:
+        """What goes in and what comes out, in a sentence or two."""
+        return ""
+
+    @property
+    def call(self) -> str:
+        """The arguments of `predict`."""
+        return '"text"'
 
     # ---- its own words
 

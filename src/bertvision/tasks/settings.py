@@ -33,8 +33,7 @@ class TextConfig(Columns, Reframe):
     """What heads are chosen and compared by: accuracy, f1 or mcc for labels, pearson or spearman for scores. auto:
     GLUE's own for GLUE, else accuracy, and Pearson for scores."""
     positive: str = ""
-    """Of two classes, the name of the positive one, whose F1 is reported and that --text.merge refers to; by default
-    the rarer one."""
+    """Of two classes, the name of the positive one, whose F1 is reported and that --text.merge refers to; by default the rarer one."""
     balance: bool = False
     """Count all classes alike in the loss, however many windows each has."""
 
