@@ -55,7 +55,9 @@ RECORD = Path(__file__).with_suffix(".json")
 TOLERANCE = 1e-5
 _CUT = "cut-K becomes plain freezing: no states in half precision are kept below the cut"
 _HEAD2TOE = "it began at zeros, so that all its seeds were one run; now its first weights are drawn"
+_ORDER = "the default set of label heads is listed in another order, and systems are numbered by it"
 ALLOWED = {
+    "run/labels/[1-6]-*": _ORDER,
     "fit_spans/further/head2toe/*": _HEAD2TOE,
     "finetune/cut-2/loss": _CUT,
     "finetune/cut-2/scores": _CUT,

@@ -53,7 +53,7 @@ FLAGS = {
 CACHE_VARIABLE = "BERTVISION_CACHE"
 NOT_COMPARED = {"head", "folder", "seconds", "system", "name", "epoch"}
 """Keys of a row of scores that name things or tell the time."""
-RESUMED = re.compile(r"goes on at|resum", re.I)
+RESUMED = re.compile(r"goes on at|continues at|resum", re.I)
 """What a verb says when it starts from a checkpoint."""
 CHECKPOINT = "checkpoint*"
 
