@@ -9,11 +9,11 @@ import math
 import re
 from collections import Counter
 
-from bertvision.data.demo.wording import stems
 from bertvision.data.examples import SpanData
 
-__all__ = ["abstain", "no_answers", "overlap_answers"]
+__all__ = ["abstain", "no_answers", "overlap_answers", "stems"]
 
+_COMMON = r"(?:a|an|the|of|in|on|at|by|to|for|with|from|is|are|was|were|did|does|do|has|have|had)"
 _NAME = r"[A-Z][a-z]+(?: [A-Z][a-z]+)*"
 _NUMBER = r"\d+(?: (?:metres|days|years|minutes|[a-z]+s\b))?"
 _ASKS = (
@@ -59,6 +59,11 @@ def overlap_answers(data: SpanData) -> list[tuple[str, float]]:
 def abstain(answers: list[tuple[str, float]], threshold: float) -> list[str]:
     """Keep the answers that score at least `threshold`."""
     return [text if score >= threshold else "" for text, score in answers]
+
+
+def stems(text: str) -> list[str]:
+    """Words of a text except the commonest, each cut to five letters: "designed" matches "designer"."""
+    return [word[:5] for word in re.findall(rf"\b(?!{_COMMON}\b)\w+", text.lower())]
 
 
 def _guess(sentence: str, question: str, shared: set[str]) -> str:

@@ -1,4 +1,6 @@
-"""Passages and questions of the demo set, from a seed.
+"""Make the demo set: passages and questions from a seed, and from the words in demo_wording.json.
+
+    python tools/demo_set.py     write src/bertvision/data/demo/{train,dev,test}.json
 
 A passage compares two things of one topic. It states some attributes of both, some of one only and leaves some out; an
 aside adds further people, places and years. A clause may say "it" for the thing the clause before was about, so the
@@ -8,16 +10,31 @@ Questions without an answer are near misses:
     other     the attribute is stated, but only of the other thing
     unstated  the attribute is stated of neither; a value of the same kind stands in the passage
     stranger  the thing is one of another passage; the attribute is stated of one that is there
+
+What may be said (demo_wording.json):
+    topics  TOPIC: noun, plural, called ({} = the thing's own name), kinds (attribute -> kind of its value)
+    parts   PART: words (kind -> words), joins, intros ({X}, {Y} of the kind {P}), asides,
+            topics (TOPIC: ATTRIBUTE: clauses that state the value {A} of the thing {S}, questions about it)
+
+No two parts share a name, a sentence form or a question template. {S} in a clause may become "it", so no form may
+need a genitive or a plural of it. Invented names are two word pieces long for an uncased BERT vocabulary and given
+names are one, so a full name has two to four pieces and the encoder knows none of them.
 """
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from bertvision.data.demo.wording import Attribute, Topic, read_topics, read_wording, stems
-from bertvision.data.examples import Answer
+from bertvision.data.demo import FOLDER
+from bertvision.data.demo.baselines import stems
+from bertvision.data.examples import Answer, Example, SpanData
+from bertvision.data.squad import write_squad
 
-__all__ = ["SIZES", "Passage", "Question", "passages"]
+__all__ = ["Passage", "Question", "passages", "read_topics", "read_wording", "write_part"]
 
 SIZES = {"train": (450, (1, 1, 1, 1, 2)), "dev": (200, (2, 1, 2, 1, 2)), "test": (200, (2, 1, 2, 1, 2))}
 """Part -> number of passages of four questions each, and how many of the four have no answer, in turn."""
@@ -27,6 +44,67 @@ DISTINCT = 0.7
 
 _NUMBERS = {"year": (1640, 1990), "count": (30, 990), "money": (20, 990)}
 _UNITS = {"metres": (60, 940), "days": (20, 480), "years": (11, 290), "minutes": (15, 95)}
+
+
+# ---- what may be said
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A kind of thing a passage compares two of."""
+
+    noun: str
+    plural: str
+    called: list[str]
+    """What such a thing is called; {} is its own name."""
+    kinds: dict[str, str]
+    """Attribute -> kind of its value."""
+
+
+@dataclass(frozen=True)
+class Attribute:
+    clauses: list[str]
+    questions: list[str]
+
+
+@dataclass(frozen=True)
+class Wording:
+    """Everything one part may say."""
+
+    words: dict[str, list[str]]
+    """Kind of word -> the words of this part."""
+    joins: dict[str, list[str]]
+    """What joins two clauses about the `same` thing, or about two things (`other`)."""
+    intros: list[str]
+    asides: list[str]
+    attributes: dict[tuple[str, str], Attribute]
+    """By (topic, attribute)."""
+
+
+@cache
+def _content() -> dict[str, Any]:
+    return json.loads(Path(__file__).with_name("demo_wording.json").read_text(encoding="utf-8"))
+
+
+@cache
+def read_topics() -> dict[str, Topic]:
+    return {name: Topic(**topic) for name, topic in _content()["topics"].items()}
+
+
+@cache
+def read_wording(part: str) -> Wording:
+    """The wording of one part: train, dev or test."""
+    content = dict(_content()["parts"][part])
+    topics = content.pop("topics")
+    attributes = {
+        (name, key): Attribute(**topics[name][key])
+        for name, topic in read_topics().items()
+        for key in topic.kinds
+    }
+    return Wording(**content, attributes=attributes)
+
+
+# ---- what is said
 
 
 @dataclass(frozen=True)
@@ -245,3 +323,26 @@ class _Generator:
 
 def _sentence_case(text: str) -> str:
     return text[0].upper() + text[1:] + "."
+
+
+# ---- files
+
+
+def write_part(part: str, path: Path) -> None:
+    """Write one part as a SQuAD file with a passage on each line."""
+    made = passages(part)
+    examples = [
+        Example(f"demo-{part}-{i:03d}-{j}", q.text, i, q.answers, passage.title)
+        for i, passage in enumerate(made)
+        for j, q in enumerate(passage.questions)
+    ]
+    write_squad(SpanData([passage.text for passage in made], examples), path)
+    lines = ",\n".join(
+        json.dumps(article) for article in json.loads(path.read_text(encoding="utf-8"))["data"]
+    )
+    path.write_text(f'{{"version": "v2.0", "data": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for part in SIZES:
+        write_part(part, FOLDER / f"{part}.json")
