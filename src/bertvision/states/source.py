@@ -151,82 +151,62 @@ def choose_source(
         return config.source
     if store is not None:
         return "stored"
-    planned = None if origin is None else _planned(encoder, windows, config, origin, label)
-    finished = planned is not None and planned.begun and not planned.missing()
-    if config.source == "stored":
-        if not keep and not finished:
-            logger.info("%s: no store has them, and reading them once makes none: live", label)
-        return "stored" if keep or finished else "live"
-    if finished and encoder.device.type == "cpu":
-        logger.info("%s: stored in %s, so nothing is encoded", label, planned and planned.files.address)
-        return "stored"
-    if passes < 2 and not finished:
-        logger.info("%s: %s tokens, read once: live", label, f"{windows.num_tokens:,}")
-        return "live"
-    return _chosen(encoder, windows, config, planned if keep or finished else None, label, finished=finished)
-
-
-def _planned(
-    encoder: Encoder, windows: Windows, config: StatesConfig, origin: Origin, label: str
-) -> Store | None:
-    """The store of these states; None where what is there cannot be used."""
+    planned = None
     try:
-        return store_of(encoder, windows, config, origin)
+        planned = None if origin is None else store_of(encoder, windows, config, origin)
     except ArtifactError as error:
         if config.source == "stored":
             raise
         logger.info("%s: no stored states are used: %s", label, error)
-        return None
-
-
-def _chosen(
-    encoder: Encoder,
-    windows: Windows,
-    config: StatesConfig,
-    store: Store | None,
-    label: str,
-    *,
-    finished: bool,
-) -> Source:
-    """The choice by measurement, and one line that says why."""
-    encode, read, half = measure(encoder, windows, config)
-    layers = len(config.selection.numbers(encoder.num_states))
-    kept = int(kept_tokens(windows, config.positions).sum())
-    in_memory, free = layers * kept * encoder.hidden * 2, _free_memory(encoder.device)
-    disk = None if store is None else store.files.free()
-    room = config.cache_gb * 1e9 if disk is None else min(config.cache_gb * 1e9, _DISK * disk)
-    fits = in_memory <= config.memory_gb * 1e9 and (free is None or in_memory < _MEMORY * free)
-    choice: Source = "live"
-    if read <= encode:
-        why = "reading is not faster"
-    elif finished:
+    finished = planned is not None and planned.begun and not planned.missing()
+    choice: Source
+    if config.source == "stored":
+        if keep or finished:
+            return "stored"
+        choice, why = "live", "no store has them, and reading them once makes none"
+    elif finished and encoder.device.type == "cpu":
         choice, why = "stored", "they are stored already"
-    elif half and fits:
-        choice, why = "memory", f"{size_text(in_memory)} fit into memory"
-    elif store is None or not (half or store.identity.dtype in ("bf16", "fp32")):
-        why = "they fit neither memory nor a store" if half else "they are beyond half precision"
-    elif read < _FASTER * encode:
-        why = "a disk would hardly be faster"
-    elif store.nbytes > room:
-        why = f"{size_text(store.nbytes)} are too much for a store, which may take {size_text(room)}"
-    elif said := _unwritable(store):
-        why = f"states are not stored: {said}"
+    elif passes < 2 and not finished:
+        choice, why = "live", "they are read once"
     else:
-        choice, why = "stored", f"{size_text(store.nbytes)} on the disk, of at most {size_text(room)}"
-    logger.info(
-        "%s: %s tokens, encoded at %s and read at %s tokens a second, %s in memory: %s, because %s",
-        label, f"{windows.num_tokens:,}", f"{encode:,.0f}", f"{read:,.0f}", size_text(in_memory), choice, why,
-    )  # fmt: skip
+        planned = planned if keep or finished else None
+        choice, why = _measured(encoder, windows, config, planned, finished=finished)
+    logger.info("%s: %s tokens: %s, because %s", label, f"{windows.num_tokens:,}", choice, why)
     return choice
 
 
-def _unwritable(store: Store) -> str:
-    """Why nothing can be written to its folder."""
+def _measured(
+    encoder: Encoder, windows: Windows, config: StatesConfig, store: Store | None, *, finished: bool
+) -> tuple[Source, str]:
+    """The choice by measurement, and the reasons for it; `store` is one that holds them or may be begun."""
+    encode, read, half = measure(encoder, windows, config)
+    kept, layers = kept_tokens(windows, config.positions).sum(), config.selection.numbers(encoder.num_states)
+    in_memory, free = 2 * len(layers) * int(kept) * encoder.hidden, _free_memory(encoder.device)
+    fits = in_memory <= config.memory_gb * 1e9 and (free is None or in_memory < _MEMORY * free)
+    disk, room = None if store is None else store.files.free(), config.cache_gb * 1e9
+    room = room if disk is None else min(room, _DISK * disk)
+    rates = f"encoding makes {encode:,.0f} and reading {read:,.0f} tokens a second"
+    if read <= encode:
+        return "live", rates
+    if finished:
+        return "stored", f"they are stored already; {rates}"
+    if half and fits:
+        return "memory", f"{rates}; {size_text(in_memory)} fit into memory"
+    rates += (
+        f"; {size_text(in_memory)} do not fit into memory" if half else "; half precision cannot hold them"
+    )
+    if store is None or not (half or store.identity.dtype in ("bf16", "fp32")):
+        return "live", rates
+    if read < _FASTER * encode:
+        return "live", f"{rates}; a disk would hardly be faster"
+    size = f"a store needs {size_text(store.nbytes)} and may take {size_text(room)}"
+    if store.nbytes > room:
+        return "live", f"{rates}; {size}"
     try:
         check_output(store.folder)
     except OutputError as error:
-        return str(error)
-    return ""
+        return "live", f"{rates}; {error}"
+    return "stored", f"{rates}; {size}"
 
 
 def measure(encoder: Encoder, windows: Windows, config: StatesConfig) -> tuple[float, float, bool]:
