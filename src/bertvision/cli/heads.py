@@ -30,7 +30,7 @@ class HeadsArgs:
     """Hidden size of the encoder."""
     tokens: int = 386
     """Tokens of a window."""
-    unit: Unit | Literal["all"] = "all"
+    unit: Literal["token", "window", "all"] = "all"
     """Heads that give logits of each token (spans), of whole windows (labels, scores), or both; the name of a set means
     token heads unless this is window."""
     pooler: bool = True
