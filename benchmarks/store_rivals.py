@@ -299,9 +299,8 @@ def write_store(dtype: StateType) -> Callable[[Case, Path], None]:
         flat = torch.from_numpy(case.raw())
         store = new_store(path, case.encoder, case.windows, dtype)
         for number, windows in enumerate(store.plan.shards):
-            with store.write(number) as writer:
-                for window in windows.tolist():
-                    writer.append(*encode(flat[case.span(window)].transpose(0, 1), dtype))
+            own = (flat[case.span(window)].transpose(0, 1) for window in windows.tolist())
+            store.write(number, (encode(states, dtype) for states in own))
         assert not store.missing()
 
     return write

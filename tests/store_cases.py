@@ -96,11 +96,10 @@ def random_states(store: Store, seed: int = 0) -> list[Tensor]:
 def fill(store: Store, states: list[Tensor], numbers: list[int] | None = None, at_once: int = 2) -> None:
     """Write shards from the states of all windows, some windows a call."""
     for number in range(store.num_shards) if numbers is None else numbers:
-        with store.write(number) as writer:
-            windows = store.plan.shards[number].tolist()
-            for begin in range(0, len(windows), at_once):
-                part = torch.cat([states[w] for w in windows[begin : begin + at_once]])
-                writer.append(*encode(part.transpose(0, 1), store.identity.dtype))
+        windows = store.plan.shards[number].tolist()
+        parts = [windows[begin : begin + at_once] for begin in range(0, len(windows), at_once)]
+        joined = (torch.cat([states[w] for w in part]).transpose(0, 1) for part in parts)
+        store.write(number, (encode(part, store.identity.dtype) for part in joined))
 
 
 def shard_bytes(folder: Path) -> dict[str, bytes]:

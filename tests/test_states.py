@@ -24,10 +24,17 @@ from bertvision.states.base import States
 from bertvision.states.batch import StateBatch
 from bertvision.states.codec import STORED
 from bertvision.states.config import EVERYTHING, Selection, StatesConfig
-from bertvision.states.layout import SHARD_TOKENS, tokens_cut
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
-from bertvision.states.plan import HEAD_RUN, cut_by_tokens, epoch_batches, group_calls, head_batches
+from bertvision.states.plan import (
+    HEAD_RUN,
+    SHARD_TOKENS,
+    cut_by_tokens,
+    epoch_batches,
+    group_calls,
+    head_batches,
+    tokens_cut,
+)
 from bertvision.states.store import Store
 from bertvision.states.stored import StoredStates
 from bertvision.train.group import FittedHead

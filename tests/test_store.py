@@ -42,12 +42,12 @@ from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, EncoderError, OutputError
 from bertvision.states import extract as extract_module
-from bertvision.states.codec import STORED, as_tensor, encode, load_into
+from bertvision.states.codec import STORED, encode, load_into
 from bertvision.states.config import Selection
 from bertvision.states.files import Files
 from bertvision.states.identity import SCHEMA, Identity
-from bertvision.states.layout import ShardPlan, shuffled_order, tokens_cut
-from bertvision.states.shard import DamagedShard
+from bertvision.states.plan import shuffled_order, tokens_cut
+from bertvision.states.shard import DamagedShard, ShardPlan, as_tensor
 from bertvision.states.store import PLAN, WINDOWS_FILE, Store, open_store, plan_store
 from bertvision.states.stored import StoredStates
 from bertvision.train.splits import load_split
@@ -194,7 +194,7 @@ def test_every_window_has_one_shard(lengths: list[int], shard_tokens: int) -> No
         assert own.tolist() == sorted(own, reverse=True)
         assert plan.offsets(number).tolist() == [0, *np.cumsum(plan.kept[windows]).tolist()]
         for row, window in enumerate(windows.tolist()):
-            assert (plan.shard_of[window], plan.row_of[window]) == (number, row)
+            assert plan.places[window].tolist() == [number, row]
     # Brute force: windows in their order, a new shard wherever the tokens before a window pass a multiple.
     expected: dict[int, list[int]] = {}
     before = 0

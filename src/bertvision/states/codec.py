@@ -3,17 +3,15 @@
 int8: x is kept as round(x / s), s = max |x| / 127 over the H numbers of one token in one layer.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bertvision.shapes import Float
 from bertvision.states.identity import StateType
+from bertvision.states.shard import Encoded
 
-__all__ = ["STORED", "as_tensor", "encode", "load_into"]
+__all__ = ["STORED", "encode", "load_into"]
 
 STORED: dict[str, torch.dtype] = {
     "fp32": torch.float32,
@@ -23,10 +21,8 @@ STORED: dict[str, torch.dtype] = {
 }
 
 
-def encode(
-    states: Float[Tensor, "L n H"], dtype: StateType
-) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
-    """States (n, L, H) as they are stored, and the scales (n, L) of int8.
+def encode(states: Float[Tensor, "L n H"], dtype: StateType) -> Encoded:
+    """The states as they are stored.
 
     `OverflowError` where a number is beyond the dtype, `FloatingPointError` where it is NaN or infinite.
     """
@@ -39,7 +35,7 @@ def encode(
         scale = torch.where(scale < torch.finfo(torch.float32).tiny, 0.0, scale)
         safe = torch.where(scale > 0, scale, torch.ones_like(scale))
         turned = (turned / safe[..., None]).round_()
-        scales = scale.cpu().numpy()
+        scales = scale.contiguous().cpu().numpy()
     stored = turned.to(STORED[dtype]).contiguous()
     finite = stored if scales is None else torch.from_numpy(scales)
     if not bool(finite.isfinite().all()):
@@ -47,13 +43,6 @@ def encode(
     if dtype == "bf16":
         return stored.view(torch.int16).cpu().numpy().view(np.uint16), scales
     return stored.cpu().numpy(), scales
-
-
-def as_tensor(stored: NDArray[Any], dtype: str) -> Tensor:
-    """Stored numbers as torch sees them, without a copy."""
-    if dtype == "bf16":
-        return torch.from_numpy(stored.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(stored)
 
 
 def load_into(target: Float[Tensor, "L n H"], stored: Tensor, scales: Tensor | None) -> None:

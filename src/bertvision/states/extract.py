@@ -14,7 +14,7 @@ from bertvision.states.plan import cut_by_tokens
 from bertvision.states.shard import DamagedShard
 from bertvision.states.store import Store
 
-__all__ = ["check_room", "make_again", "make_all", "make_shard"]
+__all__ = ["check_room", "make_all", "make_shard"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,26 +44,21 @@ def make_all(store: Store, states: States, *, label: str = "encode") -> int:
     return todo
 
 
-def make_shard(store: Store, states: States, number: int) -> None:
-    """Make a shard, unless another process has made it in the meantime."""
+def make_shard(store: Store, states: States, number: int, *, verify: bool = False) -> None:
+    """Make a shard, unless another process has made it in the meantime.
+
+    With `verify` also one that is there and damaged.
+    """
     with store.locked():
         if number not in store.missing():
-            return
-        if not store.path(number).exists():
-            _encode(store, states, number)
-        store.publish(number)
-
-
-def make_again(store: Store, states: States, number: int) -> None:
-    """Make a damaged shard again, unless another process, or an earlier batch, has already."""
-    with store.locked():
-        try:
-            store.verify(number)
-        except DamagedShard as damage:
-            logger.warning("%s is damaged (%s) and encoded again", store.path(number), damage.why)
-            store.drop(number)
-            _encode(store, states, number)
-            store.publish(number)
+            try:
+                if verify:
+                    store.verify(number)
+                return
+            except DamagedShard as damage:
+                logger.warning("%s is damaged (%s) and encoded again", store.path(number), damage.why)
+                store.drop(number)
+        _encode(store, states, number)
 
 
 def _encode(store: Store, states: States, number: int) -> None:
@@ -75,11 +70,9 @@ def _encode(store: Store, states: States, number: int) -> None:
             f"cannot make it again, use --precision {theirs}"
         )
     windows = store.plan.shards[number]
+    batches = (states.read(windows[i]) for i in cut_by_tokens(states.widths[windows], states.tokens_per_call))
     try:
-        with store.write(number) as writer:
-            for call in cut_by_tokens(states.widths[windows], states.tokens_per_call):
-                batch = states.read(windows[call])
-                writer.append(*encode(batch.states[:, batch.mask], store.identity.dtype))
+        store.write(number, (encode(one.states[:, one.mask], store.identity.dtype) for one in batches))
     except FloatingPointError as error:
         raise EncoderError(
             f"{states.encoder.name} gives states that are no finite numbers: check its weights"

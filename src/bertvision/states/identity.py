@@ -17,14 +17,12 @@ from bertvision.states.config import Selection
 if TYPE_CHECKING:
     from bertvision.encoder.encoder import Encoder
 
-__all__ = ["BYTES", "SCHEMA", "Identity", "Origin", "StateType", "is_key"]
+__all__ = ["SCHEMA", "Identity", "Origin", "StateType", "is_key"]
 
 SCHEMA = 2
 """Version of the layout; raise it whenever a file of a store would be read differently."""
 
 StateType = Literal["fp32", "bf16", "fp16", "int8"]
-BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
-"""Bytes of one number."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +82,6 @@ class Identity:
     def key(self) -> str:
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of the states of one token."""
-        return len(self.layers) * (self.hidden * BYTES[self.dtype] + (4 if self.dtype == "int8" else 0))
 
 
 def is_key(name: str) -> bool:

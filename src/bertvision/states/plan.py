@@ -1,4 +1,4 @@
-"""Which windows go together: pure functions of lengths, seed and epoch.
+"""Which windows go together, in batches, encoder calls and shards: pure functions of lengths, seed and epoch.
 
 A plan depends on the data alone, never on timing or on what was done before, so a killed run starts again at
 batch k and sees the same batches. Windows of similar length share a batch, because pads cost as much as tokens.
@@ -10,17 +10,21 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.states.layout import SHARD_TOKENS, tokens_cut
-
 __all__ = [
     "HEAD_RUN",
+    "SHARD_TOKENS",
     "balanced_order",
     "cut_by_tokens",
     "epoch_batches",
     "group_calls",
     "group_rows",
     "head_batches",
+    "shuffled_order",
+    "tokens_cut",
 ]
+
+SHARD_TOKENS = 32_768
+"""Tokens of a stored shard: what a kill may lose, and enough for several large encoder calls."""
 
 _POOL = 64
 """Batches whose windows are sorted among themselves: enough to find neighbours, few enough to stay shuffled."""
@@ -50,13 +54,7 @@ def epoch_batches(
     """
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(lengths)) if classes is None else balanced_order(classes, rng)
-    if not tokens:
-        return _shuffled([b for pool in _pools(lengths, order, batch_size) for b in pool], run, rng)
-    batches: list[NDArray[np.int64]] = []
-    for begin in range(0, len(order), _POOL * batch_size):
-        pool = order[begin : begin + _POOL * batch_size]
-        batches += [pool[call] for call in cut_by_tokens(lengths[pool], tokens)]
-    return _shuffled(batches, run, rng)
+    return _shuffled([b for pool in _pools(lengths, order, batch_size, tokens) for b in pool], run, rng)
 
 
 def balanced_order(classes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -93,13 +91,16 @@ def head_batches(
 
 
 def _pools(
-    lengths: NDArray[np.int64], order: NDArray[np.int64], batch_size: int
+    lengths: NDArray[np.int64], order: NDArray[np.int64], batch_size: int, tokens: int = 0
 ) -> Iterator[list[NDArray[np.int64]]]:
     """Pool after pool of windows in that order, each cut into batches of similar length."""
     for begin in range(0, len(order), _POOL * batch_size):
         pool = order[begin : begin + _POOL * batch_size]
-        pool = pool[np.argsort(lengths[pool], kind="stable")]
-        yield [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+        if tokens:
+            yield [pool[call] for call in cut_by_tokens(lengths[pool], tokens)]
+        else:
+            pool = pool[np.argsort(lengths[pool], kind="stable")]
+            yield [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
 
 
 def _shuffled(
@@ -150,3 +151,27 @@ def group_calls(
         own = numbers[begin:end]
         calls.append([(int(n), order[begin:end][own == n]) for n in np.unique(own)])
     return calls
+
+
+def shuffled_order(count: int) -> NDArray[np.int64]:
+    """The numbers below `count` in an order that depends on `count` alone: sorted by SplitMix64's hash.
+
+    Written out, because a random generator's order may change with a library's version.
+    """
+    with np.errstate(over="ignore"):
+        hashed = (np.arange(count, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        hashed = (hashed ^ (hashed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        hashed = (hashed ^ (hashed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        hashed ^= hashed >> np.uint64(31)
+    return np.argsort(hashed, kind="stable")
+
+
+def tokens_cut(lengths: NDArray[np.int64], shard_tokens: int) -> list[NDArray[np.int64]]:
+    """The windows of each shard, in no particular order: at most `shard_tokens` tokens and one window more.
+
+    A shard is a random sample of the windows, so a run that encodes shard after shard may train on them as they come.
+    """
+    order = shuffled_order(len(lengths))
+    ends = np.cumsum(lengths[order])
+    number = (ends - lengths[order]) // shard_tokens  # where a window begins decides
+    return np.split(order, np.flatnonzero(np.diff(number)) + 1) if len(order) else []

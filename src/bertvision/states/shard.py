@@ -1,16 +1,18 @@
-"""One shard: a safetensors file whose size and header follow from the plan before anything is computed.
+"""Shards: which windows each of them holds, and its file, whose size and header are known before anything is computed.
 
     scales   (n, L)     float32, int8 only: a number is int8 * scale
     crc      (w,)       CRC-32 of each window's states (and scales)
     states   (n, L, H)  the stored tokens of its windows, one window after another
 
-Which windows these are follows from the plan (layout.py). The header holds the store's key. Every byte is checked: the
-header against the one it must be, a window against its checksum when it is first read.
+The file is a safetensors file; its header holds the store's key. Every byte is checked: the header against the one it
+must be, a window against its checksum when it is first read.
 """
 
 import json
 import struct
 import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -19,16 +21,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.states.identity import Identity
-from bertvision.states.layout import ShardPlan
+from bertvision.states.plan import SHARD_TOKENS, tokens_cut
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["DamagedShard", "Shard", "ShardLayout", "ShardWriter", "shard_name"]
+__all__ = [
+    "DamagedShard",
+    "Encoded",
+    "Shard",
+    "ShardLayout",
+    "ShardPlan",
+    "as_tensor",
+    "shard_name",
+    "write_shard",
+]
 
-_NAMES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16", "int8": "I8"}  # as safetensors writes them
-_STORAGE: dict[str, Any] = {"fp32": np.float32, "bf16": np.uint16, "fp16": np.float16, "int8": np.int8}
-"""How numpy holds them; it has no bfloat16, whose bits are kept as uint16."""
+Encoded = tuple[NDArray[Any], NDArray[np.float32] | None]
+"""States (n, L, H) as they are stored, and the scales (n, L) of int8."""
+_STORAGE: dict[str, tuple[str, Any]] = {
+    "fp32": ("F32", np.float32), "bf16": ("BF16", np.uint16), "fp16": ("F16", np.float16), "int8": ("I8", np.int8),
+}  # fmt: skip
+"""What safetensors calls a dtype, and how numpy holds it: the bits of a bfloat16, which it lacks, as uint16."""
 
 
 def shard_name(number: int) -> str:
@@ -43,67 +57,82 @@ class DamagedShard(Exception):
         self.number, self.why = number, why
 
 
+@dataclass(frozen=True)
+class ShardPlan:
+    """Shards over windows of `lengths` tokens, of which `kept` are stored."""
+
+    lengths: NDArray[np.int64]
+    """(W,) tokens the encoder reads."""
+    kept: NDArray[np.int64]
+    """(W,) tokens that are stored."""
+    shard_tokens: int = SHARD_TOKENS
+
+    @cached_property
+    def shards(self) -> list[NDArray[np.int64]]:
+        """Windows of each shard in the order they are encoded and stored in: the longest first."""
+        cut = tokens_cut(self.lengths, self.shard_tokens)
+        return [windows[np.argsort(-self.lengths[windows], kind="stable")] for windows in cut]
+
+    def offsets(self, number: int) -> NDArray[np.int64]:
+        """(w + 1,) where each window of a shard begins, in its stored tokens, and where the last ends."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.kept[self.shards[number]])])
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """(W, 2) the shard of each window, and which of its windows it is."""
+        found = np.empty((len(self.lengths), 2), np.int64)
+        for number, windows in enumerate(self.shards):
+            found[windows, 0], found[windows, 1] = number, np.arange(len(windows))
+        return found
+
+
 class ShardLayout:
     """Where everything stands in a shard's file."""
 
     def __init__(self, identity: Identity, plan: ShardPlan, number: int) -> None:
-        self.number, self.name = number, shard_name(number)
+        self.number, self.dtype = number, identity.dtype
         self.windows, self.offsets = plan.shards[number], plan.offsets(number)
-        self.storage, self.dtype = _STORAGE[identity.dtype], identity.dtype
-        tokens, layers = int(self.offsets[-1]), len(identity.layers)
-        self.shape = (tokens, layers, identity.hidden)
-        self.scales = (tokens, layers) if identity.dtype == "int8" else None
+        name, self.storage = _STORAGE[identity.dtype]
+        self.scales = (int(self.offsets[-1]), len(identity.layers))  # (n, L)
+        self.shape = (*self.scales, identity.hidden)
         parts: dict[str, tuple[str, tuple[int, ...], int]] = {}
-        if self.scales:
+        if identity.dtype == "int8":
             parts["scales"] = ("F32", self.scales, 4)
         parts["crc"] = ("U32", self.windows.shape, 4)
-        parts["states"] = (_NAMES[identity.dtype], self.shape, np.dtype(self.storage).itemsize)
+        parts["states"] = (name, self.shape, np.dtype(self.storage).itemsize)
         entries: dict[str, Any] = {"__metadata__": {"bertvision": identity.key, "shard": str(number)}}
-        self.places: dict[str, tuple[int, int]] = {}
         at = 0
-        for name, (dtype, shape, size) in parts.items():
+        for part, (dtype, shape, size) in parts.items():
             end = at + int(np.prod(shape, dtype=np.int64)) * size
-            entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
-            self.places[name] = (at, end)
+            entries[part] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
             at = end
         text = json.dumps(entries, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         self.header = struct.pack("<Q", len(text)) + text
-        self.places = {n: (a + len(self.header), b + len(self.header)) for n, (a, b) in self.places.items()}
-        self.nbytes = len(self.header) + at
+        begin = len(self.header)
+        self.places = {part: tuple(begin + o for o in entries[part]["data_offsets"]) for part in parts}
+        """First byte and end of each part."""
+        self.nbytes = begin + at
 
 
-class ShardWriter:
-    """Appends the windows of one shard, in their order, to an open file."""
-
-    def __init__(self, layout: ShardLayout, file: BinaryIO) -> None:
-        self.layout, self._file = layout, file
-        self._crc = list[int]()
-        self._scales = list[NDArray[np.float32]]()
-        file.write(layout.header)
-        file.seek(layout.places["states"][0])
-
-    def append(self, states: NDArray[Any], scales: NDArray[np.float32] | None = None) -> None:
-        """The states (n, L, H) of the next windows, as many as their tokens fill."""
-        data, done = np.ascontiguousarray(states), len(self._crc)
-        if data.dtype != self.layout.storage:
-            raise TypeError(f"states are {data.dtype}, the shard is {self.layout.dtype}")
-        offsets = self.layout.offsets[done:] - self.layout.offsets[done]
-        for first, last in pairwise(offsets[offsets <= len(data)].tolist()):
-            self._crc.append(_checksum(data[first:last], None if scales is None else scales[first:last]))
-        self._file.write(data.data.cast("B"))
+def write_shard(layout: ShardLayout, file: BinaryIO, parts: Iterable[Encoded]) -> None:
+    """Write a shard from the states of its windows in their order, any number of windows a part."""
+    crc, all_scales = list[int](), list[NDArray[np.float32]]()
+    file.write(layout.header)
+    file.seek(layout.places["states"][0])
+    for states, scales in parts:
+        assert states.dtype == layout.storage
+        offsets = layout.offsets[len(crc) :] - layout.offsets[len(crc)]
+        for first, last in pairwise(offsets[offsets <= len(states)].tolist()):
+            crc.append(_checksum(states[first:last], None if scales is None else scales[first:last]))
+        file.write(states.data.cast("B"))
         if scales is not None:
-            self._scales.append(scales)
-
-    def finish(self) -> None:
-        """Write what stands before the states."""
-        layout = self.layout
-        if len(self._crc) != len(layout.windows):
-            raise ValueError(f"{layout.name} has {len(self._crc)} of {len(layout.windows)} windows")
-        self._file.seek(len(layout.header))
-        for scales in self._scales:
-            self._file.write(np.ascontiguousarray(scales).data.cast("B"))
-        self._file.write(np.array(self._crc, np.uint32).data.cast("B"))
+            all_scales.append(scales)
+    assert len(crc) == len(layout.windows)
+    file.seek(len(layout.header))
+    for scales in all_scales:
+        file.write(scales.data.cast("B"))
+    file.write(np.array(crc, np.uint32).data.cast("B"))
 
 
 class Shard:
@@ -119,7 +148,7 @@ class Shard:
         self.layout = layout
         self.states: NDArray[Any] = parts["states"].view(layout.storage).reshape(layout.shape)
         self.scales: NDArray[np.float32] | None = None
-        if layout.scales:
+        if "scales" in parts:
             self.scales = parts["scales"].view(np.float32).reshape(layout.scales)
         # Plain numbers: they are looked up for every window of every batch.
         self._crc: list[int] = parts["crc"].view(np.uint32).tolist()
@@ -140,8 +169,6 @@ class Shard:
     @cached_property
     def tensors(self) -> "tuple[Tensor, Tensor | None]":
         """States (n, L, H) and scales (n, L) as torch sees them, without a copy."""
-        from bertvision.states.codec import as_tensor
-
         scales = None if self.scales is None else as_tensor(self.scales, "fp32")
         return as_tensor(self.states, self.layout.dtype), scales
 
@@ -151,6 +178,15 @@ class Shard:
             self.place(row)
 
 
+def as_tensor(stored: NDArray[Any], dtype: str) -> "Tensor":
+    """Stored numbers as torch sees them, without a copy."""
+    import torch
+
+    if dtype == "bf16":
+        return torch.from_numpy(stored.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(stored)
+
+
 def _checksum(states: NDArray[Any], scales: NDArray[np.float32] | None) -> int:
     crc = zlib.crc32(states.data.cast("B"))
-    return crc if scales is None else zlib.crc32(np.ascontiguousarray(scales).data.cast("B"), crc)
+    return crc if scales is None else zlib.crc32(scales.data.cast("B"), crc)

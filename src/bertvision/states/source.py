@@ -35,13 +35,13 @@ from bertvision.states.config import Source, StatesConfig
 from bertvision.states.extract import check_room
 from bertvision.states.files import Files
 from bertvision.states.identity import Identity, Origin, StateType
-from bertvision.states.layout import SHARD_TOKENS
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
+from bertvision.states.plan import SHARD_TOKENS
 from bertvision.states.store import Store, default_root, plan_store
 from bertvision.states.stored import StoredStates
 
-__all__ = ["begin", "choose_source", "measure", "open_states", "state_type", "store_of"]
+__all__ = ["begin", "choose_source", "measure", "open_states", "store_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,13 +57,6 @@ _READINGS = 8
 """Times the sample is read."""
 
 
-def state_type(encoder: Encoder, config: StatesConfig) -> StateType:
-    """How states are stored: as configured, else in half precision, the encoder's own bf16 as it is."""
-    if config.dtype != "auto":
-        return config.dtype
-    return "bf16" if encoder.precision == "bf16" and encoder.device.type == "cuda" else "fp16"
-
-
 def store_of(
     encoder: Encoder,
     windows: Windows,
@@ -76,7 +69,10 @@ def store_of(
 
     `shard_tokens` is for a new one.
     """
-    identity = Identity.of(encoder, origin, config.selection, state_type(encoder, config))
+    # Half precision; an encoder's own bf16 stays as it is.
+    half: StateType = "bf16" if encoder.precision == "bf16" and encoder.device.type == "cuda" else "fp16"
+    dtype = half if config.dtype == "auto" else config.dtype
+    identity = Identity.of(encoder, origin, config.selection, dtype)
     return plan_store(
         Files(config.store or default_root()) / identity.key,
         identity,
@@ -180,33 +176,33 @@ def _measured(
 ) -> tuple[Source, str]:
     """The choice by measurement, and the reasons for it; `store` is one that holds them or may be begun."""
     encode, read, half = measure(encoder, windows, config)
-    kept, layers = kept_tokens(windows, config.positions).sum(), config.selection.numbers(encoder.num_states)
-    in_memory, free = 2 * len(layers) * int(kept) * encoder.hidden, _free_memory(encoder.device)
-    fits = in_memory <= config.memory_gb * 1e9 and (free is None or in_memory < _MEMORY * free)
-    disk, room = None if store is None else store.files.free(), config.cache_gb * 1e9
-    room = room if disk is None else min(room, _DISK * disk)
     rates = f"encoding makes {encode:,.0f} and reading {read:,.0f} tokens a second"
     if read <= encode:
         return "live", rates
     if finished:
         return "stored", f"they are stored already; {rates}"
-    if half and fits:
-        return "memory", f"{rates}; {size_text(in_memory)} fit into memory"
-    rates += (
-        f"; {size_text(in_memory)} do not fit into memory" if half else "; half precision cannot hold them"
-    )
+    layers, kept = config.selection.numbers(encoder.num_states), kept_tokens(windows, config.positions).sum()
+    needed, free = 2 * len(layers) * int(kept) * encoder.hidden, _free_memory(encoder.device)
+    if not half:
+        rates += "; half precision cannot hold them"
+    elif needed <= config.memory_gb * 1e9 and (free is None or needed < _MEMORY * free):
+        return "memory", f"{rates}; {size_text(needed)} fit into memory"
+    else:
+        rates += f"; {size_text(needed)} do not fit into memory"
     if store is None or not (half or store.identity.dtype in ("bf16", "fp32")):
         return "live", rates
     if read < _FASTER * encode:
         return "live", f"{rates}; a disk would hardly be faster"
-    size = f"a store needs {size_text(store.nbytes)} and may take {size_text(room)}"
+    disk, room = store.files.free(), config.cache_gb * 1e9
+    room = room if disk is None else min(room, _DISK * disk)
+    rates += f"; a store needs {size_text(store.nbytes)} and may take {size_text(room)}"
     if store.nbytes > room:
-        return "live", f"{rates}; {size}"
+        return "live", rates
     try:
         check_output(store.folder)
     except OutputError as error:
         return "live", f"{rates}; {error}"
-    return "stored", f"{rates}; {size}"
+    return "stored", rates
 
 
 def measure(encoder: Encoder, windows: Windows, config: StatesConfig) -> tuple[float, float, bool]:

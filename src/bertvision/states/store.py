@@ -11,7 +11,6 @@ A store is finished when all its shards are there; each of them can be read befo
 
 import contextlib
 import json
-import logging
 import os
 import threading
 import zlib
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertvision.artifacts import atomic_file, disk_trouble, sweep, write_json
 from bertvision.data.kept import kept_tokens
@@ -32,16 +30,22 @@ from bertvision.data.windows import Windows
 from bertvision.errors import ArtifactError, OutputError
 from bertvision.states.files import Files
 from bertvision.states.identity import SCHEMA, Identity, is_key
-from bertvision.states.layout import SHARD_TOKENS, ShardPlan
-from bertvision.states.shard import DamagedShard, Shard, ShardLayout, ShardWriter, shard_name
+from bertvision.states.plan import SHARD_TOKENS
+from bertvision.states.shard import (
+    DamagedShard,
+    Encoded,
+    Shard,
+    ShardLayout,
+    ShardPlan,
+    shard_name,
+    write_shard,
+)
 
 __all__ = ["LOCK", "PLAN", "WINDOWS_FILE", "Store", "default_root", "open_store", "parse_plan", "plan_store"]
 
 PLAN, WINDOWS_FILE, LOCK = "plan.json", "windows.safetensors", ".lock"
 _OPEN = 4096
 """Shards held open: systems allow some ten thousand files to be mapped."""
-
-logger = logging.getLogger(__name__)
 
 
 def default_root() -> Path:
@@ -130,14 +134,9 @@ class Store:
                 with atomic_file(self.folder / name) as temporary:
                     temporary.write_bytes(self.files.read(name))
 
-    def find(self, windows: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """The shard of each window, and which of its windows it is."""
-        shards, rows = self.plan.shard_of[windows], self.plan.row_of[windows]
-        return list(zip(shards.tolist(), rows.tolist(), strict=True))
-
-    def read(self, window: int) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+    def read(self, window: int) -> Encoded:
         """The states (n, L, H) of a window in the dtype they are stored in, and the scales (n, L) of int8."""
-        [(number, row)] = self.find(np.array([window]))
+        number, row = self.plan.places[window].tolist()
         shard = self.shard(number)
         first, last = shard.place(row)
         return shard.states[first:last], None if shard.scales is None else shard.scales[first:last]
@@ -188,14 +187,14 @@ class Store:
                 with atomic_file(self.folder / WINDOWS_FILE) as temporary:
                     temporary.write_bytes(pack_windows(self.windows))
                 if not (self.folder / PLAN).exists():
-                    self._write_plan()
-                if self.files.local is None:
-                    for name in (WINDOWS_FILE, PLAN):
-                        self.files.put(self.folder / name)
+                    about = self._about()
+                    write_json(self.folder / PLAN, about | {"checksum": _checksum(about)})
+                self._publish(WINDOWS_FILE, PLAN)
         return plan_store(self.files, self.identity, self.windows, encoder=self.encoder, data=self.data)
 
-    def _write_plan(self) -> None:
-        about = {
+    def _about(self) -> dict[str, Any]:
+        """What plan.json says."""
+        return {
             "schema": SCHEMA,
             "key": self.key,
             "encoder": self.encoder,
@@ -207,20 +206,17 @@ class Store:
             "shard_tokens": self.plan.shard_tokens,
             "identity": asdict(self.identity) | {"layers": list(self.identity.layers)},
         }
-        write_json(self.folder / PLAN, about | {"checksum": _checksum(about)})
 
-    @contextmanager
-    def write(self, number: int) -> Iterator[ShardWriter]:
-        """Append the windows of a shard; it is there when the block ends well."""
+    def write(self, number: int, parts: Iterable[Encoded]) -> None:
+        """Write a shard from the states of its windows in their order, any number of windows a part."""
         with self._writing, atomic_file(self.path(number)) as temporary, temporary.open("wb") as file:
-            writer = ShardWriter(self.layout(number), file)
-            yield writer
-            writer.finish()
+            write_shard(self.layout(number), file, parts)
+        self._publish(shard_name(number))
 
-    def publish(self, number: int) -> None:
-        """Copy a shard from the local folder to where the store belongs."""
-        if self.files.local is None:
-            self.files.put(self.path(number))
+    def _publish(self, *names: str) -> None:
+        """Copy files from the local folder to where the store belongs."""
+        for name in names if self.files.local is None else ():
+            self.files.put(self.folder / name)
 
     def drop(self, number: int) -> None:
         """Delete a shard."""

@@ -30,7 +30,7 @@ from bertvision.shapes import Float
 from bertvision.states.base import Memory, States, StateTimes
 from bertvision.states.codec import STORED, load_into
 from bertvision.states.config import Selection
-from bertvision.states.extract import make_again, make_shard
+from bertvision.states.extract import make_shard
 from bertvision.states.shard import DamagedShard
 from bertvision.states.store import Store
 
@@ -96,7 +96,7 @@ class StoredStates(States):
         if not self._missing:
             return
         began, encoded = time.perf_counter(), super().times.encode
-        for number in np.unique(self.store.plan.shard_of[indices]).tolist():
+        for number in np.unique(self.store.plan.places[indices, 0]).tolist():
             if number in self._missing:
                 make_shard(self.store, self, number)
                 self._missing.discard(number)
@@ -114,7 +114,7 @@ class StoredStates(States):
                 scales = torch.empty(shape[:3], dtype=torch.float32, pin_memory=True)
         else:
             states = memory(shape, self._dtype)
-        job = _Job(self.store.find(indices), states, scales, [])
+        job = _Job(self.store.plan.places[indices].tolist(), states, scales, [])
         pool, rows = _readers(), range(len(indices))
         size = -(-len(rows) // _threads())
         job.parts = [pool.submit(self._fill, job, rows[i : i + size]) for i in rows[::size]]
@@ -151,7 +151,7 @@ class StoredStates(States):
                     raise ArtifactError(
                         f"{self.store.path(damage.number)} does not keep what is written to it: check the disk"
                     ) from damage
-                make_again(self.store, self, damage.number)
+                make_shard(self.store, self, damage.number, verify=True)
                 began = time.perf_counter()  # that was work of the encoder
                 job.parts = [_readers().submit(self._fill, job, range(len(job.places)))]
         return self._to_device(job, memory) if self._cuda else job.states.to(self.encoder.device)
@@ -172,7 +172,7 @@ class StoredStates(States):
 class _Job:
     """A batch that threads put together."""
 
-    places: list[tuple[int, int]]
+    places: list[list[int]]
     """Shard of each window, and which of its windows it is."""
     states: Tensor
     scales: Tensor | None

@@ -18,7 +18,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import Precision
 from bertvision.errors import BertvisionError, ConfigError
 from bertvision.states.config import StatesConfig
-from bertvision.states.layout import SHARD_TOKENS
+from bertvision.states.plan import SHARD_TOKENS
 from bertvision.train.splits import TextConfig
 
 if TYPE_CHECKING:
