@@ -21,7 +21,9 @@ import numpy as np
 
 from bertvision.data.examples import Example, SpanData
 from bertvision.data.windows import Windows
-from bertvision.tasks.span import DecodeConfig, SpanLogits, decode
+from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.span import SpanLogits
+from bertvision.tasks.span_decode import decode
 
 QUESTIONS = 11_873
 LONGEST = 384

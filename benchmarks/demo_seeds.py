@@ -13,12 +13,12 @@ import json
 from pathlib import Path
 
 import numpy as np
+from bertvision.tasks.span.compare import paired_bootstrap
 from numpy.typing import NDArray
 
 from bertvision.artifacts import read_json, write_json
 from bertvision.data.load import load_span_data
-from bertvision.tasks.span.compare import paired_bootstrap
-from bertvision.tasks.span.score import per_question
+from bertvision.tasks.squad import per_question
 
 
 def question_f1(run: Path, system: dict, split: str, at: str) -> NDArray[np.float64]:

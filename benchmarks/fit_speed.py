@@ -42,7 +42,7 @@ from bertvision.states.live import LiveStates
 from bertvision.states.plan import HEAD_RUN, epoch_batches, group_calls
 from bertvision.states.store import plan_store
 from bertvision.states.stored import StoredStates
-from bertvision.tasks.span.loss import span_loss
+from bertvision.tasks.span_loss import span_loss
 from bertvision.train.fit import FitConfig, FitRun
 
 LENGTHS = [36, 68, 84, 98, 107, 113, 117, 121, 124, 127, 130, 133, 135, 138, 141, 144, 147, 150, 153, 156, 159,
@@ -217,7 +217,7 @@ def tune(
             with encoder.autocast():
                 last = model(input_ids=batch.ids, attention_mask=batch.mask.long())[0]
                 logits = head(last)
-            loss = span_loss(logits, batch.mask, labels[torch.from_numpy(indices).to(labels.device)])
+            loss = span_loss(logits, batch.mask, labels[torch.from_numpy(indices).to(labels.device)]).mean()
             loss.backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
@@ -271,7 +271,7 @@ def eager_loop(encoder: Encoder, windows: Windows, batch_size: int) -> Callable[
                         input_ids=batch.ids, attention_mask=batch.mask.long(), output_hidden_states=True
                     )
                 logits = head(torch.stack(output.hidden_states), batch.mask)
-            loss = span_loss(logits, batch.mask, labels[torch.from_numpy(indices).to(labels.device)])
+            loss = span_loss(logits, batch.mask, labels[torch.from_numpy(indices).to(labels.device)]).mean()
             loss.backward()
             nn.utils.clip_grad_norm_(head.parameters(), 1.0)
             optimizer.step()

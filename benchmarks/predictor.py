@@ -34,7 +34,7 @@ from bertvision.heads import Geometry, parse_head
 from bertvision.serve.onnx import export_onnx, use_onnx
 from bertvision.serve.predictor import Predictor
 from bertvision.states.config import EVERYTHING
-from bertvision.tasks.span.decode import DecodeConfig
+from bertvision.tasks.settings import DecodeConfig
 from bertvision.train.trained import Trained
 
 WINDOW, STRIDE, MOST = 384, 128, 30
@@ -119,8 +119,8 @@ def make_predictor(encoder: Encoder) -> Predictor:
         for parameter in head.parameters():  # random ones, large enough to tell tokens apart
             parameter.mul_(20)
     windows = WindowConfig(WINDOW, WINDOW // 2, STRIDE, stride="overlap")
-    # hf_nbest: like the loop, without the rule that a window must show a token best.
-    decode = DecodeConfig(decoding="hf_nbest", null_score_diff_threshold=1e9)
+    # nbest: like the loop, without the rule that a window must show a token best.
+    decode = DecodeConfig(decoding="nbest", null_score_diff_threshold=1e9)
     trained = Trained(
         folder=Path("span"),
         heads=[head],

@@ -26,8 +26,8 @@ from bertvision.heads import Geometry, parse_head
 from bertvision.heads.base import Head
 from bertvision.serve.bundle import Bundle
 from bertvision.states.config import EVERYTHING
-from bertvision.tasks.span.decode import DecodeConfig
-from bertvision.tasks.text.task import TextTask
+from bertvision.tasks.label import LabelTask
+from bertvision.tasks.settings import DecodeConfig
 from bertvision.train.trained import Trained
 
 HEADS = (
@@ -46,7 +46,7 @@ HEADS = (
 
 def make_system(text: str, number: int, encoder: Encoder) -> Trained:
     """A label task of 2 to 5 classes with a head of random weights."""
-    task = TextTask("label", tuple(f"class {i}" for i in range(2 + number % 4)))
+    task = LabelTask(tuple(f"class {i}" for i in range(2 + number % 4)))
     geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, "window", encoder.has_pooler)
     head = parse_head(text).build(geometry, seed=number)
     assert isinstance(head, Head)

@@ -39,8 +39,9 @@ from bertvision.data.load import load_span_data
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head, save_head
-from bertvision.tasks.kinds import SPAN, Task, task_words
-from bertvision.tasks.text.task import TextTask
+from bertvision.tasks.base import Task
+from bertvision.tasks.label import LabelTask
+from bertvision.tasks.span import SPAN
 
 OVERLOAD = "four times, round"
 TASKS: dict[str, tuple[str, Task]] = {
@@ -48,7 +49,7 @@ TASKS: dict[str, tuple[str, Task]] = {
     "pooled": ("learned_pooling", SPAN),
     "answerable": (
         "cls_linear",
-        TextTask("label", ("answer", "no answer"), merge="min", asks=True, pairs=True),
+        LabelTask(("answer", "no answer"), merge="min", asks=True, pairs=True),
     ),
 }
 FLAT = 0.03
@@ -65,7 +66,7 @@ def write_heads(folder: Path, encoder: Encoder) -> Path:
         pooled = task.kind != "span" and encoder.has_pooler
         geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, task.unit, pooled)
         about = {
-            "task": task_words(task),
+            "task": task.config(),
             "windows": to_mapping(WindowConfig()),
             "encoder": {"name": encoder.name, "fingerprint": encoder.fingerprint},
         }

@@ -22,8 +22,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.heads.files import load_head
 from bertvision.states.config import StatesConfig
 from bertvision.states.source import open_states
-from bertvision.tasks.span.decode import DecodeConfig
-from bertvision.train.evaluate import span_logits
+from bertvision.tasks.settings import DecodeConfig
 from bertvision.train.finetune import FinetuneConfig, tune
 from bertvision.train.fit import FitConfig
 from bertvision.train.scoring import SystemScores, compare, score_system

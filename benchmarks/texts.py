@@ -24,6 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bertvision.tasks.text.answers import TextAnswers
+from bertvision.tasks.text.compare import paired_difference
+from bertvision.tasks.text.score import score_texts
+from bertvision.train.evaluate import logits_by_reading, text_logits
 
 from bertvision.config import from_mapping, read_yaml, recipe_path
 from bertvision.data.load import load_data
@@ -33,11 +37,8 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.report.origin import environment
 from bertvision.states.config import Selection, StatesConfig
 from bertvision.states.live import LiveStates
-from bertvision.tasks.kinds import TripletTask
-from bertvision.tasks.text.answers import TextAnswers, answer
-from bertvision.tasks.text.compare import paired_difference
-from bertvision.tasks.text.score import score_texts, truth
-from bertvision.train.evaluate import logits_by_reading, text_logits
+from bertvision.tasks.texts import truth
+from bertvision.tasks.triplet import TripletTask
 from bertvision.train.finetune import tune, tune_jobs
 from bertvision.train.finetune_config import FinetuneConfig, MultitaskConfig
 from bertvision.train.fit import FitConfig
@@ -119,19 +120,19 @@ def snapshot_and_heads(
         readers = {label: (s.heads[0].to(encoder.device), s.selections[0]) for label, s in systems.items()}
         logits = logits_by_reading(readers, partial(_live, encoder, split.windows), task=split.task)
         for label, values in logits.items():
-            found.setdefault(label, []).append(answer(split.windows, values, split.texts, split.text_task))
-            if split.text_task.asks:  # the papers' way to merge windows, beside the right one
-                votes = dataclasses.replace(split.text_task, merge="any_null")
-                voted = answer(split.windows, values, split.texts, votes)
-                any_null.setdefault(label, []).append(score_texts(voted, split.texts))
+            found.setdefault(label, []).append(split.task.answer(split.windows, values, split.data))
+            if split.task.asks:  # the papers' way to merge windows, beside the right one
+                votes = dataclasses.replace(split.task, merge="any_null")
+                voted = votes.answer(split.windows, values, split.data)
+                any_null.setdefault(label, []).append(score_texts(voted, split.data))
             parameters[label] = systems[label].heads[0].num_parameters
         shutil.rmtree(folder)
     if split is None:
         return
-    right, task = truth(split.texts), split.text_task
+    right, task = truth(split.data), split.task
     rows = {}
     for label, members in found.items():
-        scores = [score_texts(member, split.texts) for member in members]
+        scores = [score_texts(member, split.data) for member in members]
         own_metric = np.array([score[task.metric] for score in scores])
         row: dict[str, Any] = {
             "parameters": parameters[label],
@@ -146,7 +147,7 @@ def snapshot_and_heads(
             row["any_null"] = any_null[label]
         rows[label] = row
     study.out.setdefault("tasks", {})[name] = {
-        "metric": task.metric, "dev": len(split.texts), "seconds": seconds, "systems": rows,
+        "metric": task.metric, "dev": len(split.data), "seconds": seconds, "systems": rows,
         "finetune": tuned.identity, "fit": {"epochs": fitted.epochs, "lr": fitted.lr, "batch_size": fitted.batch_size},
     }  # fmt: skip
     study.keep()

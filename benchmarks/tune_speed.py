@@ -41,9 +41,8 @@ from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head
 from bertvision.states.live import LiveStates
-from bertvision.tasks.span.decode import DecodeConfig
-from bertvision.tasks.span.loss import span_loss
-from bertvision.train.evaluate import span_logits
+from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.span_loss import span_loss
 from bertvision.train.finetune import FinetuneConfig, finetune
 from bertvision.train.job import Job
 from bertvision.train.run_folder import RunFolder, read_metrics
@@ -150,7 +149,7 @@ class _Reader(nn.Module):
         words = {"input_ids": input_ids, "attention_mask": attention_mask}
         words |= {"token_type_ids": token_type_ids} if self.types else {}
         logits = self.head(self.model(**words).last_hidden_state[None], attention_mask.bool())
-        return {"loss": span_loss(logits, attention_mask.bool(), labels), "logits": logits}
+        return {"loss": span_loss(logits, attention_mask.bool(), labels).mean(), "logits": logits}
 
 
 class _Dataset(torch.utils.data.Dataset[dict[str, Any]]):

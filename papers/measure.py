@@ -24,14 +24,9 @@ _PERCENT = ("accuracy", "f1", "mcc", "pearson", "spearman")
 
 def read_scores(found: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of one system, in percent, and its threshold: the only place that knows what bertvision writes."""
-    if "zero" in found:  # spans
-        scores = dict(found["zero"]) | {f"tuned_{name}": found["stored"][name] for name in ("exact", "f1")}
-        threshold = found["stored"]["threshold"]
-    else:
-        scores = found.get("scores") or {name: found[name] for name in ("eval", "dev") if name in found}
-        if isinstance(first := next(iter(scores.values()), None), Mapping):  # by split
-            scores = first
-        threshold = found.get("tuning", {}).get("threshold")
+    scores, threshold = found.get("scores", {}), found.get("tuning", {}).get("threshold")
+    if isinstance(first := next(iter(scores.values()), None), Mapping):  # by split
+        scores = first
     if "exact" in scores:
         return dict(scores) | ({} if threshold is None else {"threshold": threshold})
     return {name: 100 * scores[name] for name in _PERCENT if name in scores}

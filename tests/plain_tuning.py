@@ -20,10 +20,10 @@ from bertvision.data.texts import TextData, TextExample
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry
-from bertvision.tasks.kinds import SpanTask
-from bertvision.tasks.text.task import TextTask
+from bertvision.tasks.settings import TextConfig
+from bertvision.tasks.span import SpanTask
 from bertvision.train.job import Job
-from bertvision.train.splits import Split, TextConfig, window_split
+from bertvision.train.splits import Split, window_split
 
 __all__ = ["PlainTuning", "fixture_lively", "label_texts", "score_texts", "snapshot_weights", "split_of"]
 
@@ -156,21 +156,21 @@ class PlainTuning:
         job = self.jobs[number]
         if isinstance(job.task, SpanTask):
             return self._span_loss(number, units)
-        examples = [job.train.texts.examples[i] for i in units]
+        examples = [job.train.data.examples[i] for i in units]
         firsts, seconds = [e.first for e in examples], [e.second or "" for e in examples]
         if job.task.group == 2:
             both = (self._read(texts).pooler_output for texts in (firsts, seconds))
             vectors = torch.cat(list(both), dim=-1)
         else:
-            texts = (firsts, seconds) if job.train.texts.pairs else (firsts,)
+            texts = (firsts, seconds) if job.train.data.pairs else (firsts,)
             vectors = self._read(*texts).pooler_output
         logits, labels = self._head(number, vectors), torch.tensor([e.label for e in examples])
-        assert isinstance(job.task, TextTask)
-        if job.task.loss == "ce":
+        objective = getattr(job.task, "objective", "mse")
+        if objective == "ce":
             return F.cross_entropy(logits, labels)
-        if job.task.loss == "bce":
+        if objective == "bce":
             return F.binary_cross_entropy_with_logits(logits[:, 0], labels.float())
-        every = np.array([e.label for e in job.train.texts.examples])
+        every = np.array([e.label for e in job.train.data.examples])
         return F.mse_loss(logits[:, 0], (labels.float() - float(every.mean())) / float(every.std()))
 
     def _span_loss(self, number: int, units: NDArray[np.int64]) -> Tensor:

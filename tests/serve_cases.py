@@ -12,15 +12,17 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head, save_head
 from bertvision.states.config import EVERYTHING, Selection
-from bertvision.tasks.kinds import SPAN, Task, task_words
-from bertvision.tasks.text import TextTask
+from bertvision.tasks.base import Task
+from bertvision.tasks.label import LabelTask
+from bertvision.tasks.score import ScoreTask
+from bertvision.tasks.span import SPAN
 
 WINDOWS = WindowConfig(max_seq_length=32, max_query_length=12, doc_stride=8)
-MOOD = TextTask("label", ("bad", "good"))
-SAME = TextTask("label", ("no", "yes"), pairs=True)
-COLOUR = TextTask("label", ("red", "green", "blue"))
-ALIKE = TextTask("score", (), "mse", "pearson", shift=2.5, scale=1.5)
-ANSWERABLE = TextTask("label", ("answer", "no answer"), merge="min", asks=True, pairs=True)
+MOOD = LabelTask(("bad", "good"))
+SAME = LabelTask(("no", "yes"), pairs=True)
+COLOUR = LabelTask(("red", "green", "blue"))
+ALIKE = ScoreTask(shift=2.5, scale=1.5)
+ANSWERABLE = LabelTask(("answer", "no answer"), merge="min", asks=True, pairs=True)
 
 
 def save_system(
@@ -46,7 +48,7 @@ def save_system(
         for parameter in made.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     about = {
-        "task": task_words(task),
+        "task": task.config(),
         "windows": to_mapping(windows),
         "encoder": {
             "name": encoder.name,
@@ -61,7 +63,7 @@ def save_system(
     folder.mkdir(parents=True)
     save_head(made, folder, about=about)
     if temperature is not None:
-        write_json(folder / "metrics.json", {"temperature": {"value": temperature, "tuned_on": "dev"}})
+        write_json(folder / "metrics.json", {"tuning": {"on": "dev", "temperature": temperature}})
     return folder
 
 

@@ -4,7 +4,8 @@ import numpy as np
 
 from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.data.windows import Windows
-from bertvision.tasks.span import SpanLogits
+from bertvision.tasks.logits import Logits
+from bertvision.tasks.span_logits import span_logits
 
 WORD = 4  # characters of a token with the space behind it
 
@@ -62,7 +63,7 @@ def make_case(
     return SpanData(paragraphs, examples, "case"), windows
 
 
-def make_logits(seed: int, windows: Windows, *, ties: bool = False) -> SpanLogits:
+def make_logits(seed: int, windows: Windows, *, ties: bool = False) -> Logits:
     """Random logits; with `ties` only five values, -0.0 among them, so that equal scores are everywhere."""
     random = np.random.default_rng(seed)
     shape = (2, int(windows.offsets[-1]))
@@ -70,4 +71,4 @@ def make_logits(seed: int, windows: Windows, *, ties: bool = False) -> SpanLogit
         values = random.choice(np.array([-2, -1, -0.0, 0.0, 1], np.float32), shape)
     else:
         values = random.normal(0, 3, shape).astype(np.float32)
-    return SpanLogits(values[0], values[1])
+    return span_logits(values[0], values[1])

@@ -27,7 +27,7 @@ from tuning_helpers import (
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import TrainingError
-from bertvision.train import tunable
+from bertvision.tasks.span import SpanTask
 from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune
 from bertvision.train.splits import Split
@@ -37,17 +37,17 @@ from bertvision.train.steps import Steps
 @contextmanager
 def loss_breaks_at(call: int, value: float = math.nan) -> Iterator[None]:
     """The loss of one window of that call, counted from 1, is `value`."""
-    real, calls = tunable.window_losses, []
+    real, calls = SpanTask.loss, []
 
-    def broken(*args: Any, **how: Any) -> Tensor:
+    def broken(task: SpanTask, logits: Tensor, batch: Any) -> Tensor:
         calls.append(1)
-        found = real(*args, **how)
+        found = real(task, logits, batch)
         if len(calls) == call:
             found = found * torch.tensor([1.0] * (len(found) - 1) + [value])
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tunable, "window_losses", broken)
+        patch.setattr(SpanTask, "loss", broken)
         yield
 
 
@@ -57,7 +57,7 @@ def ids_of_step(train: Split, step: int, **values: Any) -> set[str]:
     batching = Batching(train.windows, **(plan | values))
     epoch, number = batching.place(step - 1)
     batch = batching.epoch(epoch)[number]
-    return {train.spans.examples[train.windows.example[window]].id for window in batch}
+    return {train.data.examples[train.windows.example[window]].id for window in batch}
 
 
 def named(message: str) -> tuple[set[str], int]:

@@ -20,13 +20,13 @@ from bertvision.data.windows import make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
 from bertvision.heads import Geometry, parse_head
-from bertvision.serve.bundle import Bundle, LabelPrediction, ScorePrediction, short_names
+from bertvision.serve.bundle import Bundle, short_names
 from bertvision.serve.load import read_systems
-from bertvision.serve.predictor import Prediction, Predictor
-from bertvision.serve.walk import narrow, wide_selection
+from bertvision.serve.predictor import Predictor
 from bertvision.states.config import EVERYTHING, Selection
 from bertvision.states.live import LiveStates
-from bertvision.tasks.text import TextTask, answer
+from bertvision.tasks.predictions import LabelPrediction, Prediction, ScorePrediction
+from bertvision.tasks.walk import narrow, wide_selection
 from bertvision.train.trained import Trained, logits_of_trained, read_trained
 
 MILL = "The mill in Arden was built by Ada Holt in 1871."
@@ -43,7 +43,7 @@ def encoder(tiny_bert: Path) -> Encoder:
     return Encoder.load(str(tiny_bert))
 
 
-def labelled(texts: list[str], task: TextTask, seconds: list[str] | None = None) -> TextData:
+def labelled(texts: list[str], task: Any, seconds: list[str] | None = None) -> TextData:
     """Texts with any label: how they are asked about by the way that scores are made."""
     label = 0.0 if task.kind == "score" else 0
     others: list[Any] = list(seconds) if seconds else [None] * len(texts)
@@ -144,17 +144,15 @@ def test_single_texts_are_walked_once(encoder: Encoder, tmp_path: Path, calls: l
     assert len(windows) > len(TEXTS)
     assert sum(calls) == len(windows), "every window is read once"
     for name, system in systems.items():
-        assert isinstance(system.task, TextTask)
         data = labelled(TEXTS, system.task)
         ((split, logits),) = logits_of_trained([system], data)
-        alone = answer(split.windows, logits, data, system.task)
+        alone = system.task.answer(split.windows, logits, data)
         for i, row in enumerate(rows):
             found = row[name]
             if isinstance(found, ScorePrediction):
                 assert found.score == pytest.approx(alone.values[i], rel=1e-5)
                 continue
             assert isinstance(found, LabelPrediction)
-            assert alone.probabilities is not None
             assert list(found.probabilities) == list(system.task.classes)
             assert list(found.probabilities.values()) == pytest.approx(alone.probabilities[i], abs=1e-6)
             assert found.probability == max(found.probabilities.values()) == found.probabilities[found.label]
@@ -186,8 +184,7 @@ def test_spans_and_answerability_share_their_windows(
         builder.add(str(i), question, builder.shared(context), ())
     data = answerable(builder.build())
     ((split, logits),) = logits_of_trained([systems["sure"]], data)
-    alone = answer(split.windows, logits, data, ANSWERABLE)
-    assert alone.probabilities is not None
+    alone = ANSWERABLE.answer(split.windows, logits, data)
     for i, row in enumerate(rows):
         found = row["sure"]
         assert isinstance(found, LabelPrediction)
@@ -215,8 +212,7 @@ def test_prompts_have_windows_of_their_own(encoder: Encoder, tmp_path: Path, cal
     system = bundle.systems["asked"]
     data = labelled([MILL], MOOD)
     ((split, logits),) = logits_of_trained([system], data)
-    alone = answer(split.windows, logits, split.texts, MOOD)
-    assert alone.probabilities is not None
+    alone = MOOD.answer(split.windows, logits, split.data)
     assert found["asked"].probabilities["good"] == pytest.approx(alone.probabilities[0, 1], abs=1e-6)
 
 
@@ -228,7 +224,7 @@ def test_pairs_encoded_apart(encoder: Encoder, tmp_path: Path) -> None:
     found = model.predict(firsts, seconds)
     data = labelled(firsts, task, seconds)
     ((split, logits),) = logits_of_trained([read_trained(folder)], data)
-    alone = answer(split.windows, logits, data, task)
+    alone = task.answer(split.windows, logits, data)
     assert [one.score for one in found] == pytest.approx(alone.values.tolist(), rel=1e-5)
     with pytest.raises(DataError, match="pair reads two texts, and one is given: give two texts"):
         model.predict(MILL)
@@ -324,7 +320,7 @@ def test_a_lone_head_answers_directly(encoder: Encoder, tmp_path: Path) -> None:
     assert isinstance(score.predict("A bridge"), ScorePrediction)
     assert [one.label for one in label.predict(TEXTS)] == [label.predict(text).label for text in TEXTS]
     assert label.predict([]) == []
-    assert type(label) is type(score) is bv.TextPredictor
+    assert type(label) is type(score) is bv.Predictor
 
 
 def test_packages_and_snapshots_of_several_tasks(tiny_bert: Path, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_run_without_a_terminal_tells_one_plain_line_a_stage(
     assert told == ["fine-tune", "fit 3 heads", "evaluate dev", "evaluate test"]
     assert "\x1b" not in outcome.err + outcome.out
     assert "\r" not in outcome.err
-    assert "test: threshold 0" in outcome.out
+    assert "tuned F1" in outcome.out
     assert str(tmp_path / "run" / "report.html") in outcome.out.replace("\n", "")
 
 
@@ -148,9 +148,9 @@ def test_eval_of_a_whole_fit_is_eval_of_its_heads(snapshots: Path, toy_squad: Pa
     assert whole == as_json("eval", *heads, "--data", toy_squad)
     assert isinstance(whole, list)
     # The written predictions are those the scores are about.
-    scored = as_json("score", toy_squad, tmp_path / "learned-pooling.seed0" / "predictions.json")
+    scored = as_json("score", toy_squad, tmp_path / "learned-pooling.seed0" / "eval" / "predictions.json")
     assert isinstance(scored, dict)
-    assert scored["f1"] == pytest.approx(whole[1]["stored"]["f1"])
+    assert scored["f1"] == pytest.approx(whole[1]["scores"]["tuned_f1"])
     table = answered("eval", snapshots / "fit", "--data", toy_squad, "--scorer", "wordpiece").out
     assert "on word pieces" in table
 
@@ -163,7 +163,7 @@ def test_ensemble_is_a_system_like_any_other(snapshots: Path, toy_squad: Path, t
     assert [row["system"] for row in rows][-1] == "mean of 2"
     again = as_json("eval", tmp_path / "joined", "--data", toy_squad)
     assert isinstance(again, list)
-    assert again[0]["stored"] == rows[-1]["stored"]
+    assert again[0]["scores"] == pytest.approx(rows[-1]["scores"])
 
 
 def test_predict_answers_one_question_and_files(finished_run: Path, toy_squad: Path, tmp_path: Path) -> None:

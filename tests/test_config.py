@@ -11,7 +11,7 @@ from bertvision.cli import finetune, fit, run
 from bertvision.cli.flags import parse
 from bertvision.config import dump_yaml, from_mapping, read_yaml, to_mapping
 from bertvision.errors import ConfigError
-from bertvision.pipeline import RunConfig
+from bertvision.pipeline.config import RunConfig
 
 
 def flags(module: ModuleType, words: str) -> object:
@@ -101,7 +101,7 @@ def test_seed_is_handed_down() -> None:
         ({"overwrite": 1}, "it must be true or false"),
         ({"max_train_examples": True}, "sets max_train_examples to True: it must be a whole number"),
         ({"max_train_examples": 2.5}, "it must be a whole number"),
-        ({"combine": "sum"}, "it must be max or mean or product"),
+        ({"combine": "sum"}, "it must be auto or max or mean or product"),
         ({"fit": {"heads": "adapter"}}, "sets fit.heads to 'adapter': it must be a list, each item a text"),
         ({"fit": {"seeds": [0, "one"]}}, "sets fit.seeds to 'one': it must be a whole number"),
         ({"finetune": {"lr": "fast"}}, "sets finetune.lr to 'fast': it must be a number"),

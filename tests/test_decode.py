@@ -14,7 +14,12 @@ from span_cases import make_case, make_logits
 from bertvision.data.examples import SpanData
 from bertvision.data.windows import Windows
 from bertvision.errors import ArtifactError, ConfigError, DataError
-from bertvision.tasks.span import DecodeConfig, SpanLogits, answer_ids, decode, second_best, write_answers
+from bertvision.tasks.logits import Logits
+from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.span import SPAN, SpanTuning
+from bertvision.tasks.span_decode import decode
+from bertvision.tasks.span_logits import second_best, span_logits
+from bertvision.tasks.wordpiece import answer_ids
 
 INF = float("inf")
 
@@ -24,12 +29,10 @@ def softmax(values: np.ndarray) -> np.ndarray:
     return weights / weights.sum()
 
 
-def window_nbest(
-    windows: Windows, logits: SpanLogits, w: int, config: DecodeConfig
-) -> tuple[list[Any], float]:
+def window_nbest(windows: Windows, logits: Logits, w: int, config: DecodeConfig) -> tuple[list[Any], float]:
     """(score, start logit, end logit, characters, tokens) of every valid pair; the null score."""
     begin, end = int(windows.offsets[w]), int(windows.offsets[w + 1])
-    start, stop = logits.start[begin:end], logits.end[begin:end]
+    start, stop = logits["start"][begin:end], logits["end"][begin:end]
     low, high = windows.context[w]
     found = []
     by_start = sorted(range(end - begin), key=lambda t: (-start[t], t))[: config.n_best_size]
@@ -47,11 +50,11 @@ def window_nbest(
     return found, float(start[null] + stop[null])
 
 
-def window_argmax(windows: Windows, logits: SpanLogits, w: int, _: DecodeConfig) -> tuple[list[Any], float]:
+def window_argmax(windows: Windows, logits: Logits, w: int, _: DecodeConfig) -> tuple[list[Any], float]:
     """The paper's single proposal of a window, or its vote for no answer."""
     begin, end = int(windows.offsets[w]), int(windows.offsets[w + 1])
-    start, stop = softmax(logits.start[begin:end]), softmax(logits.end[begin:end])
-    i, j = int(np.argmax(logits.start[begin:end])), int(np.argmax(logits.end[begin:end]))
+    start, stop = softmax(logits["start"][begin:end]), softmax(logits["end"][begin:end])
+    i, j = int(np.argmax(logits["start"][begin:end])), int(np.argmax(logits["end"][begin:end]))
     score = float(np.log(start[i]) + np.log(stop[j]))
     if i == j == windows.null[w] or j < i:
         return [], score
@@ -64,11 +67,11 @@ def window_argmax(windows: Windows, logits: SpanLogits, w: int, _: DecodeConfig)
 
 
 def brute_force(
-    data: SpanData, windows: Windows, logits: SpanLogits, config: DecodeConfig
+    data: SpanData, windows: Windows, logits: Logits, config: DecodeConfig
 ) -> list[tuple[list[Any], float]]:
     """For every question its candidates, best first, and how far no answer is ahead of the best."""
     one = window_argmax if config.decoding == "bertvision" else window_nbest
-    own = {"google": "min", "hf_nbest": "max", "bertvision": "prod_max"}[config.decoding]
+    own = {"google": "min", "nbest": "max", "bertvision": "prod_max"}[config.decoding]
     merging = config.merging or own
     result = []
     for q in range(len(data)):
@@ -92,7 +95,7 @@ def brute_force(
 
 modes = st.builds(
     DecodeConfig,
-    decoding=st.sampled_from(["google", "hf_nbest", "bertvision"]),
+    decoding=st.sampled_from(["google", "nbest", "bertvision"]),
     merging=st.sampled_from([None, "min", "max", "prod_max", "any_null"]),
     n_best_size=st.sampled_from([1, 2, 5, 20]),
     max_answer_length=st.sampled_from([1, 3, 30]),
@@ -166,7 +169,7 @@ def test_chunks_and_threads_do_not_change_answers(monkeypatch: pytest.MonkeyPatc
     data, windows = make_case(3, questions=40)
     logits = make_logits(3, windows, ties=True)
     whole = decode(windows, logits, data, DecodeConfig())
-    monkeypatch.setattr(sys.modules["bertvision.tasks.span.decode"], "_CELLS", 50)
+    monkeypatch.setattr(sys.modules["bertvision.tasks.span_decode"], "_CELLS", 50)
     parts = decode(windows, logits, data, DecodeConfig())
     assert whole.nbest == parts.nbest
     assert whole.null_odds == parts.null_odds
@@ -180,7 +183,7 @@ def test_papers_decoding_of_one_window() -> None:
     def answer(first: int, last: int) -> tuple[str, list[int]]:
         start, end = np.zeros((2, tokens), np.float32)
         start[first] = end[last] = 5.0
-        answers = decode(windows, SpanLogits(start, end), data, DecodeConfig(decoding="bertvision"))
+        answers = decode(windows, span_logits(start, end), data, DecodeConfig(decoding="bertvision"))
         return answers.predictions()["id-0"], answer_ids(answers)["id-0"]
 
     ids = windows.ids.tolist()
@@ -211,8 +214,8 @@ def test_any_null_lets_one_window_decide() -> None:
     values = np.zeros(2 * size, np.float32)
     values[low] = 9.0  # the first window is sure of its first word,
     values[size] = 1.0  # the second leans a little towards no answer
-    logits = SpanLogits(values, values)
-    for decoding in ("google", "hf_nbest", "bertvision"):
+    logits = span_logits(values, values)
+    for decoding in ("google", "nbest", "bertvision"):
         answers = {
             merging: decode(
                 twice, logits, data, DecodeConfig(decoding=decoding, merging=merging, max_context=False)
@@ -228,11 +231,11 @@ def test_second_best_masks_both_tops() -> None:
     logits = make_logits(5, windows)
     masked = second_best(windows, logits)
     for w, (begin, end) in enumerate(zip(windows.offsets[:-1], windows.offsets[1:], strict=True)):
-        for before, after in ((logits.start, masked.start), (logits.end, masked.end)):
+        for before, after in ((logits["start"], masked["start"]), (logits["end"], masked["end"])):
             expected = before[begin:end].copy()
             expected[np.argmax(expected)] = -1000
             np.testing.assert_array_equal(after[begin:end], expected, err_msg=f"window {w}")
-    assert logits.start.min() > -1000, "the given logits stay as they are"
+    assert logits["start"].min() > -1000, "the given logits stay as they are"
 
 
 @pytest.mark.parametrize(
@@ -253,42 +256,22 @@ def test_bad_settings_name_their_flag(flags: dict[str, Any], named: str) -> None
 def test_foreign_or_broken_logits_are_refused() -> None:
     data, windows = make_case(0)
     logits = make_logits(0, windows)
-    with pytest.raises(ArtifactError, match="tokens"):
-        decode(windows, SpanLogits(logits.start[:-1], logits.end[:-1]), data, DecodeConfig())
-    broken = logits.start.copy()
+    with pytest.raises(ArtifactError, match="rows of start"):
+        decode(windows, span_logits(logits["start"][:-1], logits["end"][:-1]), data, DecodeConfig())
+    broken = logits["start"].copy()
     broken[windows.offsets[1]] = np.nan
     with pytest.raises(ArtifactError, match="first in window 1"):
-        decode(windows, SpanLogits(broken, logits.end), data, DecodeConfig())
+        decode(windows, span_logits(broken, logits["end"]), data, DecodeConfig())
     with pytest.raises(DataError, match="do not belong"):
         decode(windows, logits, data.take([0, 1]), DecodeConfig())
     with pytest.raises(DataError, match="no questions"):
         decode(windows, logits, data.take([]), DecodeConfig())
 
 
-def test_logits_round_trip(tmp_path: Path) -> None:
-    _, windows = make_case(0)
-    logits = make_logits(0, windows)
-    path = tmp_path / "logits.safetensors"
-    logits.save(path, "abc")
-    loaded = SpanLogits.load(path, "abc")
-    np.testing.assert_array_equal(loaded.start, logits.start)
-    np.testing.assert_array_equal(loaded.end, logits.end)
-    assert not loaded.log_probs
-    SpanLogits(logits.start, logits.end, log_probs=True).save(path, "abc")
-    assert SpanLogits.load(path, "abc").log_probs
-    with pytest.raises(ArtifactError, match="other windows"):
-        SpanLogits.load(path, "abd")
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(ArtifactError, match="damaged"):
-        SpanLogits.load(path, "abc")
-    with pytest.raises(ArtifactError, match="missing"):
-        SpanLogits.load(tmp_path / "none", "abc")
-
-
 def test_files_have_the_structure_of_run_qa(tmp_path: Path) -> None:
     data, windows = make_case(4)
     answers = decode(windows, make_logits(4, windows), data, DecodeConfig(decoding="bertvision"))
-    write_answers(tmp_path, answers, threshold=-1e30)
+    SPAN.write_answers(tmp_path, answers, SpanTuning(-1e30))
     predictions, nbest, odds = (
         json.loads((tmp_path / name).read_text(), parse_constant=pytest.fail)
         for name in ("predictions.json", "nbest_predictions.json", "null_odds.json")

@@ -8,7 +8,7 @@ from cli_runner import bertvision
 
 from bertvision.data.demo import demo_data
 from bertvision.data.demo.baselines import abstain, no_answers, overlap_answers
-from bertvision.tasks.span.score import score
+from bertvision.tasks.squad import score
 
 MEASURED = Path(__file__).parents[1] / "docs" / "results" / "demo.json"
 

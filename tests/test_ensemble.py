@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from span_cases import make_case, make_logits
 
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.tasks.span import DecodeConfig, SpanLogits, combine, decode
+from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.span import SPAN
+from bertvision.tasks.span_decode import decode
+from bertvision.tasks.span_logits import check_spans, combine, span_logits
 
 
 def softmax(values: np.ndarray) -> np.ndarray:
@@ -27,8 +30,8 @@ def test_equal_to_the_formula(seed: int, models: int, how: Literal["max", "mean"
     operation = {"max": np.max, "mean": np.mean, "product": np.prod}[how]
     for begin, end in zip(windows.offsets[:-1], windows.offsets[1:], strict=True):
         for name in ("start", "end"):
-            probabilities = np.stack([softmax(getattr(m, name)[begin:end]) for m in members])
-            found = np.exp(getattr(together, name)[begin:end].astype(np.float64))
+            probabilities = np.stack([softmax(m[name][begin:end]) for m in members])
+            found = np.exp(together[name][begin:end].astype(np.float64))
             np.testing.assert_allclose(found, operation(probabilities, axis=0), rtol=1e-5)
 
 
@@ -42,8 +45,8 @@ def test_max_with_bertvision_decoding_is_equation_1(seed: int) -> None:
         scores, texts = [], []
         for w in np.flatnonzero(windows.example == q):
             part = slice(windows.offsets[w], windows.offsets[w + 1])
-            start = np.maximum(*(softmax(m.start[part]) for m in members))
-            end = np.maximum(*(softmax(m.end[part]) for m in members))
+            start = np.maximum(*(softmax(m["start"][part]) for m in members))
+            end = np.maximum(*(softmax(m["end"][part]) for m in members))
             i, j = int(start.argmax()), int(end.argmax())
             # The product of the two maxima, which do not sum to one over the window.
             scores.append(start[i] * end[j])
@@ -67,17 +70,17 @@ def test_one_model_keeps_its_answers() -> None:
 def test_extreme_logits_stay_finite() -> None:
     _, windows = make_case(1)
     logits = make_logits(1, windows)
-    sharp = SpanLogits(logits.start * np.float32(1e4), logits.end * np.float32(1e4))
+    sharp = span_logits(logits["start"] * np.float32(1e4), logits["end"] * np.float32(1e4))
     for how in ("max", "mean", "product"):
-        combine([sharp, logits], windows, how=how).check(windows)
+        check_spans(combine([sharp, logits], windows, how=how), windows)
 
 
 def test_bad_ensembles_are_refused() -> None:
     _, windows = make_case(1)
     logits = make_logits(1, windows)
     with pytest.raises(ConfigError, match="at least one"):
-        combine([], windows)
-    with pytest.raises(ConfigError, match="--how"):
-        combine([logits], windows, how="sum")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArtifactError, match="tokens"):
-        combine([logits, SpanLogits(logits.start[1:], logits.end[1:])], windows)
+        SPAN.join([], windows)
+    with pytest.raises(ConfigError, match="not by sum"):
+        SPAN.join([logits], windows, "sum")
+    with pytest.raises(ArtifactError, match="rows of start"):
+        combine([logits, span_logits(logits["start"][1:], logits["end"][1:])], windows)

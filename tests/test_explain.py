@@ -18,7 +18,7 @@ from bertvision.serve.load import load_bundle
 from bertvision.serve.sources import find_readers, find_sources
 from bertvision.states.batch import StateBatch
 from bertvision.states.config import Selection
-from bertvision.tasks.kinds import SPAN
+from bertvision.tasks.span import SPAN
 from bertvision.train.trained import Trained, read_trained
 
 MILL = "The mill in Arden was built by Ada Holt in 1871."
@@ -136,7 +136,9 @@ def test_an_odd_paragraph_is_explained(encoder: Encoder, tmp_path: Path) -> None
 
 def test_the_calibration_is_told_and_used(encoder: Encoder, tmp_path: Path) -> None:
     folder = save_span(tmp_path / "span", encoder)
-    write_json(folder / "metrics.json", {"no_answer": {"shift": -1.5, "temperature": 3.0, "tuned_on": "dev"}})
+    write_json(
+        folder / "metrics.json", {"tuning": {"on": "dev", "no_answer": {"shift": -1.5, "temperature": 3.0}}}
+    )
     bundle = Bundle([read_trained(folder)], encoder, names=["qa"])
     told = bundle.explain(QUESTION, MILL)["tasks"]["qa"]
     expected = 1 / (1 + np.exp(-(told["score_diff"] + 1.5) / 3.0))
@@ -145,11 +147,9 @@ def test_the_calibration_is_told_and_used(encoder: Encoder, tmp_path: Path) -> N
     everything = bundle.predict(QUESTION, MILL, n_best=20)["qa"]
     total = sum(c.probability for c in everything.nbest) + everything.no_answer_probability  # pyright: ignore[reportAttributeAccessIssue]
     assert total == pytest.approx(1)
-    write_json(folder / "metrics.json", {"no_answer": {"shift": -1.5, "temperature": 0}})
-    with pytest.raises(
-        ArtifactError, match=r"metrics\.json has the temperature 0, which is no positive number"
-    ):
-        Bundle([read_trained(folder)], encoder)
+    write_json(folder / "metrics.json", {"tuning": {"no_answer": {"shift": -1.5, "temperature": 0}}})
+    with pytest.raises(ArtifactError, match=r"metrics\.json holds no usable tuning .*positive temperature"):
+        read_trained(folder)
 
 
 # ---- layers
@@ -260,10 +260,11 @@ def test_a_packages_readers_fit_its_heads_and_are_read_once(encoder: Encoder, tm
 
     bundle = load_bundle(package)
     told = bundle.explain(QUESTION, MILL)
-    write_json(config.parent / "metrics.json", {"no_answer": {"shift": 9.0, "temperature": 0}})
+    write_json(config.parent / "metrics.json", {"tuning": {"no_answer": {"shift": 9.0, "temperature": 0}}})
     assert bundle.explain(QUESTION, MILL) == told, "nothing is read again"
-    with pytest.raises(ArtifactError, match="has the temperature 0"):
-        load_bundle(package).explain(QUESTION, MILL)
+    with pytest.raises(ArtifactError, match="positive temperature"):
+        load_bundle(package)
+    (config.parent / "metrics.json").unlink()
 
     config.write_text(right.replace('"doc_stride": 8', '"doc_stride": 4'))
     assert config.read_text() != right

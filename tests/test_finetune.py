@@ -34,7 +34,7 @@ from bertvision.encoder.policy import parse_policy
 from bertvision.errors import BertvisionError, ConfigError
 from bertvision.heads import load_head
 from bertvision.heads.base import bare_batch
-from bertvision.tasks.span.logits import SpanLogits
+from bertvision.tasks.logits import Logits
 from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune
 from bertvision.train.job import Job
@@ -95,10 +95,10 @@ def test_a_policy_moves_what_it_names_and_nothing_else(
 
         config = json.loads((snapshot / "head" / "config.json").read_text())
         assert config["encoder"]["fingerprint"] == Encoder.load(str(snapshot / "encoder")).fingerprint
-        ((_, again),) = logits_of_trained([read_trained(snapshot)], train.spans)
-        kept = SpanLogits.load(snapshot / "head" / "dev" / "logits.safetensors", train.fingerprint)
-        assert np.allclose(again.start, kept.start, rtol=0, atol=2e-5)
-        assert np.allclose(again.end, kept.end, rtol=0, atol=2e-5)
+        ((_, again),) = logits_of_trained([read_trained(snapshot)], train.data)
+        kept = Logits.load(snapshot / "head" / "dev" / "logits.safetensors", train.fingerprint)
+        assert np.allclose(again["start"], kept["start"], rtol=0, atol=2e-5)
+        assert np.allclose(again["end"], kept["end"], rtol=0, atol=2e-5)
     assert stage.results["trainable"] == count_by_hand(policy, base)
     assert stage.results["policy"] == policy
     assert stage.results["snapshots"].keys() == {"snapshot-0.5", "snapshot-1"}
@@ -127,11 +127,11 @@ def test_training_of_a_tuned_encoder_goes_on(tmp_path: Path, train: Split, three
     """A delta of a delta: both are found, and the second begins where the first ended."""
     tuned(tmp_path / "a", train, three_layers, policy="houlsby-4")
     tuned(tmp_path / "b", train, tmp_path / "a" / "snapshot-1" / "encoder", policy="bitfit", dev=train)
-    ((_, again),) = logits_of_trained([read_trained(tmp_path / "b" / "snapshot-1")], train.spans)
-    kept = SpanLogits.load(
+    ((_, again),) = logits_of_trained([read_trained(tmp_path / "b" / "snapshot-1")], train.data)
+    kept = Logits.load(
         tmp_path / "b" / "snapshot-1" / "head" / "dev" / "logits.safetensors", train.fingerprint
     )
-    assert np.allclose(again.start, kept.start, rtol=0, atol=2e-5)
+    assert np.allclose(again["start"], kept["start"], rtol=0, atol=2e-5)
     first, second = (parameters(tmp_path / run / "snapshot-1" / "encoder") for run in "ab")
     for name, tensor in first.items():
         moves = name.endswith("bias") and not name.startswith("pooler.")

@@ -26,7 +26,8 @@ from bertvision.heads import Head, parse_head
 from bertvision.heads.base import head_class
 from bertvision.states.base import States
 from bertvision.states.memory import MemoryStates
-from bertvision.train.evaluate import span_logits
+from bertvision.tasks.span import SPAN
+from bertvision.tasks.walk import head_logits
 from bertvision.train.fit import FittedHead
 from bertvision.train.splits import Split
 
@@ -48,14 +49,15 @@ def check_close(states: States, first: dict[str, FittedHead], second: dict[str, 
     """The same heads by name, losses and logits."""
     assert list(first) == list(second)
     logits = [
-        span_logits(states, {name: one.head for name, one in found.items()}) for found in (first, second)
+        head_logits(states, {name: one.head for name, one in found.items()}, SPAN)
+        for found in (first, second)
     ]
     for name in first:
         losses = [[record["loss"] for record in found[name].history] for found in (first, second)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-3), name
         for side in ("start", "end"):
             # What all tokens have in common cancels in the softmax: the output bias is such a number.
-            ours, theirs = (v - v.mean() for v in (getattr(found[name], side) for found in logits))
+            ours, theirs = (v - v.mean() for v in (found[name][side] for found in logits))
             assert np.abs(ours - theirs).max() < 5e-3 * np.abs(ours).max(), name
 
 

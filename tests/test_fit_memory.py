@@ -1,5 +1,6 @@
 """A fit in little memory: batches in parts, budgets, rows of an evaluation, states and gradients freed."""
 
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,13 @@ from torch import Tensor
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, StateBatch, parse_head
-from bertvision.heads.costs import activation_bytes
+from bertvision.heads.costs import activation_bytes, rows_at_once
 from bertvision.heads.papers.conv import BatchNorm, ConvHead
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
-from bertvision.train import group as group_module
-from bertvision.train.evaluate import span_logits
-from bertvision.train.group import Group, rows_at_once
+from bertvision.tasks.span import SPAN as SPAN_TASK
+from bertvision.tasks.walk import head_logits
+from bertvision.train.group import Group
 from bertvision.train.splits import Split
 
 
@@ -148,12 +149,12 @@ def test_evaluation_in_parts_is_evaluation(states: MemoryStates) -> None:
 
     for head in heads.values():
         head.register_forward_pre_hook(spy)
-    whole = span_logits(states, heads)
+    whole = head_logits(states, heads, SPAN_TASK)
     counts = {name: len(found) for name, found in sizes.items()}
     for found in sizes.values():
         assert sum(found) == len(states.windows)
         found.clear()
-    parts = span_logits(states, heads, activation_gb=3e-4)
+    parts = head_logits(states, heads, SPAN_TASK, activation_gb=3e-4)
     for name, found in sizes.items():
         assert sum(found) == len(states.windows)
         rows = [rows_at_once(heads[name], batch.mask.shape[1], 3e-4) for batch in states.walk()]
@@ -161,23 +162,21 @@ def test_evaluation_in_parts_is_evaluation(states: MemoryStates) -> None:
         assert (len(found) > counts[name]) == any(
             r < len(b.windows) for r, b in zip(rows, states.walk(), strict=True)
         )
-        np.testing.assert_allclose(parts[name].start, whole[name].start, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(parts[name].end, whole[name].end, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(parts[name]["start"], whole[name]["start"], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(parts[name]["end"], whole[name]["end"], rtol=1e-4, atol=1e-5)
     assert len(sizes["cnn"]) == len(states.windows), "not even one window: one at a time"
-    first, second = parts["biaffine"].pairs, whole["biaffine"].pairs
-    assert first is not None
-    assert second is not None
+    first, second = parts["biaffine"]["pairs"], whole["biaffine"]["pairs"]
     np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-5)
 
 
 def test_evaluation_measures_what_training_keeps(states: MemoryStates) -> None:
     """It runs without gradients, under which a head keeps nothing: such a measure would be believed by the next fit."""
-    group_module._window_bytes.cache_clear()
+    sys.modules["bertvision.heads.cost"]._window_bytes.cache_clear()
     head = parse_head("adapter:size=8").build(Geometry(3, 32), seed=0)
-    span_logits(states, {"x": head})
+    head_logits(states, {"x": head}, SPAN_TASK)
     tokens = states.windows.lengths.max().item()
     found = rows_at_once(head, tokens, 1.0)
-    group_module._window_bytes.cache_clear()
+    sys.modules["bertvision.heads.cost"]._window_bytes.cache_clear()
     assert found == rows_at_once(head, tokens, 1.0) < 1e6
 
 

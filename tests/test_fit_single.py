@@ -18,10 +18,12 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, Head, parse_head
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
-from bertvision.tasks.span.decode import DecodeConfig, decode
-from bertvision.tasks.span.loss import span_loss
-from bertvision.tasks.span.score import score
-from bertvision.train.evaluate import span_logits
+from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.span import SPAN
+from bertvision.tasks.span_decode import decode
+from bertvision.tasks.span_loss import span_loss
+from bertvision.tasks.squad import score
+from bertvision.tasks.walk import head_logits
 from bertvision.train.optim import learning_rate
 from bertvision.train.splits import Split
 
@@ -144,7 +146,7 @@ def test_a_penalty_is_part_of_the_loss(states: MemoryStates) -> None:
         torch.nn.init.normal_(member.head.get_parameter("weight"), generator=torch.Generator().manual_seed(0))
         group.prepare(0, 10)
         with torch.no_grad():
-            expected = span_loss(member.head(batch), batch.mask, batch.targets)
+            expected = span_loss(member.head(batch), batch.mask, batch.targets).mean()
             expected = expected + lasso * member.head.get_parameter("weight").square().sum(1).sqrt().sum()
         assert group.run(batch, 0).item() == pytest.approx(expected.item(), rel=1e-5)
 
@@ -170,11 +172,11 @@ def test_biaffine_from_fit_to_answers(states: MemoryStates, train: Split, tmp_pa
         null_score_diff_threshold=1e3
     )  # the random encoder tells nobody which question was asked
     for found in (begin, {name: one.head for name, one in kept.items()}):
-        for name, logits in span_logits(states, found).items():
-            logits.check(train.windows)
-            assert (logits.pairs is not None) == name.startswith("biaffine")
-            answers = decode(train.windows, logits, train.spans, answer).predictions()
-            exact.setdefault(name, []).append(float(score(train.spans, answers)["exact"]))
+        for name, logits in head_logits(states, found, SPAN).items():
+            SPAN.check_logits(logits, train.windows)
+            assert ("pairs" in logits.arrays) == name.startswith("biaffine")
+            answers = decode(train.windows, logits, train.data, answer).predictions()
+            exact.setdefault(name, []).append(float(score(train.data, answers)["exact"]))
     for name, (before, after) in exact.items():
         if name.startswith("biaffine"):
             assert before < 10

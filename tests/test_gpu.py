@@ -27,9 +27,11 @@ from bertvision.states.memory import MemoryStates
 from bertvision.states.source import measure
 from bertvision.states.store import plan_store
 from bertvision.states.stored import StoredStates
-from bertvision.tasks.kinds import SPAN, Task
-from bertvision.tasks.text.task import TextTask
-from bertvision.train.evaluate import text_logits
+from bertvision.tasks.base import Task
+from bertvision.tasks.label import LabelTask
+from bertvision.tasks.score import ScoreTask
+from bertvision.tasks.span import SPAN
+from bertvision.tasks.walk import head_logits
 from bertvision.train.fit import FitConfig, FitRun
 
 pytestmark = [
@@ -322,14 +324,14 @@ def test_a_killed_fit_goes_on_with_captured_steps(tmp_path: Path) -> None:
 
 LABEL_HEADS = ("cls_linear", "tenney_small", "adapter_pooler:size=12", "adapter_pooler:size=12,lr=1e-3",
                "cls_mlp:width=8", "minbert:blocks=1,dropout=0", "mean_pooler", "attention_pooler")  # fmt: skip
-TASKS: dict[str, TextTask] = {
-    "ce": TextTask("label", ("a", "b", "c")),
-    "bce": TextTask("label", ("a", "b"), loss="bce"),
-    "mse": TextTask("score", loss="mse", metric="pearson", shift=2.5, scale=1.5),
+TASKS: dict[str, Any] = {
+    "ce": LabelTask(("a", "b", "c")),
+    "bce": LabelTask(("a", "b"), objective="bce"),
+    "mse": ScoreTask(shift=2.5, scale=1.5),
 }
 
 
-def texts(task: TextTask, count: int = 200) -> Windows:
+def texts(task: Any, count: int = 200) -> Windows:
     """The windows of above with a label each."""
     rng = np.random.default_rng(1)
     labels = (
@@ -407,9 +409,9 @@ def test_captured_heads_on_cls_alone_are_those_on_all_tokens(name: str, tmp_path
     for head in heads:
         assert distance(way(runs["cls"], head), way(runs["all"], head)) < 0.02, head
     made = {head: runs["cls"].fitted[head].head for head in heads}
-    narrow, wide = (text_logits(run.states, made) for run in (runs["cls"], runs["all"]))
+    narrow, wide = (head_logits(run.states, made, TASKS["ce"]) for run in (runs["cls"], runs["all"]))
     for head in heads:
-        ours, theirs = (torch.from_numpy(found[head].values) for found in (narrow, wide))
+        ours, theirs = (torch.from_numpy(found[head]["values"]) for found in (narrow, wide))
         assert distance(ours, theirs) < 1e-3, head
 
 

@@ -156,10 +156,10 @@ def test_heads_over_all_layers_train_with_the_encoder(
     plainly()
     plain, _, _ = tuned(home, tmp_path / "b", policy=policy, head=head, precision="bf16", dev=True)
     assert losses(captured) == pytest.approx(losses(plain), rel=0.05)
-    again = logits_of_trained([read_trained(folders[-1])], train.spans, device="cuda")[0][1]
+    again = logits_of_trained([read_trained(folders[-1])], train.data, device="cuda")[0][1]
     kept = logits_of({folders[-1] / "head": read_trained(folders[-1]).heads[0]}, train, "dev", _never)
     kept_logits = kept[folders[-1] / "head"]
-    assert abs(again.start - kept_logits.start).max() < 0.1
+    assert abs(again["start"] - kept_logits["start"]).max() < 0.1
 
 
 def _never() -> Any:
@@ -298,7 +298,7 @@ def test_replayed_steps_on_texts_are_plain_steps(
     )
     folder = tmp_path / "a" / "snapshot-6" / "head"
     kept = logits_of({folder: read_trained(folder).heads[0]}, split, "dev", _never)[folder]
-    assert np.abs(again.values - kept.values).max() < (1e-2 if precision == "fp32" else 0.3)
+    assert np.abs(again["values"] - kept["values"]).max() < (1e-2 if precision == "fp32" else 0.3)
 
 
 def three_jobs(home: Path, encoder: str = "lively", *, dev: bool = False) -> list[Job]:

@@ -1,11 +1,8 @@
 """Starts and ends scored together: loss, marginals, decoding and files against loops over all pairs."""
 
-import dataclasses
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,24 +11,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from span_cases import make_case, make_logits
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertvision.data.windows import Windows
 from bertvision.encoder.batch import padded_positions
 from bertvision.errors import ArtifactError
 from bertvision.heads import Geometry, parse_head
 from bertvision.heads.base import bare_batch
-from bertvision.tasks.span import (
-    DecodeConfig,
-    SpanLogits,
-    combine,
-    decode,
-    second_best,
-    span_loss,
-    write_answers,
-)
-from bertvision.train import evaluate
-from bertvision.train.evaluate import marginals, span_logits
+from bertvision.tasks.logits import Logits, Seen, TokenPlaces
+from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.span import SPAN
+from bertvision.tasks.span_decode import decode
+from bertvision.tasks.span_logits import SpanCollector, combine, marginals, second_best, span_logits
+from bertvision.tasks.span_loss import span_loss
 
 RANK = 3
 
@@ -70,17 +62,11 @@ def loss_by_hand(logits: Tensor, mask: Tensor, labels: Tensor) -> list[float]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_loss_is_the_formula(dtype: torch.dtype) -> None:
     logits, mask, labels = batch(dtype)
-    expected = loss_by_hand(logits, mask, labels)
-    each = span_loss(logits, mask, labels, reduction="none")
+    each = span_loss(logits, mask, labels)
     assert each.dtype == torch.float32
-    assert each.tolist() == pytest.approx(expected, abs=1e-4)
-    assert span_loss(logits, mask, labels).item() == pytest.approx(sum(expected) / 4, abs=1e-4)
-    assert span_loss(logits, mask, labels, reduction="sum").item() == pytest.approx(sum(expected), abs=1e-4)
-    weight = torch.tensor([1.0, 2.5, 0.0, 1.0])
-    weighted = span_loss(logits, mask, labels, weight=weight).item()
-    assert weighted == pytest.approx(sum(w * e for w, e in zip(weight.tolist(), expected, strict=True)) / 4.5)
+    assert each.tolist() == pytest.approx(loss_by_hand(logits, mask, labels), abs=1e-4)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(span_loss(logits, mask, labels, reduction="none"), each)
+        assert torch.equal(span_loss(logits, mask, labels), each)
 
 
 def test_loss_of_one_token_is_that_of_two_sides() -> None:
@@ -99,25 +85,25 @@ def test_loss_ignores_pads() -> None:
     logits, mask, labels = batch()
     for poison in (1e9, math.inf, math.nan):
         poisoned = torch.where(mask.unsqueeze(-1), logits, torch.tensor(poison)).requires_grad_()
-        loss = span_loss(poisoned, mask, labels)
-        assert loss.item() == span_loss(logits, mask, labels).item()
+        loss = span_loss(poisoned, mask, labels).mean()
+        assert loss.item() == span_loss(logits, mask, labels).mean().item()
         (gradient,) = torch.autograd.grad(loss, poisoned)
         assert gradient.isfinite().all()
         assert not gradient[~mask].any()
         assert gradient[mask].any(0).all(), "s, e, u and v all learn"
     mask[3] = False
-    assert span_loss(logits, mask, labels).isfinite()
+    assert span_loss(logits, mask, labels).isfinite().all()
 
 
 def test_loss_of_stacked_heads() -> None:
     logits, mask, labels = batch()
     stacked = torch.stack([logits, -logits, 2 * logits]).requires_grad_()
-    together = torch.func.vmap(lambda one: span_loss(one, mask, labels, reduction="none"))(stacked)
+    together = torch.func.vmap(lambda one: span_loss(one, mask, labels))(stacked)
     together.sum().backward()
     assert stacked.grad is not None
     for one, found, gradient in zip(stacked.detach(), together, stacked.grad, strict=True):
         own = one.clone().requires_grad_()
-        alone = span_loss(own, mask, labels, reduction="none")
+        alone = span_loss(own, mask, labels)
         alone.sum().backward()
         torch.testing.assert_close(found, alone)
         torch.testing.assert_close(gradient, own.grad)
@@ -133,7 +119,7 @@ def test_pairs_learn_what_sides_cannot(factors: float, reached: float) -> None:
     optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
     losses = []
     for _ in range(200):
-        loss = span_loss(head(batch) * counted, batch.mask, labels)
+        loss = span_loss(head(batch) * counted, batch.mask, labels).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -156,36 +142,22 @@ def test_marginals_are_sums_over_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found[b, :n, 0].tolist() == pytest.approx(starts, rel=1e-5)
         assert found[b, :n, 1].tolist() == pytest.approx(ends, rel=1e-5)
         assert log_sum(starts) == pytest.approx(log_sum(ends)), "both are shares of one distribution"
-    monkeypatch.setattr(evaluate, "_CELLS", 2 * 7 * 7)
+    monkeypatch.setattr(sys.modules["bertvision.tasks.span_logits"], "_CELLS", 2 * 7 * 7)
     torch.testing.assert_close(marginals(logits, mask), found)
 
 
-class Given(nn.Module):
-    """A head that reads its answer from the first state."""
-
-    def forward(self, batch: Any) -> Tensor:
-        return batch.states[0]
-
-
-class GivenStates:
-    """The windows' tokens with given states, two windows a batch, pads poisoned."""
-
-    def __init__(self, windows: Windows, states: np.ndarray) -> None:
-        self.windows = self.kept = windows
-        self.states = states
-        self.encoder = SimpleNamespace(autocast=lambda: torch.autocast("cpu", enabled=False))
-
-    def walk(self, *, reuse: bool = False) -> Iterator[Any]:
-        for begin in range(0, len(self.windows), 2):
-            rows = np.arange(begin, min(begin + 2, len(self.windows)))
-            flat, mask = padded_positions(self.windows, rows)
-            states = np.where(mask[..., None], self.states[flat], 50.0).astype(np.float32)
-            yield SimpleNamespace(
-                states=torch.from_numpy(states)[None], mask=torch.from_numpy(mask), windows=rows
-            )
+def evaluated(windows: Windows, values: np.ndarray) -> Logits:
+    """What a walk collects of a head that gives `values`, two windows a batch, pads poisoned."""
+    collector, places = SpanCollector(windows), TokenPlaces(windows)
+    for begin in range(0, len(windows), 2):
+        rows = np.arange(begin, min(begin + 2, len(windows)))
+        flat, mask = padded_positions(windows, rows)
+        output = np.where(mask[..., None], values[flat], 50.0).astype(np.float32)
+        collector.add(Seen(rows, torch.from_numpy(mask), places), torch.from_numpy(output))
+    return collector.logits()
 
 
-def joint(seed: int, windows: Windows, *, ties: bool = False) -> SpanLogits:
+def joint(seed: int, windows: Windows, *, ties: bool = False) -> Logits:
     """Random pair scores with the marginals that belong to them; with `ties` small whole numbers."""
     random = np.random.default_rng(seed)
     shape = (int(windows.offsets[-1]), 2 + 2 * (4 if ties else RANK))  # sqrt(4): products stay exact
@@ -193,47 +165,36 @@ def joint(seed: int, windows: Windows, *, ties: bool = False) -> SpanLogits:
     return evaluated(windows, values.astype(np.float32))
 
 
-def evaluated(windows: Windows, values: np.ndarray) -> SpanLogits:
-    heads: Any = {"joint": Given()}
-    states: Any = GivenStates(windows, values)
-    return span_logits(states, heads)["joint"]
-
-
 def test_evaluation_keeps_pairs_and_marginals() -> None:
     _, windows = make_case(3)
     values = np.random.default_rng(0).normal(0, 2, (windows.num_tokens, 6)).astype(np.float32)
-    source: Any = GivenStates(windows, values)
-    heads: Any = {"joint": Given(), "plain": nn.Sequential()}
-    heads["plain"].forward = lambda batch: batch.states[0, ..., :2]
-    found = span_logits(source, heads)
-    np.testing.assert_array_equal(found["plain"].start, values[:, 0])
-    np.testing.assert_array_equal(found["plain"].end, values[:, 1])
-    assert found["plain"].pairs is None
-    assert found["joint"].pairs is not None
-    np.testing.assert_array_equal(found["joint"].pairs, values)
+    plain, pairs = evaluated(windows, values[:, :2]), evaluated(windows, values)
+    np.testing.assert_array_equal(plain["start"], values[:, 0])
+    np.testing.assert_array_equal(plain["end"], values[:, 1])
+    assert "pairs" not in plain.arrays
+    np.testing.assert_array_equal(pairs["pairs"], values)
     for begin, end in zip(windows.offsets[:-1], windows.offsets[1:], strict=True):
         own = torch.from_numpy(values[begin:end])[None]
         expected = marginals(own, torch.ones(own.shape[:2], dtype=torch.bool))[0].numpy()
-        np.testing.assert_allclose(found["joint"].start[begin:end], expected[:, 0], rtol=1e-5)
-        np.testing.assert_allclose(found["joint"].end[begin:end], expected[:, 1], rtol=1e-5)
+        np.testing.assert_allclose(pairs["start"][begin:end], expected[:, 0], rtol=1e-5)
+        np.testing.assert_allclose(pairs["end"][begin:end], expected[:, 1], rtol=1e-5)
 
 
 # ---- decoding
 
 
 def brute_force(
-    windows: Windows, logits: SpanLogits, q: int, config: DecodeConfig, *, whole: bool = False
+    windows: Windows, logits: Logits, q: int, config: DecodeConfig, *, whole: bool = False
 ) -> tuple[list[Any], float]:
     """(score, (window, first, last)) of the valid pairs of a question, best first, and the merged null score.
 
     The n best, or all of them (`whole`).
     """
-    assert logits.pairs is not None
     found, nulls = [], []
     for w in np.flatnonzero(windows.example == q).tolist():
         begin, end = int(windows.offsets[w]), int(windows.offsets[w + 1])
-        tokens = logits.pairs[begin:end].astype(np.float64).tolist()
-        start, stop = logits.start[begin:end], logits.end[begin:end]
+        tokens = logits["pairs"][begin:end].astype(np.float64).tolist()
+        start, stop = logits["start"][begin:end], logits["end"][begin:end]
         low, high = windows.context[w]
         firsts = sorted(range(end - begin), key=lambda t, s=start: (-s[t], t))[: config.n_best_size]
         lasts = sorted(range(end - begin), key=lambda t, s=stop: (-s[t], t))[: config.n_best_size]
@@ -251,7 +212,7 @@ def brute_force(
 
 modes = st.builds(
     DecodeConfig,
-    decoding=st.sampled_from(["google", "hf_nbest"]),
+    decoding=st.sampled_from(["google", "nbest"]),
     merging=st.sampled_from([None, "min", "max"]),
     n_best_size=st.sampled_from([1, 3, 200]),
     max_answer_length=st.sampled_from([1, 3, 30]),
@@ -298,12 +259,11 @@ def test_many_starts_and_ends_give_the_best_pair_of_all() -> None:
     """With room for every token nothing hangs on the marginals: the best of all pairs wins."""
     data, windows = make_case(17, questions=30, most_windows=1)
     logits = joint(17, windows)
-    assert logits.pairs is not None
-    config = DecodeConfig(decoding="hf_nbest", n_best_size=1000)
+    config = DecodeConfig(decoding="nbest", n_best_size=1000)
     answers = decode(windows, logits, data, config)
-    independent = decode(windows, SpanLogits(logits.start, logits.end), data, config)
+    independent = decode(windows, span_logits(logits["start"], logits["end"]), data, config)
     for q in range(30):
-        tokens = logits.pairs[windows.offsets[q] : windows.offsets[q + 1]].tolist()
+        tokens = logits["pairs"][windows.offsets[q] : windows.offsets[q + 1]].tolist()
         low, high = windows.context[q].tolist()
         pairs = [(i, j) for i in range(low, high) for j in range(i, high)]
         best = max(pairs, key=lambda pair: score(tokens[pair[0]], tokens[pair[1]]))
@@ -315,10 +275,10 @@ def test_without_factors_it_is_the_ordinary_decoding() -> None:
     data, windows = make_case(9, questions=20)
     plain = make_logits(9, windows)
     values = np.zeros((windows.num_tokens, 4), np.float32)
-    values[:, 0], values[:, 1] = plain.start, plain.end
-    for decoding in ("google", "hf_nbest"):
+    values[:, 0], values[:, 1] = plain["start"], plain["end"]
+    for decoding in ("google", "nbest"):
         config = DecodeConfig(decoding=decoding, n_best_size=100)
-        ours = decode(windows, SpanLogits(plain.start, plain.end, pairs=values), data, config)
+        ours = decode(windows, span_logits(plain["start"], plain["end"], values), data, config)
         theirs = decode(windows, plain, data, config)
         for name in ("score_diff", "null_score", "null_logits", "nbest_score", "nbest_token"):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
@@ -329,7 +289,7 @@ def test_chunks_and_threads_do_not_change_answers(monkeypatch: pytest.MonkeyPatc
     data, windows = make_case(3, questions=40)
     logits = joint(3, windows, ties=True)
     whole = decode(windows, logits, data, DecodeConfig())
-    monkeypatch.setattr(sys.modules["bertvision.tasks.span.decode"], "_CELLS", 50)
+    monkeypatch.setattr(sys.modules["bertvision.tasks.span_decode"], "_CELLS", 50)
     parts = decode(windows, logits, data, DecodeConfig())
     assert whole.nbest == parts.nbest
     assert whole.null_odds == parts.null_odds
@@ -338,20 +298,20 @@ def test_chunks_and_threads_do_not_change_answers(monkeypatch: pytest.MonkeyPatc
 def test_what_reads_starts_and_ends_reads_the_marginals(tmp_path: Path) -> None:
     data, windows = make_case(6, questions=12)
     logits = joint(6, windows)
-    bare = dataclasses.replace(logits, pairs=None)
+    bare = span_logits(logits["start"], logits["end"])
     config = DecodeConfig(decoding="bertvision")
     assert decode(windows, logits, data, config).nbest == decode(windows, bare, data, config).nbest
-    assert second_best(windows, logits).pairs is None
-    np.testing.assert_array_equal(second_best(windows, logits).start, second_best(windows, bare).start)
+    second = second_best(windows, logits)
+    assert "pairs" not in second.arrays
+    np.testing.assert_array_equal(second["start"], second_best(windows, bare)["start"])
     other = make_logits(6, windows)
     together, apart = combine([logits, other], windows), combine([bare, other], windows)
-    assert together.pairs is None
-    np.testing.assert_array_equal(together.start, apart.start)
-    np.testing.assert_array_equal(together.end, apart.end)
+    assert "pairs" not in together.arrays
+    np.testing.assert_array_equal(together["start"], apart["start"])
+    np.testing.assert_array_equal(together["end"], apart["end"])
     # Softmaxed, a marginal is the probability of the start over all pairs of the window.
     part = slice(0, int(windows.offsets[1]))
-    assert logits.pairs is not None
-    tokens = logits.pairs[part].astype(np.float64).tolist()
+    tokens = logits["pairs"][part].astype(np.float64).tolist()
     pairs = {
         (i, j): math.exp(score(a, b)) for i, a in enumerate(tokens) for j, b in enumerate(tokens) if i <= j
     }
@@ -359,36 +319,24 @@ def test_what_reads_starts_and_ends_reads_the_marginals(tmp_path: Path) -> None:
         sum(v for (i, _), v in pairs.items() if i == t) / sum(pairs.values()) for t in range(len(tokens))
     ]
     alone = combine([logits], windows)
-    np.testing.assert_allclose(np.exp(alone.start[part]), share, rtol=1e-4, atol=1e-7)
-    write_answers(tmp_path, decode(windows, logits, data, DecodeConfig()))
+    np.testing.assert_allclose(np.exp(alone["start"][part]), share, rtol=1e-4, atol=1e-7)
+    SPAN.write_answers(tmp_path, decode(windows, logits, data, DecodeConfig()))
     assert (tmp_path / "nbest_predictions.json").exists()
-
-
-# ---- on disk
-
-
-def test_pairs_round_trip(tmp_path: Path) -> None:
-    _, windows = make_case(0)
-    logits = joint(0, windows)
-    path = tmp_path / "logits.safetensors"
-    logits.save(path, "abc")
-    loaded = SpanLogits.load(path, "abc")
-    for name in ("start", "end", "pairs"):
-        np.testing.assert_array_equal(getattr(loaded, name), getattr(logits, name))
-        assert getattr(loaded, name).dtype == np.float32
-    dataclasses.replace(logits, pairs=None).save(path, "abc")
-    assert SpanLogits.load(path, "abc").pairs is None
 
 
 def test_wrong_pairs_are_refused() -> None:
     data, windows = make_case(0)
     logits = joint(0, windows)
-    assert logits.pairs is not None
-    for wrong in (logits.pairs[:-1], logits.pairs[:, :-1], logits.pairs[:, :2], logits.pairs[:, 0]):
-        with pytest.raises(ArtifactError, match="pair scores have the shape") as caught:
-            decode(windows, dataclasses.replace(logits, pairs=wrong), data, DecodeConfig())
-        assert "\n" not in str(caught.value)
-    broken = logits.pairs.copy()
+    start, end, pairs = (logits[name] for name in ("start", "end", "pairs"))
+    for wrong, said in (
+        (pairs[:-1], "rows of pairs"),
+        (pairs[:, :-1], "shape"),
+        (pairs[:, :2], "shape"),
+        (pairs[:, 0], "shape"),
+    ):
+        with pytest.raises(ArtifactError, match=said):
+            decode(windows, span_logits(start, end, wrong), data, DecodeConfig())
+    broken = pairs.copy()
     broken[windows.offsets[1], -1] = np.inf
     with pytest.raises(ArtifactError, match="first in window 1"):
-        decode(windows, dataclasses.replace(logits, pairs=broken), data, DecodeConfig())
+        decode(windows, span_logits(start, end, broken), data, DecodeConfig())

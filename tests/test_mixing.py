@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bertvision.errors import ConfigError
 from bertvision.states.plan import epoch_batches
-from bertvision.train.mixing import MixOrder, Sampling, TaskPlan, mix_epoch, score_classes
+from bertvision.train.mixing import MixOrder, Sampling, TaskPlan, mix_epoch
 
 ORDERS: tuple[MixOrder, ...] = get_args(MixOrder)
 RNG = np.random.default_rng(0)
@@ -174,18 +174,6 @@ def test_a_very_low_temperature_is_the_largest_task_alone() -> None:
     assert {task for task, _ in found} == {1}
 
 
-# ---- scores
-
-
-def test_scores_fall_into_bins_of_equal_width() -> None:
-    assert score_classes([0, 0.9, 1, 2.5, 4.999, 5], 5).tolist() == [0, 0, 1, 2, 4, 4]
-    values = RNG.uniform(-3, 9, 500)
-    edges = np.linspace(values.min(), values.max(), 8)
-    assert score_classes(values, 7).tolist() == np.clip(np.digitize(values, edges) - 1, 0, 6).tolist()
-    assert score_classes([2.0, 2.0], 4).tolist() == [0, 0]
-    assert score_classes([], 4).tolist() == []
-
-
 # ---- mistakes
 
 
@@ -210,8 +198,4 @@ def test_other_mistakes_are_one_sentence() -> None:
     for temperature in (0.0, -1.0, math.nan):
         with pytest.raises(ConfigError, match="--temperature must be above 0"):
             mixed([plan()], "temperature", temperature=temperature)
-    with pytest.raises(ConfigError, match="--bins must be at least 1"):
-        score_classes([1.0], 0)
-    with pytest.raises(ConfigError, match="not known cannot be put into bins"):
-        score_classes([1.0, math.nan], 3)
     assert mixed([]) == []

@@ -366,7 +366,7 @@ def command(home: Path, tiny_bert: Path) -> Command:
 def test_a_recipe_is_run_and_told(command: Command, tmp_path: Path, home: Path, tiny_bert: Path) -> None:
     done = bertvision(*command(tmp_path / "out"))
     assert done.code == 0, done.err
-    for word in ("snapshot-0.5", "snapshot-2", "mood", "near", "where", "accuracy", "pearson", "F1"):
+    for word in ("snapshot-0.5", "snapshot-2", "mood", "near", "where", "accuracy", "Pearson", "F1"):
         assert word in done.out
     for name in ("mood", "near", "where"):
         head = tmp_path / "out" / "snapshot-2" / "heads" / name
@@ -383,7 +383,7 @@ def test_a_recipe_is_run_and_told(command: Command, tmp_path: Path, home: Path, 
         Encoder.load(str(tiny_bert)), WINDOWS, data=str(home),
     )  # fmt: skip
     assert len(jobs[0].train.data) == 36
-    assert len({e.id for e in jobs[0].train.texts.examples}) == 36
+    assert len({e.id for e in jobs[0].train.data.examples}) == 36
 
 
 def test_a_recipe_of_one_task_is_told_too(command: Command, tmp_path: Path, home: Path) -> None:
@@ -410,7 +410,7 @@ def test_a_recipe_of_one_task_is_told_too(command: Command, tmp_path: Path, home
         ({"train": ["{data}/none.tsv"]}, "none.tsv"),
         ({"head": "last_state"}, "last_state.v1 gives logits of each token"),
         ({"head": "nosuch"}, "there is no head 'nosuch'"),
-        ({"loss": "mse"}, "--text.loss mse is for scores"),
+        ({"loss": "mse"}, "--text.loss mse is not for classes"),
         ({"weight": 0}, "weight of task mood must be above 0"),
         ({"batch_size": -1}, "--batch-size must be at least 1, not -1"),
         ({"subset": -5}, "--subset must not be negative"),

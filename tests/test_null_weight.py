@@ -1,6 +1,7 @@
 """--null-weight: what windows without an answer count in the loss of spans."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from bertvision.errors import ConfigError, OutputError
 from bertvision.heads.files import read_head_config
 from bertvision.states.config import StatesConfig
 from bertvision.states.memory import MemoryStates
-from bertvision.tasks.kinds import SPAN, SpanTask, task_words, window_losses
+from bertvision.tasks.span import SPAN, SpanTask
 from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune
 from bertvision.train.finetune_config import FinetuneConfig, MultitaskConfig
@@ -53,6 +54,11 @@ def counts(train: Split, weight: float) -> NDArray[np.float64]:
 # ---- the loss
 
 
+def losses_of(task: SpanTask, logits: Tensor, mask: Tensor, targets: Tensor, bounds: Tensor) -> Tensor:
+    batch: Any = SimpleNamespace(mask=mask, targets=targets, bounds=bounds)
+    return task.loss(logits, batch)
+
+
 @pytest.mark.parametrize("outputs", [2, 6])
 def test_loss_of_each_window_is_that_of_a_plain_loop(outputs: int) -> None:
     """With the null token in front and, as in some encoders, at the end; vmapped over heads as it is stacked."""
@@ -66,13 +72,13 @@ def test_loss_of_each_window_is_that_of_a_plain_loop(outputs: int) -> None:
     task = SpanTask(weights=(0.5, 3.0))
 
     def weighted(one: Tensor) -> Tensor:
-        return window_losses(task, one, mask, labels, bounds)
+        return losses_of(task, one, mask, labels, bounds)
 
     found = torch.func.vmap(weighted)(logits)
     for head in range(3):
-        plain = window_losses(SPAN, logits[head], mask, labels, bounds)
+        plain = losses_of(SPAN, logits[head], mask, labels, bounds)
         for row in range(5):
-            alone = window_losses(
+            alone = losses_of(
                 SPAN, logits[head, row : row + 1, : length[row]], mask[row : row + 1, : length[row]],
                 labels[row : row + 1], bounds[row : row + 1],
             )  # fmt: skip
@@ -95,7 +101,7 @@ def test_mean_over_the_windows_stays_one(train: Split) -> None:
     without = train.windows.labels[:, 0] == train.windows.null
     assert 0 < without.sum() < len(without)
     assert float(np.where(without, lack, have).mean()) == pytest.approx(1.0)
-    assert task_words(weighted.task) == "span"
+    assert weighted.task.config() == train.task.config()
     assert null_weighted(train, 1.0) is train
 
 
@@ -136,7 +142,7 @@ def test_fine_tuning_is_that_of_plain_torch(
     assert losses(stage) == pytest.approx(plain.losses, rel=5e-5, abs=2e-6)
     found, wanted = snapshot_weights(tmp_path / "own" / "snapshot-1"), plain.weights()
     assert largest_difference({n: found[n] for n in wanted}, wanted) < 2e-5
-    assert read_head_config(tmp_path / "own" / "snapshot-1" / "head")["task"] == "span"
+    assert read_head_config(tmp_path / "own" / "snapshot-1" / "head")["task"]["kind"] == "span"
     usual = tuned(tmp_path / "usual", train, lively, **values)
     assert losses(usual) != pytest.approx(losses(stage), rel=1e-3)
 
@@ -186,7 +192,7 @@ def test_key_is_as_ever_unless_it_decides_something(tmp_path: Path, lively: Path
         fit_zoo(encoder, train, folder=folder, config=fit_config("last_state", null_weight=weight), **about)
         keys.append(read_json(folder / "stage.json")["key"])
         config = read_head_config(folder / "last-state.seed0")
-        assert config["task"] == "span"
+        assert config["task"]["kind"] == "span"
         assert config["fit"].get("null_weight") == (None if weight == 1 else weight)
     assert keys[0]["fit"].keys() | {"null_weight"} == keys[1]["fit"].keys()
     other = fit_config("last_state", null_weight=3.0)

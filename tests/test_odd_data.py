@@ -75,4 +75,4 @@ def test_rows_of_a_table_are_data_as_well(tiny_bert: Path, tmp_path: Path) -> No
         "--combine", "product", "--finetune.epochs", "0", "--json",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
-    assert json.loads(outcome.out)["data"]["train"]["unanswerable"] == 1
+    assert json.loads(outcome.out)["data"]["train"]["counts"]["no answer"] == 1

@@ -23,7 +23,7 @@ from bertvision.serve.bundle import Bundle
 from bertvision.serve.graph import Graph
 from bertvision.serve.onnx import OnnxReport, export_onnx, onnx_of, use_onnx
 from bertvision.states.config import Selection
-from bertvision.tasks.kinds import SPAN
+from bertvision.tasks.span import SPAN
 from bertvision.train.trained import read_trained
 
 pytest.importorskip("onnxruntime")

@@ -22,7 +22,7 @@ from bertvision.serve.load import load_bundle, read_systems
 from bertvision.serve.package import read_layers, read_package
 from bertvision.serve.sources import find_readers, find_sources
 from bertvision.states.config import Selection
-from bertvision.tasks.span.calibration import no_answer_of
+from bertvision.tasks.span import SPAN
 
 QUESTION, MILL = "Who built the mill?", "The mill in Arden was built by Ada Holt in 1871."
 CUT = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
@@ -149,13 +149,13 @@ def test_an_ensemble_brings_its_members(fit: Path, toy_squad: Path, tmp_path: Pa
     metrics = json.loads((tmp_path / "joined" / "metrics.json").read_text())
     # By the formula: calibrated on the data that its threshold was tuned on.
     data = load_span_data(str(toy_squad))
-    expected = no_answer_of(bv.load(tmp_path / "joined").answer(data))
+    expected = SPAN.tune(bv.load(tmp_path / "joined").answer(data)).no_answer
     assert expected is not None
-    told = metrics["no_answer"]
+    told = metrics["tuning"]["no_answer"]
     assert (told["shift"], told["temperature"]) == pytest.approx(
         (expected.shift, expected.temperature), rel=1e-4
     )
-    assert told["tuned_on"] == metrics["threshold"]["tuned_on"]
+    assert metrics["tuning"]["on"] == str(toy_squad)
     pkg = package(package(tmp_path / "pkg", tmp_path / "joined").parent / "again", tmp_path / "pkg")
     assert read_package(pkg).tasks["joined"].label == "max of 2"
     shutil.rmtree(fit)
@@ -389,12 +389,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "the encoder gone": (lambda pkg: shutil.rmtree(pkg / "encoder"), "the package .* lacks encoder"),
     "a config": (_cut("heads/qa/config.json"), "config.json is not valid JSON"),
     "metrics": (_write("heads/qa/metrics.json", []), "metrics.json is damaged"),
-    "no threshold": (_write("heads/qa/metrics.json", {"threshold": None}), "metrics.json is damaged"),
-    "a threshold": (
-        _write("heads/qa/metrics.json", {"threshold": {"value": "x"}}),
-        "has the threshold 'x', which is no number",
-    ),
-    "a decoding": (_write("heads/qa/metrics.json", {"decode": 7}), "metrics.json is damaged"),
+    "no tuning": (_write("heads/qa/metrics.json", {"tuning": None}), "metrics.json is damaged"),
+    "a threshold": (_write("heads/qa/metrics.json", {"tuning": {"threshold": "x"}}), "no usable tuning"),
+    "a decoding": (_write("heads/qa/metrics.json", {"tuning": {"decode": 7}}), "no usable tuning"),
     "another kind": (
         _edit(lambda words: words["tasks"]["qa"].update(kind="label")),
         "calls qa a label, and its head gives a span",
@@ -412,7 +409,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         "does not name the members of an ensemble",
     ),
     "a member elsewhere": (
-        _write("heads/qa/config.json", {"ensemble": {"members": ["../../../other"]}}),
+        _write("heads/qa/config.json", {"ensemble": {"how": "max", "members": ["../../../other"]}}),
         "names a head that leads out of the package",
     ),
     "another encoder's": (

@@ -10,18 +10,18 @@ import pytest
 from cli_runner import bertvision, tree
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import EvalResult
-from serve_cases import ALIKE, COLOUR, MOOD, save_span, save_system
+from serve_cases import COLOUR, MOOD, save_span, save_system
 
 from bertvision.data.load import Columns, load_data
 from bertvision.data.texts import TextData
 from bertvision.encoder.encoder import Encoder
-from bertvision.report.intervals import head_intervals, text_interval
+from bertvision.report.intervals import head_intervals
 from bertvision.report.making import file_name, plain_command
 from bertvision.serve.export import CardConfig, write_package
 from bertvision.serve.sources import find_sources
-from bertvision.tasks.span.compare import paired_bootstrap
-from bertvision.tasks.span.score import per_question
-from bertvision.tasks.text.score import metric
+from bertvision.tasks.compare import mean_difference, metric_difference
+from bertvision.tasks.metrics import SCORE, pearson
+from bertvision.tasks.squad import per_question
 
 
 def card_of(pkg: Path) -> ModelCard:
@@ -49,7 +49,7 @@ def test_the_hubs_client_reads_what_metrics_say(finished_run: Path, toy_squad: P
     assert data.datasets == ["org/data"]
     systems = json.loads((finished_run / "results.json").read_text())["systems"]
     (folder,) = [finished_run / system["folder"] for system in systems if system["best"]]
-    told = json.loads((folder / "metrics.json").read_text())["dev"]
+    told = json.loads((folder / "metrics.json").read_text())["scores"]["dev"]
     answers = json.loads((folder / "dev" / "predictions.json").read_text())
     questions = load_data(str(toy_squad))
     assert not isinstance(questions, TextData)
@@ -57,7 +57,7 @@ def test_the_hubs_client_reads_what_metrics_say(finished_run: Path, toy_squad: P
     for result, key, values in zip(results_of(card), ("tuned_exact", "tuned_f1"), (exact, f1), strict=True):
         assert result.metric_value == pytest.approx(told[key], abs=1e-4)
         assert (result.dataset_name, result.dataset_split) == (toy_squad.name, "dev")
-        drawn = paired_bootstrap(values, np.zeros_like(values), resamples=1000)
+        drawn = mean_difference([100 * values], [])
         assert result.metric_args == {"interval_95": [round(drawn.low, 4), round(drawn.high, 4)]}
     text = card.text
     assert "bertvision run --encoder bert --train toy.json" in text, "the command, without folders"
@@ -83,9 +83,9 @@ def mood(tiny_bert: Path, tmp_path: Path) -> Callable[[str], Path]:
         (folder / "dev").mkdir()
         (folder / "dev" / "predictions.json").write_text(json.dumps(said))
         metrics = {
-            "dev": {"accuracy": sum(right) / 40, "f1": 0.5, "log_loss": 0.6},
+            "scores": {"dev": {"accuracy": sum(right) / 40, "f1": 0.5, "log_loss": 0.6}},
             "metric": "accuracy",
-            "temperature": {"value": 1.5, "tuned_on": str(tmp_path / "mood.csv")},
+            "tuning": {"temperature": 1.5, "on": str(tmp_path / "mood.csv")},
         }
         (folder / "metrics.json").write_text(json.dumps(metrics))
         return folder
@@ -99,10 +99,10 @@ def test_labels_get_an_interval_where_the_data_is_at_hand(
     write_package(tmp_path / "pkg", find_sources([mood("mood")]))
     by_type = {result.metric_type: result for result in results_of(card_of(tmp_path / "pkg"))}
     right = np.array([("good" if i % 3 else "bad") == ("good" if i % 5 else "bad") for i in range(40)])
-    drawn = paired_bootstrap(right.astype(float), np.zeros(40), resamples=1000)
+    drawn = mean_difference([right.astype(float)], [])
     args = by_type["accuracy"].metric_args
     assert args is not None
-    assert args["interval_95"] == pytest.approx([drawn.low / 100, drawn.high / 100], abs=1e-4)
+    assert args["interval_95"] == pytest.approx([drawn.low, drawn.high], abs=1e-4)
     assert by_type["f1"].metric_args is None, "it is not what the answers score"
     assert by_type["accuracy"].dataset_name == "mood.csv"
     text = (tmp_path / "pkg" / "README.md").read_text()
@@ -117,7 +117,7 @@ def test_labels_get_an_interval_where_the_data_is_at_hand(
 def test_no_interval_is_made_up(mood: Callable[[str], Path], tmp_path: Path) -> None:
     """Other examples, or examples that score otherwise than was told, give none."""
     folder = mood("mood")
-    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics = json.loads((folder / "metrics.json").read_text())["scores"]
     source, table = str(tmp_path / "mood.csv"), tmp_path / "mood.csv"
     assert "dev" in head_intervals(folder, MOOD, metrics, [source], columns=Columns())
     assert not head_intervals(folder, MOOD, metrics, ["gone.csv", "glue:RTE:gone.tsv"], columns=Columns())
@@ -139,11 +139,11 @@ def test_an_interval_of_scores_covers_the_value() -> None:
     random = np.random.default_rng(0)
     right = random.normal(size=200)
     values = right + random.normal(size=200)
-    low, high = text_interval(ALIKE, right, values)
+    found = metric_difference(SCORE["pearson"], right, [values], [])
     # Fisher's transform is the textbook's interval of a correlation of normal numbers.
-    centre, spread = np.arctanh(metric(ALIKE, right, values)), 1.96 / np.sqrt(197)
-    assert low == pytest.approx(np.tanh(centre - spread), abs=0.03)
-    assert high == pytest.approx(np.tanh(centre + spread), abs=0.03)
+    centre, spread = np.arctanh(pearson(right, values)), 1.96 / np.sqrt(197)
+    assert found.low == pytest.approx(np.tanh(centre - spread), abs=0.03)
+    assert found.high == pytest.approx(np.tanh(centre + spread), abs=0.03)
 
 
 def test_several_heads_are_told_apart(tiny_bert: Path, mood: Callable[[str], Path], tmp_path: Path) -> None:
@@ -154,7 +154,9 @@ def test_several_heads_are_told_apart(tiny_bert: Path, mood: Callable[[str], Pat
     config["label"] = "evil | <script>\n# head"
     (qa / "config.json").write_text(json.dumps(config))
     scores = {"exact": 1.0, "f1": 2.0, "tuned_exact": 30.0, "tuned_f1": 40.0}
-    (qa / "metrics.json").write_text(json.dumps({"dev": scores, "test": scores | {"tuned_f1": 39.0}}))
+    (qa / "metrics.json").write_text(
+        json.dumps({"scores": {"dev": scores, "test": scores | {"tuned_f1": 39.0}}})
+    )
     write_package(tmp_path / "pkg", find_sources([qa, mood("mood"), mood("mood2")]))
     card = card_of(tmp_path / "pkg")
     told = {(r.metric_name, r.dataset_split): r.metric_value for r in results_of(card)}
@@ -243,9 +245,9 @@ def test_stages_tell_how_a_head_was_made(
             assert content is None or place not in content, name
     questions = load_data(str(data))
     assert not isinstance(questions, TextData)
-    answers = json.loads((tmp_path / "work" / "both" / "predictions.json").read_text())
+    answers = json.loads((tmp_path / "work" / "both" / "dev" / "predictions.json").read_text())
     for result, values in zip(results_of(card), per_question(questions, answers), strict=True):
-        drawn = paired_bootstrap(values, np.zeros_like(values), resamples=1000)
+        drawn = mean_difference([100 * values], [])
         assert result.metric_value == pytest.approx(drawn.difference, abs=1e-4)
         assert result.metric_args == {"interval_95": [round(drawn.low, 4), round(drawn.high, 4)]}
     # A head of the fit alone tells what made it and not the ensemble.

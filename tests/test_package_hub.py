@@ -60,7 +60,7 @@ def test_a_package_is_pushed_and_loaded_again(tiny_bert: Path, tmp_path: Path) -
         )
     assert done.returncode == 0, done.stderr
     expected = bv.load(mood).predict("A fine mill.")
-    assert json.loads(told.read_text()) == ["TextPredictor", expected.label, expected.probability]
+    assert json.loads(told.read_text()) == ["Predictor", expected.label, expected.probability]
     assert hub.repos[0]["name"] == "name"
     assert hub.repos[0]["organization"] == "org"
     assert hub.repos[0].get("private") is True or hub.repos[0].get("visibility") == "private"

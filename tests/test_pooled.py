@@ -22,7 +22,7 @@ from bertvision.states.config import EVERYTHING, Selection, StatesConfig
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
 from bertvision.states.stored import StoredStates
-from bertvision.train.evaluate import text_logits
+from bertvision.tasks.walk import head_logits
 from bertvision.train.fit import FitConfig, fit
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split
@@ -72,7 +72,7 @@ def pooler_output(encoder: Encoder, split: Split) -> torch.Tensor:
     """(E, H) by the model itself, text by text."""
     found = []
     with torch.no_grad():
-        for e in split.texts.examples:
+        for e in split.data.examples:
             texts = (e.first,) if e.second is None else (e.first, e.second)
             given = encoder.tokenizer(*texts, return_tensors="pt")
             found.append(encoder.model.eval()(**given).pooler_output[0])
@@ -163,11 +163,11 @@ def test_heads_fitted_from_every_source_and_on_cls_alone_are_the_same(
     for kind, states in {**whole, **{f"{k} cls": f for k, f in narrow.items()}}.items():
         again = fitted(states, split, tmp_path / kind, *HEADS)
         assert largest(again, reference) < (2e-4 if "memory" in kind else 2e-6), kind
-        ours = text_logits(states, {n: f.head for n, f in again.items()})
-        theirs = text_logits(whole["live"], {n: f.head for n, f in again.items()})
+        ours = head_logits(states, {n: f.head for n, f in again.items()}, split.task)
+        theirs = head_logits(whole["live"], {n: f.head for n, f in again.items()}, split.task)
         for name in ours:
             tolerance = 5e-3 if "memory" in kind else 1e-5
-            assert np.allclose(ours[name].values, theirs[name].values, atol=tolerance), (kind, name)
+            assert np.allclose(ours[name]["values"], theirs[name]["values"], atol=tolerance), (kind, name)
 
 
 @pytest.mark.parametrize("kind", ["live", "memory", "stored"])
@@ -231,7 +231,7 @@ def test_heads_on_cls_are_fitted_and_used_on_it_without_being_asked(
         both = [read_trained(path) for path in (folder, tmp_path / "all" / folder.name)]
         assert both[0].selections[0].positions == "cls"
         (_, ours), (_, theirs) = logits_of_trained(both, data)
-        assert np.allclose(ours.values, theirs.values, atol=1e-5)
+        assert np.allclose(ours["values"], theirs["values"], atol=1e-5)
 
 
 def test_a_head_that_reads_all_tokens_is_not_given_one(bert: Path, tmp_path: Path) -> None:

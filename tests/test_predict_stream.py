@@ -18,8 +18,8 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import DataError
 from bertvision.serve import stream
 from bertvision.serve.bundle import Bundle
-from bertvision.serve.predictions import words_of
 from bertvision.serve.stream import answer_stream
+from bertvision.tasks.predictions import to_json
 
 MILL = "The mill in Arden was built by Ada Holt in 1871."
 
@@ -67,7 +67,7 @@ def test_every_line_gets_what_it_would_get_alone(bundle: Bundle, capsys: pytest.
         expected = bundle.predict(first, second, n_best=2)
         assert list(row["tasks"]) == list(expected)
         for name, one in expected.items():
-            for key, value in words_of(one).items():
+            for key, value in to_json(one).items():
                 if isinstance(value, float):
                     assert row["tasks"][name][key] == pytest.approx(value, rel=1e-3)
                 elif isinstance(value, str | int):

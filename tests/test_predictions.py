@@ -1,5 +1,6 @@
 """What `predict` tells of spans: candidates whose probabilities add up, and what the command line says of them."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import bertvision as bv
 from bertvision.artifacts import write_json
 from bertvision.data.building import SpanBuilder
 from bertvision.encoder.encoder import Encoder
-from bertvision.tasks.span.calibration import NoAnswer
+from bertvision.tasks.calibrate import NoAnswer
 
 QUESTION = "Who built the mill?"
 MILL = " ".join(["The mill in Arden was built by Ada Holt in 1871 and it is old."] * 4)
@@ -20,7 +21,7 @@ MILL = " ".join(["The mill in Arden was built by Ada Holt in 1871 and it is old.
 def folder(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A head whose decoding lists a span once for each window that proposes it."""
     made = save_span(tmp_path_factory.mktemp("hf") / "qa", Encoder.load(str(tiny_bert)))
-    write_json(made / "metrics.json", {"decode": {"decoding": "hf_nbest"}})
+    write_json(made / "metrics.json", {"tuning": {"decode": {"decoding": "nbest"}}})
     return made
 
 
@@ -28,7 +29,7 @@ def folder(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_span_of_two_windows_has_the_shares_of_both(folder: Path, *, calibrated: bool) -> None:
     model = bv.load(folder)
     if calibrated:
-        model.bundle.no_answers["qa"] = NoAnswer(shift=0.5, temperature=2.0)
+        model.tuning = dataclasses.replace(model.tuning, no_answer=NoAnswer(shift=0.5, temperature=2.0))
     found = model.predict(QUESTION, MILL, n_best=20)
     builder = SpanBuilder("one")
     builder.add("0", QUESTION, builder.shared(MILL), ())

@@ -17,7 +17,6 @@ from bertvision.data.load import load_span_data
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError, EncoderError
 from bertvision.heads import Geometry, parse_head, save_head
-from bertvision.tasks.span.decode import DecodeConfig
 from bertvision.train.trained import load_encoder, read_trained
 
 WINDOWS = ["--max-seq-length", "48", "--max-query-length", "16", "--doc-stride", "16"]
@@ -49,7 +48,7 @@ def adapter(home: Path) -> Path:
 def keen(folder: Path, **options: Any) -> bv.Predictor:
     """A predictor that always answers: the toy heads would often rather not."""
     model = bv.load(folder, **options)
-    model.decoding = DecodeConfig(null_score_diff_threshold=1e6)
+    model.tuning = dataclasses.replace(model.tuning, threshold=1e6)
     return model
 
 
@@ -79,13 +78,15 @@ def test_a_run_loads_its_best_head_at_its_threshold(home: Path) -> None:
     (best,) = [system for system in results["systems"] if system["best"]]
     trained = read_trained(home / "run")
     assert trained.folder == home / "run" / best["folder"]
-    assert trained.threshold == best["scores"]["dev"]["tuned"]["threshold"]
-    assert bv.load(home / "run").decoding.null_score_diff_threshold == trained.threshold
+    stored = json.loads((trained.folder / "metrics.json").read_text())
+    assert trained.tuning.threshold == stored["tuning"]["threshold"]
+    assert bv.load(home / "run").tuning == trained.tuning
+    assert stored["scores"]["dev"]["tuned_f1"] == best["scores"]["dev"]["tuned_f1"]["mean"]
 
 
 def test_an_ensemble_joins_its_members(home: Path) -> None:
     """The mean of two heads' probabilities, one window, computed from their own logits."""
-    from bertvision.train.trained import join, logits_of_trained
+    from bertvision.train.trained import logits_of_trained
 
     members = [
         read_trained(home / "run" / "fit" / "snapshot-1" / n) for n in ("last-state.seed0", "adapter-8.seed0")
@@ -100,10 +101,10 @@ def test_an_ensemble_joins_its_members(home: Path) -> None:
     )
     for name in ("start", "end"):
         for begin, end in pairwise(split.windows.offsets):
-            parts = [torch.tensor(getattr(one, name)[begin:end]).softmax(0) for one in (a, b)]
+            parts = [torch.tensor(one[name][begin:end]).softmax(0) for one in (a, b)]
             expected = (parts[0] + parts[1]) / 2
-            assert torch.allclose(torch.tensor(getattr(joined, name)[begin:end]).exp(), expected, atol=1e-6)
-    assert join(members[0], [a], split.windows) is a
+            assert torch.allclose(torch.tensor(joined[name][begin:end]).exp(), expected, atol=1e-6)
+    assert members[0].join([a], split.windows) is a
 
 
 def test_a_predictor_equals_the_runs_own_predictions(home: Path, toy_squad: Path) -> None:
@@ -148,7 +149,7 @@ def test_long_documents_are_read_to_the_end(home: Path) -> None:
 
 def test_no_answer_has_no_place(home: Path) -> None:
     model = bv.load(adapter(home))
-    model.decoding = DecodeConfig(null_score_diff_threshold=-1e6)
+    model.tuning = dataclasses.replace(model.tuning, threshold=-1e6)
     found = model.predict("Who built the mill?", MILL)
     assert (found.text, found.start, found.end) == ("", -1, -1)
 
@@ -159,7 +160,7 @@ def test_no_answer_has_no_place(home: Path) -> None:
         ("", MILL, "question 1: the question is empty"),
         ("Who?", "  ", "question 1: the context is empty"),
         (["Who?", "\n"], MILL, "question 2: the question is empty"),
-        (["Who?"], [MILL, MILL], "1 questions but 2 contexts"),
+        (["Who?"], [MILL, MILL], "1 first texts but 2 second ones"),
         ("Who?", "half a \ud83d pair", "question 1: the context holds half a character"),
         (["Who?"], [7], "question 1: the context must be a string"),
     ],

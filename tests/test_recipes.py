@@ -13,9 +13,9 @@ from bertvision.errors import ConfigError
 from bertvision.heads.base import head_class
 from bertvision.heads.catalogue import find_row
 from bertvision.heads.spec import parse_head
-from bertvision.pipeline import RunConfig
-from bertvision.tasks.kinds import SPAN
-from bertvision.tasks.text.task import TextTask
+from bertvision.pipeline.config import RunConfig
+from bertvision.tasks.label import LabelTask
+from bertvision.tasks.span import SPAN
 from bertvision.train.sweep_space import read_space
 from bertvision.train.zoo import zoo_members
 
@@ -59,7 +59,7 @@ def test_recipe_loads_and_its_command_parses(name: str) -> None:
     assert config.dev
     if isinstance(config, RunConfig):
         texts = config.train.startswith(("glue:", "answerable:"))
-        assert zoo_members(config.fit, TextTask("label", ("a", "b")) if texts else SPAN)
+        assert zoo_members(config.fit, LabelTask(("a", "b")) if texts else SPAN)
     elif verb == "finetune":
         assert [str(parse_policy(text)) for text in config.compare] == list(config.compare)
     elif verb == "sweep":
@@ -71,7 +71,7 @@ def test_recipe_loads_and_its_command_parses(name: str) -> None:
 def test_answerable_has_the_papers_six_models_on_cls_states_alone() -> None:
     """Six models, Adam 1e-3, batches of 64, ten epochs; nothing but [CLS] has to be kept in memory."""
     config = from_mapping(RunConfig, read_yaml(recipe_path("answerable")), source="answerable")
-    specs = [spec for _, spec, _ in zoo_members(config.fit, TextTask("label", ("answer", "no answer")))]
+    specs = [spec for _, spec, _ in zoo_members(config.fit, LabelTask(("answer", "no answer")))]
     rows = [row for spec in specs if (row := find_row(spec)) and row.section.startswith("4 ")]
     assert len(rows) == 6
     assert all(head_class(spec.name).cls_only for spec in specs)

@@ -19,15 +19,13 @@ import pytest
 import yaml
 from browsing import CHROMIUM, browse
 
-from bertvision import console
-from bertvision.cli import run as cli_run
 from bertvision.errors import ArtifactError, OutputError
 from bertvision.heads import Geometry, parse_head
+from bertvision.pipeline.results import _layer_weights as layer_weights
 from bertvision.report import figures, rows, words
 from bertvision.report.card import card
 from bertvision.report.html import render, summary, write_report
 from bertvision.report.pages import read_results
-from bertvision.report.run_facts import layer_weights
 from bertvision.report.schema import validate
 
 FIXTURE = Path(__file__).parent / "data" / "report_fixture.json"
@@ -84,7 +82,7 @@ def system(results: dict[str, Any], name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (lambda r: r.update(schema=2), "key schema is 2"),
+        (lambda r: r.update(schema=3), "key schema is 3"),
         (lambda r: r.pop("schema"), "key schema is None"),
         (lambda r: r.pop("systems"), "key systems is missing"),
         (lambda r: r.update(systems=[]), "key systems is empty"),
@@ -355,17 +353,6 @@ def test_a_report_with_gaps_still_renders(
     assert not re.search(rf"\b{gone}\b", shown)
 
 
-def test_the_terminal_tells_snapshots_apart(results: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr(console, "table", lambda _title, _columns, rows: told.extend(row[0] for row in rows))
-    cli_run._tell_spans(results, "test")
-    assert "adapter 64" in told, "one snapshot needs no name"
-    told.clear()
-    two_snapshots(results)
-    cli_run._tell_spans(results, "test")
-    assert {"adapter 64 @ 0.3", "adapter 64 @ 1.0"} <= set(told)
-
-
 def test_examples_count_both_ways_and_mark_the_gold_answer(results: dict[str, Any], page: str) -> None:
     found = rows.examples(results)
     assert (found.total, found.head_right, found.snapshot_right) == (6, 4, 2)
@@ -501,7 +488,7 @@ def test_card_front_matter_is_what_the_hub_reads() -> None:
         "parameters": 154784,
     }
     scores = {"exact": 64.66, "f1": 67.24, "tuned_exact": 65.1, "tuned_f1": 67.66}
-    text = card(config, {"threshold": {"value": -0.3, "tuned_on": "dev"}, "dev": scores, "test": scores})
+    text = card(config, {"tuning": {"threshold": -0.3}, "scores": {"dev": scores, "test": scores}})
     front = yaml.safe_load(text.split("---\n")[1])
     assert front["library_name"] == "bertvision"
     assert front["pipeline_tag"] == "question-answering"

@@ -11,8 +11,8 @@ import pytest
 from bertvision.cli.score import Score, main, read_na_probs, read_predictions
 from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.errors import DataError
-from bertvision.tasks.span import per_question, score, score_wordpiece
-from bertvision.tasks.span.score import normalise
+from bertvision.tasks.squad import normalise, per_question, score
+from bertvision.tasks.wordpiece import score_wordpiece
 
 # Accepted answers, prediction, exact match, F1; each worked out by hand from the published definition.
 BY_HAND: list[tuple[list[str], str, float, float]] = [

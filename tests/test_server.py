@@ -17,8 +17,8 @@ from serving import Server, save_package, serving
 import bertvision as bv
 from bertvision.serve.app import PAGE
 from bertvision.serve.bundle import Bundle
-from bertvision.serve.predictions import words_of
 from bertvision.serve.schemas import NOT_BLANK, BatchAnswer, Explanation, Models, PredictAnswer
+from bertvision.tasks.predictions import to_json
 
 MILL = "The mill in Arden was built by Ada Holt in 1871."
 LONG = "The wind was cold and the road was long. " * 40 + MILL
@@ -42,7 +42,7 @@ def bundle(package: Path) -> Bundle:
 
 def plain(predictions: Any) -> Any:
     """A bundle's predictions as JSON has them."""
-    return json.loads(json.dumps({name: words_of(one) for name, one in predictions.items()}))
+    return json.loads(json.dumps({name: to_json(one) for name, one in predictions.items()}))
 
 
 def assert_same(answer: Any, expected: Any) -> None:

@@ -1,6 +1,5 @@
 """Some layers and some positions: windows against a loop, feeds against slicing, heads from fit to answer."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,11 @@ from bertvision.states.batch import StateBatch
 from bertvision.states.config import Selection, StatesConfig
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
-from bertvision.tasks.span import DecodeConfig, SpanLogits, combine, decode
-from bertvision.tasks.span.threshold import best_threshold
-from bertvision.train.evaluate import NOT_READ
+from bertvision.tasks.logits import NOT_READ, Logits
+from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.span_decode import decode
+from bertvision.tasks.span_logits import combine, span_logits
+from bertvision.tasks.threshold import best_threshold
 from bertvision.train.fit import FitConfig
 from bertvision.train.splits import Split
 from bertvision.train.trained import read_trained
@@ -255,25 +256,23 @@ def test_states_are_written_where_the_heads_want_them(encoder: Encoder, train: S
 # ---- logits of tokens that were not read
 
 
-def on_kept(logits: SpanLogits, mask: np.ndarray) -> SpanLogits:
-    pairs = None if logits.pairs is None else logits.pairs[mask]
-    return SpanLogits(logits.start[mask], logits.end[mask], logits.log_probs, pairs)
+def on_kept(logits: Logits, mask: np.ndarray) -> Logits:
+    return Logits({name: values[mask] for name, values in logits.arrays.items()}, logits.log_probs)
 
 
-def not_read(logits: SpanLogits, mask: np.ndarray) -> SpanLogits:
+def not_read(logits: Logits, mask: np.ndarray) -> Logits:
     """The logits as evaluation gives them for a head that reads `mask`."""
-    values = [np.where(mask, v, np.float32(NOT_READ)) for v in (logits.start, logits.end)]
-    pairs = logits.pairs
-    if pairs is not None:
-        pairs = np.where(mask[:, None], pairs, np.float32(0))
-        pairs[~mask, :2] = NOT_READ
-    return SpanLogits(values[0], values[1], logits.log_probs, pairs)
+    made = {name: np.where(mask, logits[name], np.float32(NOT_READ)) for name in ("start", "end")}
+    if (pairs := logits.get("pairs")) is not None:
+        made["pairs"] = np.where(mask[:, None], pairs, np.float32(0))
+        made["pairs"][~mask, :2] = NOT_READ
+    return Logits(made, logits.log_probs)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 10**6),
-    st.sampled_from(["google", "hf_nbest", "bertvision"]),
+    st.sampled_from(["google", "nbest", "bertvision"]),
     st.sampled_from(["one", "joint", "max", "mean", "product"]),
     st.booleans(),
 )
@@ -287,19 +286,19 @@ def test_whole_windows_decode_like_the_kept_tokens_alone(
     models = [make_logits(seed + i, windows) for i in range(1 if kind in ("one", "joint") else 5)]
     if kind == "joint":
         pairs = np.random.default_rng(seed).normal(0, 2, (windows.num_tokens, 6)).astype(np.float32)
-        models = [dataclasses.replace(models[0], pairs=pairs)]
+        models = [span_logits(models[0]["start"], models[0]["end"], pairs)]
     whole, part = [not_read(m, mask) for m in models], [on_kept(m, mask) for m in models]
     if len(models) > 1:
         how: Any = kind
         whole, part = [combine(whole, windows, how=how)], [combine(part, kept, how=how)]
-        assert np.exp(whole[0].start[~mask].astype(np.float64)).max(initial=0) == 0
+        assert np.exp(whole[0]["start"][~mask].astype(np.float64)).max(initial=0) == 0
     config = DecodeConfig(decoding=decoding)
     a, b = decode(windows, whole[0], data, config), decode(kept, part[0], data, config)
     assert a.text == b.text
     # Sums over more numbers, of which some are zero, may round otherwise in the last digit.
     for name in ("score_diff", "null_score", "nbest_score", "probability"):
         np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-5, atol=1e-5)
-    first, second = best_threshold(a, data), best_threshold(b, data)
+    first, second = best_threshold(a), best_threshold(b)
     assert first.value == pytest.approx(second.value, abs=1e-4)
     assert (first.exact, first.f1) == (second.exact, second.f1)
 
@@ -356,8 +355,8 @@ def by_hand(head: Head, encoder: Encoder, windows: Windows) -> np.ndarray:
     return found
 
 
-def logits_in(folder: Path, split: Split) -> SpanLogits:
-    return SpanLogits.load(folder / "dev" / "logits.safetensors", split.fingerprint)
+def logits_in(folder: Path, split: Split) -> Logits:
+    return Logits.load(folder / "dev" / "logits.safetensors", split.fingerprint)
 
 
 def test_a_fitted_head_remembers_what_it_read(zoo: Path, encoder: Encoder, train: Split) -> None:
@@ -371,15 +370,14 @@ def test_a_fitted_head_remembers_what_it_read(zoo: Path, encoder: Encoder, train
         assert config["geometry"]["states"] == 2
         logits = logits_in(folder, train)
         expected = by_hand(head, encoder, train.windows)
-        if logits.pairs is None:
-            found = np.stack([logits.start, logits.end], axis=1)
+        if (found := logits.get("pairs")) is None:
+            found = np.stack([logits["start"], logits["end"]], axis=1)
         else:
-            found = logits.pairs
             assert (found[~mask, :2] == np.float32(NOT_READ)).all()
             assert (found[~mask, 2:] == 0).all()
         np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4)
-        assert (logits.start[~mask] == np.float32(NOT_READ)).all()
-        assert (logits.end[~mask] == np.float32(NOT_READ)).all()
+        assert (logits["start"][~mask] == np.float32(NOT_READ)).all()
+        assert (logits["end"][~mask] == np.float32(NOT_READ)).all()
     assert read_json(zoo / "cut" / "stage.json")["key"]["selection"] == CUT
 
 
@@ -400,8 +398,8 @@ def test_eval_reads_what_fit_read(zoo: Path, toy_squad: Path) -> None:
         name = folder.parent.name
         row = rows[name] if name in rows else rows[f"cut.{name}"]
         metrics = read_json(folder)
-        assert row["zero"]["f1"] == pytest.approx(metrics["dev"]["f1"])
-        assert row["stored"]["f1"] == pytest.approx(metrics["dev"]["tuned_f1"])
+        for metric, value in metrics["scores"]["dev"].items():
+            assert row["scores"][metric] == pytest.approx(value)
 
 
 def test_predict_answers_as_the_saved_logits_do(zoo: Path, train: Split) -> None:
@@ -409,7 +407,7 @@ def test_predict_answers_as_the_saved_logits_do(zoo: Path, train: Split) -> None
     predictor = load(folder)
     assert predictor.trained.selections == [Selection((0, 2), "context")]
     answers = predictor.answer(train.data)
-    expected = decode(train.windows, logits_in(folder, train), train.spans, predictor.decoding)
+    expected = decode(train.windows, logits_in(folder, train), train.data, predictor.tuning.decode)
     assert answers.predictions() == expected.predictions()
     np.testing.assert_allclose(answers.score_diff, expected.score_diff, atol=1e-3)
 
@@ -424,16 +422,16 @@ def test_heads_with_different_readings_are_joined(
         done = bertvision("ensemble", *parts, "--data", toy_squad, "--how", how, "--out", out, "--json")
         assert done.code == 0, done.err
         joined = combine([logits_in(part, train) for part in parts], train.windows, how=how)
-        assert np.isfinite(joined.start).all()
-        expected = decode(train.windows, joined, train.spans, DecodeConfig())
+        assert np.isfinite(joined["start"]).all()
+        expected = decode(train.windows, joined, train.data, DecodeConfig())
         trained = read_trained(out)
         assert trained.selections == [Selection(), Selection((0, 2), "context")]
         found = load(out).answer(train.data)
         np.testing.assert_allclose(found.score_diff, expected.score_diff, atol=1e-3)
         done = bertvision("eval", out, "--data", toy_squad, "--json")
         assert done.code == 0, done.err
-        row, own_row = json.loads(done.out)[0], read_json(out / "metrics.json")[train.data.name]
-        assert row["stored"]["f1"] == pytest.approx(own_row["stored"]["f1"])
+        row, own_row = json.loads(done.out)[0], read_json(out / "metrics.json")
+        assert row["scores"]["tuned_f1"] == pytest.approx(own_row["scores"]["dev"]["tuned_f1"])
 
 
 def test_the_card_says_what_is_read(zoo: Path) -> None:
@@ -488,8 +486,8 @@ def test_every_source_fits_the_same_heads(
     for folder in (zoo / "cut").glob("*.seed0"):
         ours, theirs = logits_in(tmp_path / "zoo" / folder.name, train), logits_in(folder, train)
         mask = kept_tokens(train.windows, "context")
-        np.testing.assert_allclose(ours.start[mask], theirs.start[mask], atol=0.02)
-        assert (ours.start[~mask] == np.float32(NOT_READ)).all()
+        np.testing.assert_allclose(ours["start"][mask], theirs["start"][mask], atol=0.02)
+        assert (ours["start"][~mask] == np.float32(NOT_READ)).all()
 
 
 # ---- mistakes
@@ -498,7 +496,7 @@ def test_every_source_fits_the_same_heads(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--states.positions", "cls"), "--states.positions cls keeps no token an answer could have"),
+        (("--states.positions", "cls"), "--states.positions cls keeps one token"),
         (("--states.positions", "question"), "--states.positions cannot be 'question'"),
         (("--states.layers", "0,3"), "--states.layers names 3, but this encoder has the states 0 to 2"),
         (("--states.layers", "-1", "2"), "--states.layers names state 2 twice"),
@@ -521,7 +519,7 @@ def test_bad_flags_are_one_sentence_and_leave_nothing(
 def test_a_zoo_of_spans_needs_tokens_of_the_paragraph(encoder: Encoder, train: Split, tmp_path: Path) -> None:
     states, config = StatesConfig(positions="cls"), FitConfig(heads=("learned_pooling",))
     about: dict[str, Any] = {"name": encoder.name}
-    with pytest.raises(ConfigError, match="keeps no token an answer could have"):
+    with pytest.raises(ConfigError, match="keeps one token"):
         fit_zoo(
             encoder, train, folder=tmp_path / "zoo", config=config, encoder_about=about, states=states
         )  # fmt: skip

@@ -55,7 +55,7 @@ def test_a_grid_is_a_fit_of_every_combination(
             "--keep", "best", "--heads", *heads, "--out", tmp_path / "fit", "--json",
         ).out
     )  # fmt: skip
-    reached = {row["head"]: row["f1"] for row in fit["heads"]}
+    reached = {row["head"]: row["scores"]["tuned_f1"] for row in fit["heads"]}
     for trial, size, lr in zip(grid["trials"], (2, 2, 4, 4), ("0.001", "0.03") * 2, strict=True):
         scores = [reached[f"adapter-{size}-lr={lr}.seed{seed}"] for seed in (0, 1)]
         assert trial["scores"] == pytest.approx(scores)
@@ -87,7 +87,7 @@ def test_a_diverged_head_is_a_row_of_the_table(words: tuple[str, ...], tmp_path:
 
 def test_trials_score_what_the_grid_scores(words: tuple[str, ...], tmp_path: Path) -> None:
     """The same head, rate and seed: alone in a trial as among others in one pass."""
-    grid = swept(*words, "--out", tmp_path / "grid", *VARY, "--grid")
+    grid = swept(*words, "--out", tmp_path / "grid", *VARY, "--grid", "--states.source", "live")
     scores = {trial["head"]: trial["history"] for trial in grid["trials"]}
     search = ("--trials", "6", "--pruner", "none", "--states.source", "live")
     trials = swept(*words, "--out", tmp_path / "trials", *VARY, *search)
@@ -192,7 +192,7 @@ def test_labels_are_searched_by_their_own_metric(tiny_bert: Path, tmp_path: Path
 
 def test_what_is_printed(words: tuple[str, ...], tmp_path: Path) -> None:
     out = answered(*words, "--out", tmp_path, *VARY, "--grid").out.splitlines()
-    assert out[0].split()[:4] == ["head", "trial", "dev", "f1"]
+    assert out[0].split()[:4] == ["head", "trial", "dev", "tuned"]
     assert out[-2].startswith("4 heads: 4 done; ")
     assert out[-1].startswith("best: --heads adapter:size=")
 

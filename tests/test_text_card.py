@@ -5,28 +5,30 @@ from typing import Any
 import pytest
 import yaml
 
-from bertvision.config import to_mapping
 from bertvision.report.card import card
-from bertvision.tasks.text import TextTask
+from bertvision.tasks.label import LabelTask
+from bertvision.tasks.score import ScoreTask
 
-LABEL = TextTask("label", ("negative", "positive"), metric="mcc")
-SCORE = TextTask("score", (), "mse", "pearson", shift=2.7, scale=1.5)
-ASKS = TextTask("label", ("answer", "no answer"), merge="min", asks=True)
+LABEL = LabelTask(("negative", "positive"), metric="mcc")
+SCORE = ScoreTask(shift=2.7, scale=1.5)
+ASKS = LabelTask(("answer", "no answer"), merge="min", asks=True)
 METRICS = {
-    "dev": {"accuracy": 0.81234, "f1": 0.79, "mcc": 0.61, "log_loss": 0.4, "calibration_error": 0.05},
-    "test": {"accuracy": 0.8, "f1": 0.78, "mcc": 0.6, "log_loss": 0.41, "calibration_error": 0.06},
+    "scores": {
+        "dev": {"accuracy": 0.81234, "f1": 0.79, "mcc": 0.61, "log_loss": 0.4, "calibration_error": 0.05},
+        "test": {"accuracy": 0.8, "f1": 0.78, "mcc": 0.6, "log_loss": 0.41, "calibration_error": 0.06},
+    },
     "metric": "mcc",
-    "temperature": {"value": 1.25, "tuned_on": "/home/me/dev.tsv"},
+    "tuning": {"temperature": 1.25, "on": "/home/me/dev.tsv"},
 }
 
 
-def config(task: TextTask, **more: Any) -> dict[str, Any]:
+def config(task: Any, **more: Any) -> dict[str, Any]:
     return {
         "label": "tenney small",
         "head": {"name": "tenney_small.v1", "config": {"order": "first"}},
         "encoder": {"name": "org/encoder", "fingerprint": "abc123"},
         "parameters": 1234,
-        "task": to_mapping(task),
+        "task": task.config(),
         **more,
     }
 
@@ -47,7 +49,6 @@ def test_a_label_head() -> None:
     assert values == {"accuracy": 0.8123, "f1": 0.79, "matthews_correlation": 0.61}
     assert "| part | accuracy | F1 | MCC | log loss | calibration error |" in text
     assert "| dev | 0.812 | 0.790 | 0.610 | 0.400 | 0.050 |" in text
-    assert "The task is judged by MCC." in text
     assert "served probabilities are at 1.25" in text
     assert "Classes: negative, positive." in text
     assert "at [CLS]" in text
@@ -60,7 +61,10 @@ def test_a_label_head() -> None:
 def test_a_score_head() -> None:
     text = card(
         config(SCORE),
-        {"dev": {"pearson": 0.871, "spearman": 0.86, "mse": 0.5, "mae": 0.6}, "metric": "pearson"},
+        {
+            "scores": {"dev": {"pearson": 0.871, "spearman": 0.86, "mse": 0.5, "mae": 0.6}},
+            "metric": "pearson",
+        },
     )
     told = front(text)
     assert told["pipeline_tag"] == "text-classification"  # whether of pairs is not known
@@ -75,7 +79,7 @@ def test_a_score_head() -> None:
     "more",
     [
         {"reframe": {"prompt": "Are both alike?", "context": "First: {first} Second: {second}"}},
-        {"task": to_mapping(TextTask("score", (), "mse", "pearson", group=2))},
+        {"task": ScoreTask(group=2).config()},
     ],
 )
 def test_scores_of_pairs(more: dict[str, Any]) -> None:
@@ -109,7 +113,7 @@ def test_answerability() -> None:
     ],
 )
 def test_gaps_are_survived(words: dict[str, Any]) -> None:
-    text = card(words, {"dev": {"accuracy": float("nan")}, "metric": "nonsense", "temperature": 3})
+    text = card(words, {"scores": {"dev": {"accuracy": float("nan")}}, "metric": "nonsense", "tuning": {}})
     assert "model-index" not in front(text)
     assert "<script>" not in text
     assert "/home/me" not in text

@@ -21,10 +21,10 @@ from bertvision.heads import Geometry, load_head, parse_head
 from bertvision.heads.base import bare_batch
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
-from bertvision.tasks.text.answers import answer
-from bertvision.tasks.text.logits import TextLogits
-from bertvision.train.evaluate import text_logits
-from bertvision.train.splits import Split, TextConfig, load_split, window_split
+from bertvision.tasks.logits import Logits
+from bertvision.tasks.settings import TextConfig
+from bertvision.tasks.walk import head_logits
+from bertvision.train.splits import Split, load_split, window_split
 from bertvision.train.trained import logits_of_trained, read_trained
 
 HEADS = ("minbert:vectors=2,dropout=0.5", "minbert:vectors=2,blocks=0")
@@ -67,21 +67,21 @@ def test_pairs_apart_are_read_as_if_alone(
     gigabytes: float, kind: Any, call: int, lively: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Odd numbers of texts of odd lengths; calls that hold less than a pair; parts of a batch in little memory."""
-    from bertvision.train import evaluate
+    from bertvision.tasks import walk
 
     encoder = Encoder.load(str(lively))
     split = split_of(label_texts(17, 3, pairs=True), lively, apart=True)
     assert len(set(split.windows.lengths % 2)) == 2
     heads = heads_of(encoder, split, *HEADS)
-    monkeypatch.setattr(evaluate, "call_tokens", lambda *_: call)  # how groups are put together
+    monkeypatch.setattr(walk, "call_tokens", lambda *_: call)  # how groups are put together
     states = kind(encoder, split.windows, tokens_per_call=call)
-    found = text_logits(states, heads, group=2, activation_gb=gigabytes)
+    found = head_logits(states, heads, split.task, activation_gb=gigabytes)
     for name, head in heads.items():
         wanted = one_by_one(encoder, split, head)
-        assert found[name].values.shape == (17, 3)
+        assert found[name]["values"].shape == (17, 3)
         assert np.ptp(wanted, axis=0).min() > 0.1, "examples are told apart"
         tolerance = 2e-2 if kind is MemoryStates else 1e-4
-        assert np.allclose(found[name].values, wanted, atol=tolerance)
+        assert np.allclose(found[name]["values"], wanted, atol=tolerance)
 
 
 # ---- long texts
@@ -113,8 +113,7 @@ def test_windows_of_a_long_text_become_one_answer(merge: Any, lively: Path, tmp_
     pick = {"mean": np.mean, "min": np.min, "max": np.max, "any_null": np.max}[merge]
     wanted = np.array([pick(rows[split.windows.example == i]) for i in range(12)])
     ((again, logits),) = logits_of_trained([read_trained(tmp_path / "snapshot-1")], data)
-    found = answer(again.windows, logits, data, again.text_task)
-    assert found.probabilities is not None
+    found = again.task.answer(again.windows, logits, data)
     assert np.allclose(found.probabilities[:, 1], wanted, atol=1e-5)
     assert found.values.tolist() == (wanted > 0.5).astype(int).tolist()
 
@@ -126,21 +125,21 @@ def test_answerable_windows_are_labelled_by_what_they_hold(lively: Path, toy_squ
     encoder = Encoder.load(str(lively))
     spans = load_split(str(toy_squad), encoder, WINDOWS)
     split = load_split(f"answerable:{toy_squad}", encoder, WINDOWS)
-    assert (split.task.kind, split.task.outputs, split.text_task.merge) == ("label", 2, "min")
+    assert (split.task.kind, split.task.outputs, split.task.config()["merge"]) == ("label", 2, "min")
     assert np.array_equal(split.windows.ids, spans.windows.ids)
     holds = spans.windows.labels[:, 0] != spans.windows.null
     assert split.windows.labels[:, 0].tolist() == (~holds).astype(int).tolist()
     partly = [
-        i for i, e in enumerate(split.texts.examples)
+        i for i, e in enumerate(split.data.examples)
         if e.label == 0 and len(set(split.windows.labels[split.windows.example == i, 0])) == 2
     ]  # fmt: skip
     assert partly, "a question whose answer only some windows hold"
     # A head that is right about every window is right about every question with min, and not with any_null.
-    right = TextLogits(np.where(split.windows.labels == np.arange(2), 5.0, -5.0).astype(np.float32))
-    truth = [e.label for e in split.texts.examples]
-    assert answer(split.windows, right, split.texts, split.text_task).values.tolist() == truth
-    vote = replace(split.text_task, merge="any_null")
-    voted = answer(split.windows, right, split.texts, vote).values
+    right = Logits({"values": np.where(split.windows.labels == np.arange(2), 5.0, -5.0).astype(np.float32)})
+    truth = [e.label for e in split.data.examples]
+    assert split.task.answer(split.windows, right, split.data).values.tolist() == truth
+    vote = split.task.merged_by("any_null")
+    voted = vote.answer(split.windows, right, split.data).values
     assert [i for i, (v, t) in enumerate(zip(voted, truth, strict=True)) if v != t] == partly
 
 
@@ -158,7 +157,7 @@ def test_answerable_end_to_end(toy_squad: Path, lively: Path, tmp_path: Path) ->
     assert isinstance(data, TextData)
     assert data.examples == answerable(data.spans).examples if data.spans else False
     ((split, logits),) = logits_of_trained([read_trained(out / "snapshot-15")], data)
-    found = answer(split.windows, logits, data, split.text_task).values
+    found = split.task.answer(split.windows, logits, data).values
     told = json.loads(done.out)["scores"]["snapshot-15"]["accuracy"]
     assert np.mean(found == [e.label for e in data.examples]) == pytest.approx(told)
     assert told > 0.8, "one question in three has no answer, and its verb tells which"
@@ -177,9 +176,11 @@ def test_answerable_end_to_end(toy_squad: Path, lively: Path, tmp_path: Path) ->
         assert done.code == 0, done.err
         for row in json.loads(done.out)["heads"]:
             ((split, logits),) = logits_of_trained([read_trained(row["folder"])], data)
-            assert split.text_task.merge == merge
-            found = answer(split.windows, logits, data, split.text_task).values
-            assert np.mean(found == [e.label for e in data.examples]) == pytest.approx(row["accuracy"])
+            assert split.task.config()["merge"] == merge
+            found = split.task.answer(split.windows, logits, data).values
+            assert np.mean(found == [e.label for e in data.examples]) == pytest.approx(
+                row["scores"]["accuracy"]
+            )
 
 
 def test_scores_come_back_in_their_own_scale(lively: Path, tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_scores_come_back_in_their_own_scale(lively: Path, tmp_path: Path) -> No
         split = split_of(one, lively)
         tuned(tmp_path / name, split, lively, dev=split, epochs=3.0, eps=1e-4)
         ((again, logits),) = logits_of_trained([read_trained(tmp_path / name / "snapshot-3")], one)
-        found[name] = answer(again.windows, logits, one, again.text_task).values
+        found[name] = again.task.answer(again.windows, logits, one).values
     assert np.ptp(found["plain"]) > 0.2
     assert np.allclose(found["shifted"], 1000 + 20 * found["plain"], atol=0.05)
 
@@ -227,6 +228,6 @@ def test_single_texts_are_no_pairs(apart: bool, lively: Path, tmp_path: Path) ->
     done = bertvision(*words, "--train", tmp_path / "pairs.tsv")
     assert done.code == 0, done.err
     trained = [read_trained(tmp_path / "out" / "snapshot-1")]
-    assert len(logits_of_trained(trained, pairs)[0][1].values) == 12
+    assert len(logits_of_trained(trained, pairs)[0][1]["values"]) == 12
     with pytest.raises(ConfigError, match="has single texts, and the task is about pairs"):
         logits_of_trained(trained, singles)

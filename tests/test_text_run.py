@@ -23,7 +23,7 @@ from bertvision.data.load import load_data
 from bertvision.data.texts import TextData
 from bertvision.heads.spec import parse_head
 from bertvision.report.pages import headline, read_results
-from bertvision.tasks.text.logits import TextLogits
+from bertvision.tasks.logits import Logits
 from bertvision.train.trained import logits_of_trained, read_trained
 
 SMALL = ("--max-seq-length", "32", "--doc-stride", "8", "--finetune.batch-size", "8", "--finetune.lr", "1e-3",
@@ -73,7 +73,7 @@ def truth(path: Path, column: str) -> dict[str, str]:
 
 
 def systems(run: Path) -> dict[str, dict[str, Any]]:
-    return {system["name"]: system for system in read_results(run)["systems"]}
+    return {system["name"]: system for system in json.loads((run / "results.json").read_text())["systems"]}
 
 
 def accuracy(folder: Path, split: str, table: Path) -> float:
@@ -93,15 +93,15 @@ def test_scores_are_those_of_the_predictions_beside_the_heads(
         folders = [labels / "fit" / snapshot / f"{head}.seed{seed}" for seed in (0, 1)]
         expected = [accuracy(folder, split, tables / f"{split}.csv") for folder in folders]
         told = found[f"{snapshot}/{head}"]["scores"][split]
-        assert [row["accuracy"] for row in told["per_seed"]] == pytest.approx(expected)
-        assert told["mean"]["accuracy"] == pytest.approx(np.mean(expected))
-        assert told["spread"]["accuracy"] == pytest.approx(np.std(expected, ddof=1))
+        assert list(told["accuracy"]["per_seed"].values()) == pytest.approx(expected)
+        assert told["accuracy"]["mean"] == pytest.approx(np.mean(expected))
+        assert told["accuracy"]["sd"] == pytest.approx(np.std(expected, ddof=1))
         for folder, value in zip(folders, expected, strict=True):
             metrics = json.loads((folder / "metrics.json").read_text())
-            assert metrics[split]["accuracy"] == pytest.approx(value)
+            assert metrics["scores"][split]["accuracy"] == pytest.approx(value)
             assert (folder / "README.md").read_text().startswith("---")
     own = labels / "finetune" / snapshot / "head"
-    assert found[snapshot]["scores"][split]["mean"]["accuracy"] == pytest.approx(
+    assert found[snapshot]["scores"][split]["accuracy"]["mean"] == pytest.approx(
         accuracy(own, split, tables / f"{split}.csv")
     )
 
@@ -127,7 +127,7 @@ def test_ensembles_are_means_of_probabilities_seed_by_seed(labels: Path, tables:
                 mean = {name: sum(one[id][name] for one in said) / 2 for name in LABELS}
                 hits += max(mean, key=lambda name: mean[name]) == label
             expected.append(hits / len(right))
-        told = [row["accuracy"] for row in system["scores"]["test"]["per_seed"]]
+        told = list(system["scores"]["test"]["accuracy"]["per_seed"].values())
         assert told == pytest.approx(expected)
 
 
@@ -141,13 +141,14 @@ def test_the_best_head_is_chosen_on_dev_and_compared_with_its_snapshot(labels: P
         heads = [s for s in found.values() if s["kind"] == "head" and s["snapshot"] == snapshot]
         best = [s for s in heads if s["best"]]
         assert len(best) == 1
-        dev = [s["scores"]["dev"]["mean"]["accuracy"] for s in heads]
-        assert best[0]["scores"]["dev"]["mean"]["accuracy"] == max(dev)
+        dev = [s["scores"]["dev"]["accuracy"]["mean"] for s in heads]
+        assert best[0]["scores"]["dev"]["accuracy"]["mean"] == max(dev)
         versus, own = best[0]["versus"], found[f"snapshot-{snapshot}"]
         assert (versus["baseline"], versus["split"]) == (f"snapshot-{snapshot}", "test")
-        gap = best[0]["scores"]["test"]["mean"]["accuracy"] - own["scores"]["test"]["mean"]["accuracy"]
-        assert versus["difference"] == pytest.approx(gap)
-        assert versus["low"] <= gap <= versus["high"]
+        gap = best[0]["scores"]["test"]["accuracy"]["mean"] - own["scores"]["test"]["accuracy"]["mean"]
+        found_gap = versus["metrics"]["accuracy"]
+        assert found_gap["difference"] == pytest.approx(gap)
+        assert found_gap["low"] <= gap <= found_gap["high"]
 
 
 def test_the_report_is_written_again_as_it_was(labels: Path, tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_scores_and_their_ensembles_are_those_of_the_files(scores: Path, tables:
     told = {f"untuned/{head}": head for head in ("tenney-small", "mean-pooler")} | {joined["name"]: "joined"}
     for name, head in told.items():
         pairs = np.array([(right[id], said[head][id]) for id in right])
-        mean = found[name]["scores"]["dev"]["mean"]
+        mean = {metric: score["mean"] for metric, score in found[name]["scores"]["dev"].items()}
         assert mean["pearson"] == pytest.approx(np.corrcoef(pairs.T)[0, 1], abs=1e-6)
         assert mean["mse"] == pytest.approx(((pairs[:, 0] - pairs[:, 1]) ** 2).mean(), rel=1e-4)
         assert found[name]["versus"] is None  # there is no snapshot
@@ -209,8 +210,8 @@ def test_logits_of_the_shared_walk_are_those_of_each_head_alone(
         trained = read_trained(folder)
         assert (trained.selections[0].positions == "cls") == (folder.name != "head")
         [(split, alone)] = logits_of_trained([trained], data)
-        kept = TextLogits.load(folder / "dev" / "logits.safetensors", split.fingerprint)
-        np.testing.assert_allclose(kept.values, alone.values, atol=1e-5)
+        kept = Logits.load(folder / "dev" / "logits.safetensors", split.fingerprint)
+        np.testing.assert_allclose(kept["values"], alone["values"], atol=1e-5)
 
 
 def test_answer_or_no_answer(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
@@ -220,11 +221,11 @@ def test_answer_or_no_answer(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -
         "--out", out, *SMALL, "--max-query-length", "12", "--fit.heads", "tenney_small",
     )  # fmt: skip
     assert done.code == 0, done.err
-    results = read_results(out)
+    results = json.loads((out / "results.json").read_text())
     assert results["task"]["classes"] == ["answer", "no answer"]
     assert results["task"]["merge"] == "min"
     trivial = next(s for s in results["systems"] if s["kind"] == "baseline")
-    assert trivial["scores"]["dev"]["mean"]["accuracy"] == pytest.approx(2 / 3)  # a third have no answer
+    assert trivial["scores"]["dev"]["accuracy"]["mean"] == pytest.approx(2 / 3)  # a third have no answer
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_answer_or_no_answer(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -
     [
         (("--test", "{tables}/unknown.csv"), "unknown.csv:1"),
         (("--apart",), "leave out --apart"),
-        (("--combine", "product"), "joined by their mean"),
+        (("--combine", "product"), "joined by mean"),
         (("--states.positions", "cls"), "reads all"),
         (("--fit.heads", "last_state"), "logits of each token"),
         (("--fit.heads", "beyond"), "set of heads for another kind of task"),

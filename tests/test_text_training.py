@@ -138,7 +138,7 @@ def test_a_label_head_over_all_layers_trains_with_the_encoder(
     assert about["task"]["classes"] == ["poor", "fair"]
     ((_, again),) = logits_of_trained([read_trained(tmp_path / "snapshot-12")], data)
     told = stage.results["snapshots"]["snapshot-12"]["accuracy"]
-    right = (again.values.argmax(axis=1) == [e.label for e in data.examples]).mean()
+    right = (again["values"].argmax(axis=1) == [e.label for e in data.examples]).mean()
     assert right == pytest.approx(told)
 
 
@@ -244,5 +244,5 @@ def test_the_task_is_kept_with_the_head_and_decides_the_work(tmp_path: Path, no_
     two = label_texts(classes=2)
     tune(Encoder.load(str(no_dropout)), split_of(two, no_dropout), folder=tmp_path / "b", config=config_of())
     other: Split = split_of(two, no_dropout, loss="bce")
-    with pytest.raises(OutputError, match=r"other settings \(task.task.loss\)"):
+    with pytest.raises(OutputError, match=r"other settings \(task.task.objective\)"):
         tune(Encoder.load(str(no_dropout)), other, folder=tmp_path / "b", config=config_of())

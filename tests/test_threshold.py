@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from span_cases import make_case, make_logits
 
 from bertvision.data.examples import Answer, SpanData
-from bertvision.errors import DataError
-from bertvision.tasks.span import DecodeConfig, best_threshold, decode, score
+from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.span_decode import decode
+from bertvision.tasks.squad import score
+from bertvision.tasks.threshold import best_threshold
 
 
 @settings(max_examples=100, deadline=None)
@@ -30,7 +32,7 @@ def test_equal_to_brute_force(
     data, windows = make_case(seed, questions=8)
     logits = make_logits(seed, windows, ties=ties)
     answers = decode(windows, logits, data, DecodeConfig(decoding=decoding))
-    found = best_threshold(answers, data, metric)
+    found = best_threshold(answers, metric)
     diffs = answers.score_diff[np.isfinite(answers.score_diff)].tolist()
     tried = {t: score(data, answers.predictions(t)) for t in [*diffs, min(diffs, default=0.0) - 1.0, 0.0]}
     assert getattr(found, metric) == pytest.approx(max(s[metric] for s in tried.values()), abs=1e-9)
@@ -44,12 +46,12 @@ def test_equal_to_brute_force(
 def test_value_stands_between_answered_and_not() -> None:
     data, windows = make_case(21, questions=30)
     answers = decode(windows, make_logits(21, windows), data, DecodeConfig())
-    found = best_threshold(answers, data)
+    found = best_threshold(answers)
     assert np.isfinite(found.value)
     assert not (answers.score_diff == found.value).any()
 
 
-def test_neighbouring_floats_are_told_apart() -> None:
+def test_neighbouring_floats_are_separated() -> None:
     data, windows = make_case(6, questions=2, most_windows=1)
     answers = decode(windows, make_logits(6, windows), data, DecodeConfig(max_context=False))
     begin, end = answers.span[0].tolist()
@@ -60,12 +62,5 @@ def test_neighbouring_floats_are_told_apart() -> None:
     low = 1.0 + 2.0**-52  # half-way to its neighbour rounds up to the neighbour
     diffs = np.array([low, np.nextafter(low, 2)])
     assert diffs.mean() == diffs[1]
-    found = best_threshold(replace(answers, data=tuned, score_diff=diffs), tuned)
+    found = best_threshold(replace(answers, data=tuned, score_diff=diffs))
     assert (found.value, found.exact, found.f1) == (low, 100.0, 100.0)
-
-
-def test_other_questions_are_refused() -> None:
-    data, windows = make_case(0)
-    answers = decode(windows, make_logits(0, windows), data, DecodeConfig())
-    with pytest.raises(DataError, match="not those"):
-        best_threshold(answers, data.take([1, 0, 2, 3]))

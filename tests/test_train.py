@@ -22,9 +22,10 @@ from bertvision.heads import Geometry, Head, StateBatch, head_names, load_head, 
 from bertvision.states.config import StatesConfig
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
-from bertvision.tasks.span.decode import DecodeConfig, decode
-from bertvision.tasks.span.score import score
-from bertvision.train.evaluate import span_logits
+from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.span import SPAN
+from bertvision.tasks.span_decode import decode
+from bertvision.tasks.walk import head_logits
 from bertvision.train.finetune import FinetuneConfig, tune
 from bertvision.train.fit import FitConfig, FittedHead, fit
 from bertvision.train.optim import OptimConfig, apply_gradients, learning_rate, make_optimizer, set_rate
@@ -431,9 +432,9 @@ def test_the_best_epoch_is_the_best_when_scored_again(
     scores, ends = [], []
     for epochs in range(1, 9):
         (one,) = fitted(states, tmp_path / str(epochs), "adapter:size=8", epochs=epochs, **options).values()
-        logits = span_logits(states, {"x": one.head})["x"]
-        answers = decode(train.windows, logits, train.spans, decoding)
-        scores.append(score(train.spans, answers.predictions())["f1"])
+        logits = head_logits(states, {"x": one.head}, SPAN)["x"]
+        answers = decode(train.windows, logits, train.data, decoding)
+        scores.append(SPAN.score(answers)["tuned_f1"])
         ends.append(state(one))
     assert len(set(scores)) > 1, "scores must be able to disagree"
     assert [record["score"] for record in info["history"]] == scores
@@ -506,13 +507,15 @@ def test_logits_are_kept_for_their_data_and_made_anew_for_other(
     first = logits_of(heads, train, "dev", open_states)[tmp_path / "h"]
     again = logits_of(heads, train, "dev", open_states)[tmp_path / "h"]
     assert len(opened) == 1
-    assert np.array_equal(first.start, again.start)
+    assert np.array_equal(first["start"], again["start"])
     other = Split(train.data, train.windows, "another fingerprint", WINDOWS)
     logits_of(heads, other, "dev", open_states)
     assert len(opened) == 2, "logits of other data were used, or refused"
     file = tmp_path / "h" / "dev" / "logits.safetensors"
     file.write_bytes(file.read_bytes()[:-3])
-    assert np.array_equal(logits_of(heads, other, "dev", open_states)[tmp_path / "h"].start, first.start)
+    assert np.array_equal(
+        logits_of(heads, other, "dev", open_states)[tmp_path / "h"]["start"], first["start"]
+    )
     assert len(opened) == 3
 
 

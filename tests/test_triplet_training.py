@@ -22,12 +22,12 @@ from bertvision.data.texts import TextData, TextExample
 from bertvision.data.triplets import TripletData, mine_triplets
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, TrainingError
-from bertvision.tasks.kinds import TripletTask
+from bertvision.tasks.triplet import TripletTask
 from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune_jobs
 from bertvision.train.job import Job
 from bertvision.train.run_folder import read_metrics
-from bertvision.train.splits import Split, triplet_split
+from bertvision.train.splits import Split, window_split
 from bertvision.train.steps import Steps
 
 SETTINGS: dict[str, Any] = {"epochs": 1.0, "eps": 1e-2, "weight_decay": 0.1, "lr": 3e-3, "batch_size": 4}
@@ -55,7 +55,7 @@ def mined() -> TripletData:
 
 def split_of(data: TripletData, source: Path, **task: Any) -> Split:
     how = TripletTask(group=2 + data.negatives, **task)
-    return triplet_split(data, Encoder.load(str(source)), WINDOWS, how)
+    return window_split(data, Encoder.load(str(source)), WINDOWS, keep=False, task=how)
 
 
 def distances(model: Any, tokenizer: Any, data: TripletData, row: int) -> Tensor:
@@ -215,7 +215,7 @@ def test_triplets_train_beside_other_tasks(mined: TripletData, lively: Path, tmp
 
 def test_what_triplets_cannot_do_is_one_sentence(mined: TripletData, lively: Path, tmp_path: Path) -> None:
     split = split_of(mined.take(np.arange(6)), lively)
-    with pytest.raises(ConfigError, match="looks at labels, which triplets have none of: use natural"):
+    with pytest.raises(ConfigError, match="triplet tasks have none: use natural"):
         tuned(tmp_path / "out", split, lively, sampling="balanced")
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="--form cubic is unknown: choose softmin or paper"):

@@ -30,10 +30,11 @@ def test_fit_tunes_thresholds_on_dev(fitted: Path, toy_squad: Path) -> None:
     for head in ("learned-pooling.seed0", "adapter-4.seed0"):
         metrics = json.loads((fitted / head / "metrics.json").read_text(encoding="utf-8"))
         [row] = rows("eval", fitted / head, "--data", toy_squad)
-        assert row["stored"]["threshold"] == metrics["threshold"]["value"]
+        assert row["tuning"]["threshold"] == metrics["tuning"]["threshold"]
+        assert metrics["tuning"]["on"] == str(toy_squad)
         # Tuned on these very questions, it is as good as the best there is.
-        assert row["stored"]["f1"] == pytest.approx(row["oracle"]["f1"])
-        assert metrics["dev"]["tuned_f1"] == pytest.approx(row["oracle"]["f1"])
+        assert row["scores"]["tuned_f1"] == pytest.approx(row["oracle"])
+        assert metrics["scores"]["dev"]["tuned_f1"] == pytest.approx(row["oracle"])
 
 
 def test_eval_decodes_as_the_threshold_was_tuned(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
@@ -54,9 +55,12 @@ def test_eval_decodes_as_the_threshold_was_tuned(tiny_bert: Path, toy_squad: Pat
     head = run / "fit" / "snapshot-1" / "adapter-4.seed0"
     told = json.loads((head / "metrics.json").read_text(encoding="utf-8"))
     [stored] = rows("eval", head, "--data", toy_squad, "--out", tmp_path / "eval")
-    assert stored["stored"]["f1"] == pytest.approx(told["dev"]["tuned_f1"])
-    assert stored["zero"]["f1"] == pytest.approx(told["dev"]["f1"])
-    written = (tmp_path / "eval" / "adapter-4.seed0" / "predictions.json").read_text(encoding="utf-8")
+    assert stored["tuning"]["decode"]["decoding"] == "bertvision"
+    for name, value in told["scores"]["dev"].items():
+        assert stored["scores"][name] == pytest.approx(value)
+    written = (tmp_path / "eval" / "adapter-4.seed0" / "eval" / "predictions.json").read_text(
+        encoding="utf-8"
+    )
     assert written == (head / "dev" / "predictions.json").read_text(encoding="utf-8")
 
 
@@ -71,7 +75,7 @@ def test_eval_scores_second_choices_and_other_encoders(fitted: Path, toy_squad: 
         "other": ("--encoder", same_size, "--other-encoder"),
     }.items():
         rows("eval", head, "--data", toy_squad, "--out", tmp_path / name, *more)
-        answers[name] = (tmp_path / name / head.name / "null_odds.json").read_text(encoding="utf-8")
+        answers[name] = (tmp_path / name / head.name / "eval" / "null_odds.json").read_text(encoding="utf-8")
     assert len(set(answers.values())) == 3
     for encoder, flags in (
         (same_size, ()),
@@ -91,7 +95,7 @@ def test_eval_keeps_heads_of_one_name_apart(fitted: Path, toy_squad: Path, tmp_p
         "heads.adapter-4.seed0", "heads.learned-pooling.seed0",
         "others.adapter-4.seed0", "others.learned-pooling.seed0",
     ]  # fmt: skip
-    assert len(list((tmp_path / "out").glob("*/predictions.json"))) == 4
+    assert len(list((tmp_path / "out").glob("*/eval/predictions.json"))) == 4
 
 
 def test_an_ensemble_nobody_could_load_is_refused(fitted: Path, toy_squad: Path, tmp_path: Path) -> None:

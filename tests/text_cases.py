@@ -1,10 +1,14 @@
 """Small random texts with labels or scores, their windows and logits; made without a tokenizer."""
 
+from typing import Any
+
 import numpy as np
 
 from bertvision.data.texts import TextData, TextExample
 from bertvision.data.windows import Windows
-from bertvision.tasks.text import TextAnswers, TextLogits, TextTask
+from bertvision.tasks.label import LabelAnswers, LabelTask
+from bertvision.tasks.logits import Logits
+from bertvision.tasks.score import ScoreAnswers, ScoreTask
 
 NAMES = ("red", "green", "blue", "grey", "white")
 
@@ -34,16 +38,29 @@ def make_windows(counts: list[int], group: int = 1) -> Windows:
     )
 
 
-def make_logits(seed: int, rows: int, outputs: int) -> TextLogits:
+def make_logits(seed: int, rows: int, outputs: int) -> Logits:
     values = np.random.default_rng(seed).normal(0, 2, (rows, outputs))
-    return TextLogits(values.astype(np.float32))
+    return Logits({"values": values.astype(np.float32)})
 
 
-def make_answers(seed: int, data: TextData, task: TextTask) -> TextAnswers:
+def said(task: Any, data: TextData, values: np.ndarray) -> Any:
+    """Answers that predict these classes (with a probability of 0.6 and their share of the rest) or scores."""
+    windows = make_windows([1] * len(data))
+    if isinstance(task, ScoreTask):
+        return ScoreAnswers(data, windows, values.astype(np.float64))
+    chances = np.eye(len(task.classes))[values] * 0.6 + 0.4 / len(task.classes)
+    return LabelAnswers(task, data, windows, np.log(chances), np.arange(len(data)))
+
+
+def task_of(data: TextData, **settings: Any) -> Any:
+    """The task of the data with its usual settings."""
+    return LabelTask(data.classes, **settings) if data.kind == "label" else ScoreTask(**settings)
+
+
+def make_answers(seed: int, data: TextData, task: Any) -> Any:
     """Random answers for all of `data`."""
     random = np.random.default_rng(seed)
-    ids = [example.id for example in data.examples]
     if data.kind == "score":
-        return TextAnswers(ids, task, None, random.integers(0, 9, len(data)) / 2)
-    probabilities = random.dirichlet(np.full(len(data.classes), 0.7), len(data))
-    return TextAnswers(ids, task, probabilities, probabilities.argmax(axis=1))
+        return said(task, data, random.integers(0, 9, len(data)) / 2)
+    chances = random.dirichlet(np.full(len(data.classes), 0.7), len(data))
+    return LabelAnswers(task, data, make_windows([1] * len(data)), np.log(chances), np.arange(len(data)))

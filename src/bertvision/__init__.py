@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from bertvision.data.texts import TextData
     from bertvision.encoder.encoder import Encoder
     from bertvision.errors import BertvisionError
-    from bertvision.serve.bundle import Bundle, LabelPrediction, ScorePrediction, TextPredictor
+    from bertvision.pipeline.fit import fit
+    from bertvision.serve.bundle import Bundle
     from bertvision.serve.load import load
-    from bertvision.serve.predictor import Prediction, Predictor
-    from bertvision.train.api import fit
+    from bertvision.serve.predictor import Predictor
+    from bertvision.tasks.predictions import LabelPrediction, Prediction, ScorePrediction
 
 __all__ = [
     "BertvisionError",
@@ -33,7 +34,6 @@ __all__ = [
     "ScorePrediction",
     "SpanData",
     "TextData",
-    "TextPredictor",
     "__version__",
     "fit",
     "heads",
@@ -45,14 +45,13 @@ _WHERE = {
     "BertvisionError": "bertvision.errors",
     "Bundle": "bertvision.serve.bundle",
     "Encoder": "bertvision.encoder.encoder",
-    "LabelPrediction": "bertvision.serve.bundle",
-    "Prediction": "bertvision.serve.predictor",
+    "LabelPrediction": "bertvision.tasks.predictions",
+    "Prediction": "bertvision.tasks.predictions",
     "Predictor": "bertvision.serve.predictor",
-    "ScorePrediction": "bertvision.serve.bundle",
+    "ScorePrediction": "bertvision.tasks.predictions",
     "SpanData": "bertvision.data.examples",
     "TextData": "bertvision.data.texts",
-    "TextPredictor": "bertvision.serve.bundle",
-    "fit": "bertvision.train.api",
+    "fit": "bertvision.pipeline.fit",
     "load": "bertvision.serve.load",
     "load_data": "bertvision.data.load",
 }

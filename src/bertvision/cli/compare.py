@@ -19,10 +19,10 @@ from bertvision import console
 from bertvision.artifacts import check_output, output_folder, write_json, write_text
 from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.finetune import FinetuneArgs
-from bertvision.cli.scores import told
 from bertvision.config import dump_yaml
 from bertvision.encoder.policy import short_count
 from bertvision.errors import ConfigError, TrainingError
+from bertvision.tasks.base import task_from_config
 from bertvision.train.compare import check_policies, efficiency
 from bertvision.train.parallel import rank_and_world
 from bertvision.train.zoo import encoder_reference
@@ -115,6 +115,7 @@ def _row(name: str, found: dict[str, Any]) -> dict[str, Any]:
         "tokens_per_second": found["tokens_per_second"],
         "peak_bytes": found["peak_bytes"],
         "inference_seconds": found["inference_seconds"],
+        "task": found["task"],
         **scores,
         **({"efficiency": efficiency(scores["f1"], found["trainable"])} if "exact" in scores else {}),
         "snapshot": snapshot,
@@ -122,6 +123,7 @@ def _row(name: str, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tell(rows: list[dict[str, Any]]) -> None:
+    task = task_from_config(rows[0]["task"], "finetune")
     cells = [
         {
             "policy": row["policy"],
@@ -130,7 +132,7 @@ def _tell(rows: list[dict[str, Any]]) -> None:
             "train s": f"{row['seconds']:.1f}",
             "memory": console.size_text(row["peak_bytes"]),
             "answer s": f"{row['inference_seconds']:.2f}",
-            **told(row),
+            **task.cells(row),
             **({"eff.": f"{row['efficiency']:.2f}"} if "efficiency" in row else {}),
         }
         for row in rows
@@ -139,6 +141,7 @@ def _tell(rows: list[dict[str, Any]]) -> None:
     legend = "memory: the most held while training; answer s: seconds to answer all of dev"
     if any("efficiency" in row for row in rows):
         legend = f"eff.: efficiency, (F1 - 50) / log10(trainable parameters); {legend}"
-    table = columns(cells, width, texts=("policy",), optional=("tuned F1", "of all", "EM", "log loss", "mcc"))
+    others = [task.title(name) for name in task.metrics if name != task.metric]
+    table = columns(cells, width, texts=("policy",), optional=(*others, "of all"))
     for line in (*table, *textwrap.wrap(legend, width)):
         console.emit(line)

@@ -1,29 +1,31 @@
 """`bertvision eval HEAD ... --data FILE`: official scores of trained heads; all metrics of labels and scores."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from bertvision.cli.flags import OptionalInt, OptionalPath, OptionalText
+from bertvision.cli.flags import OptionalInt, OptionalPath, OptionalText, command_line
 from bertvision.data.columns import Columns
 from bertvision.encoder.device import Precision
 from bertvision.errors import ConfigError
 from bertvision.states.config import SourceConfig
-from bertvision.tasks.span.decode import DecodeConfig
+from bertvision.tasks.settings import DecodeConfig
 
 if TYPE_CHECKING:
+    from bertvision.cli.ensemble import EnsembleArgs
+    from bertvision.pipeline.evaluate import Scoring
     from bertvision.train.trained import Trained
 
-__all__ = ["ARGS", "EvalArgs", "decoding", "main", "members", "of_texts", "show", "unique_names"]
+__all__ = ["ARGS", "EvalArgs", "main", "members", "scoring", "show", "unique_names"]
 
 
 @dataclass(frozen=True)
 class EvalArgs:
-    """Score trained heads, ensembles or runs on a data set: spans at threshold 0 and at the threshold stored with each,
-    labels and scores by all metrics of their task."""
+    """Score trained heads, ensembles or runs on a dataset by all metrics of their task; spans at threshold 0 and at
+    the threshold stored with each."""
 
     folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FOLDER ...")]
     """What fit, finetune, ensemble or run wrote (of a fit, all its heads); those on one encoder share one pass."""
@@ -31,8 +33,7 @@ class EvalArgs:
     """SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:test or a saved datasets folder; for labels and scores
     glue:TASK:FILE, cs224n:SET:FILE, .csv, .tsv, .jsonl or hub:NAME[:SPLIT] with columns of texts and labels."""
     out: OptionalPath = None
-    """Write predictions.json (at the stored threshold), nbest_predictions.json, null_odds.json and metrics.json
-    here, a folder a head; of labels and scores metrics.json, and predictions and probabilities in the folder eval."""
+    """Write metrics.json, and the answers and logits in the folder eval, here, a folder a head."""
     encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""
     other_encoder: bool = False
@@ -60,70 +61,43 @@ ARGS = EvalArgs
 
 
 def main(args: EvalArgs) -> None:
-    from bertvision.artifacts import check_output, write_json
-    from bertvision.data.load import load_span_data
-    from bertvision.encoder.load import load_tokenizer, token_ids
-    from bertvision.tasks.span import answer_ids, decode, score_wordpiece, second_best, write_answers
-    from bertvision.train.scoring import score_answers
-    from bertvision.train.trained import logits_of_trained, read_trained
+    from bertvision.artifacts import check_output
+    from bertvision.pipeline.evaluate import score_systems
+    from bertvision.train.trained import read_trained
 
     if not args.folders:
         raise ConfigError("eval needs at least one folder that fit, finetune, ensemble or run wrote")
     if args.other_encoder and args.encoder is None:
         raise ConfigError("--other-encoder needs --encoder: name the encoder to read")
     systems = [read_trained(folder) for folder in members(args.folders)]
-    names = unique_names(systems)
+    named = dict(zip(unique_names(systems), systems, strict=True))
     if args.out is not None:
         check_output(args.out)
-    if of_texts(systems):
-        from bertvision.cli.eval_texts import eval_texts
-
-        eval_texts(args, names, systems)
-        return
-    if args.text_merge != "stored":
-        raise ConfigError("--text-merge is for labels and scores: spans are merged by their --decoding")
-    data = load_span_data(args.data, max_examples=args.max_examples)
-    results = logits_of_trained(
-        systems,
-        data,
-        encoder=args.encoder,
+    how = replace(
+        scoring(args),
+        merge="" if args.text_merge == "stored" else args.text_merge,
+        wordpiece=args.scorer == "wordpiece",
+        second_best=args.second_best,
         other_encoder=args.other_encoder,
+    )
+    show(score_systems(named, how, args.out), systems, as_json=args.json)
+
+
+def scoring(args: "EvalArgs | EnsembleArgs") -> "Scoring":
+    """The flags that eval and ensemble share."""
+    from bertvision.pipeline.evaluate import Scoring
+
+    return Scoring(
+        args.data,
+        columns=args.text,
+        max_examples=args.max_examples,
+        encoder=args.encoder,
         device=args.device,
         precision=args.precision,
         states=args.states,
+        decode=None if args.decode == DecodeConfig() else args.decode,
+        command=command_line(),
     )
-    rows = []
-    for name, system, (split, logits) in zip(names, systems, results, strict=True):
-        if args.second_best:
-            logits = second_best(split.windows, logits)
-        answers = decode(split.windows, logits, data, decoding(args.decode, system))
-        row = {"system": name, **score_answers(answers, system.threshold)}
-        if args.scorer == "wordpiece":
-            tokenize = token_ids(load_tokenizer(args.encoder or system.encoder))
-            row["wordpiece"] = score_wordpiece(data, answer_ids(answers), tokenize=tokenize)
-        if args.out is not None:
-            write_answers(args.out / name, answers, threshold=system.threshold)
-            write_json(args.out / name / "metrics.json", row)
-        rows.append(row)
-    show(rows, as_json=args.json)
-
-
-def of_texts(systems: "Sequence[Trained]") -> bool:
-    """Whether these are systems of labels or scores; some of each kind are refused."""
-    from bertvision.tasks.text.task import TextTask
-
-    texts = [isinstance(system.task, TextTask) for system in systems]
-    if any(texts) and not all(texts):
-        raise ConfigError(
-            f"{systems[texts.index(True)].folder} gives a label or a score and {systems[texts.index(False)].folder} "
-            "finds spans: name those of one kind"
-        )
-    return all(texts)
-
-
-def decoding(asked: DecodeConfig, system: "Trained") -> DecodeConfig:
-    """What the flags say; where they say nothing, the decoding the system's threshold was tuned with."""
-    return system.decode if asked == DecodeConfig() else asked
 
 
 def unique_names(systems: "Sequence[Trained]") -> list[str]:
@@ -168,26 +142,30 @@ def _heads_of_tasks(folder: Path) -> list[Path]:
     return sorted(file.parent for file in folder.glob("snapshot-*/heads/*/config.json"))
 
 
-def show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Scores of several systems, as JSON or as a table."""
+def show(rows: list[dict[str, Any]], systems: "Sequence[Trained]", *, as_json: bool) -> None:
+    """Scores of several systems, as JSON or as a table; an asterisk marks what a task is judged by."""
     from bertvision import console
 
     if as_json:
         console.emit_json(rows)
         return
-    columns = ["system", "EM", "F1", "EM stored", "F1 stored", "threshold", "F1 oracle"]
-    cells = [
-        [
-            row["system"],
-            *(f"{row[at][metric]:.2f}" for at in ("zero", "stored") for metric in ("exact", "f1")),
-            f"{row['stored']['threshold']:.2f}",
-            f"{row['oracle']['f1']:.2f}",
-        ]
-        for row in rows
-    ]
-    console.table(
-        "the decoding's threshold, the one stored with the head, the best on this very data", columns, cells
-    )
+    tasks = [system.task for system in systems] + [systems[0].task] * (len(rows) - len(systems))
+    cells = []
+    for row, task in zip(rows, tasks, strict=True):
+        scores = {
+            task.title(name) + " *" * (name == task.metric): task.metrics[name].text(row["scores"][name])
+            for name in dict.fromkeys((*task.selecting, *task.metrics))
+            if name in row["scores"]
+        }
+        if row["oracle"] != row["scores"][task.metric]:
+            scores[f"best {task.title(task.metric)}"] = task.metrics[task.metric].text(row["oracle"])
+        cells.append({"system": row["system"]} | scores)
+    columns = list(dict.fromkeys(name for row in cells for name in row))
+    table = [[row.get(name, "") for name in columns] for row in cells]
+    title = f"{rows[0]['examples']:,} examples; * what the task is judged by"
+    if any(name.startswith("best ") for name in columns):
+        title += "; best: with the tuning that suits this very data best"
+    console.table(title, columns, table)
     for row in rows:
         if "wordpiece" in row:
             scores = "  ".join(f"{key} {value:.2f}" for key, value in row["wordpiece"].items())

@@ -2,23 +2,21 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from bertvision.cli.columns import columns, terminal_width
-from bertvision.cli.flags import OptionalInt
-from bertvision.cli.scores import told
+from bertvision.cli.flags import OptionalInt, command_line
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import Precision
-from bertvision.train.finetune import FinetuneConfig
-from bertvision.train.splits import TextConfig
+from bertvision.tasks.settings import TextConfig
+from bertvision.train.finetune_config import FinetuneConfig
 
 if TYPE_CHECKING:
-    from bertvision.encoder.encoder import Encoder
+    from bertvision.tasks.base import Task
     from bertvision.train.parallel import Parallel
     from bertvision.train.run_folder import RunFolder
-    from bertvision.train.splits import Split
 
 __all__ = ["ARGS", "FinetuneArgs", "main"]
 
@@ -95,8 +93,10 @@ def main(args: FinetuneArgs) -> None:
 def _finetune(args: FinetuneArgs, parallel: "Parallel") -> None:
     from bertvision.artifacts import check_output
     from bertvision.encoder.encoder import Encoder
+    from bertvision.pipeline.finetune import record_snapshots
     from bertvision.train.compare import inference_seconds
     from bertvision.train.finetune import tune
+    from bertvision.train.job import Job
     from bertvision.train.splits import load_split
     from bertvision.train.tuning import shares_out
     from bertvision.train.zoo import encoder_reference
@@ -123,67 +123,41 @@ def _finetune(args: FinetuneArgs, parallel: "Parallel") -> None:
         overwrite=args.overwrite,
         parallel=parallel,
     )
-    # Timed once: the same command again only tells it again.
+    # Timed once: the same command again only reports it again.
     if args.inference and dev is not None and stage.results.get("inference_of") != dev.fingerprint:
         seconds = parallel.on_main(
             lambda: inference_seconds(snapshots[-1], dev, device=args.device, precision=args.precision)
         )
         stage.finish(stage.results | {"inference_seconds": seconds, "inference_of": dev.fingerprint})
-    parallel.on_main(lambda: _tell(args, encoder, train, dev, stage, snapshots))
+    job = Job(train, dev, head=args.finetune.head)
+    parallel.on_main(lambda: record_snapshots(snapshots, [job], encoder, command_line()))
+    if parallel.main:
+        _show(args, train.task, stage, snapshots)
 
 
-def _tell(
-    args: FinetuneArgs,
-    encoder: "Encoder",
-    train: "Split",
-    dev: "Split | None",
-    stage: "RunFolder",
-    snapshots: list[Path],
-) -> None:
-    """What the run gave, and the cards of its snapshots."""
+def _show(args: FinetuneArgs, task: "Task", stage: "RunFolder", snapshots: list[Path]) -> None:
+    """What the run gave."""
     from bertvision import console
-    from bertvision.artifacts import write_text
     from bertvision.encoder.policy import counts_text
-    from bertvision.report.card import card
-    from bertvision.report.making import keep_making
-    from bertvision.report.results import card_inputs, write_head_results
-    from bertvision.report.text_heads import write_text_results
-    from bertvision.tasks.kinds import SpanTask
-    from bertvision.tasks.span.decode import DecodeConfig
-    from bertvision.train.scoring import kept_logits, score_system
 
     results = dict(stage.results)
-    for folder in snapshots:
-        head = folder / "head"
-        if dev is not None:
-            logits = kept_logits(folder, dev, device=str(encoder.device), precision=encoder.precision)
-            if isinstance(dev.task, SpanTask):
-                # The run looked for the best threshold already.
-                best = results["snapshots"][folder.name]["threshold"]
-                scores = score_system([logits], dev, DecodeConfig(), thresholds=[best])
-                write_head_results(head, {"dev": (scores, 0)}, dev=dev.data.name, decode=DecodeConfig())
-            else:
-                write_text_results(head, {"dev": (dev, logits)})
-        keep_making(head, {"train": train.name, "dev": "" if dev is None else dev.name})
-        write_text(head / "README.md", card(*card_inputs(head)))
     if not args.inference:
         results.pop("inference_seconds", None)
     if args.json:
         found = {"snapshots": [str(path) for path in snapshots], "seconds": stage.seconds}
-        console.emit_json(results | found | {"scores": results["snapshots"]})
+        about = {"task": task.config(), "scores": results["snapshots"]}
+        console.emit_json(results | found | about)
         return
     console.emit(f"{results['policy']}: {counts_text(results['trainable'], results['parameters'])}")
-    rows: list[dict[str, Any]] = []
-    for path in snapshots:
-        row = {"snapshot": str(path)}
-        if scored := results["snapshots"].get(path.name):
-            row |= told(scored)
-        rows.append(row)
-    if dev is None:
+    rows = [
+        {"snapshot": str(path)} | task.cells(results["snapshots"].get(path.name, {})) for path in snapshots
+    ]
+    if not args.dev:
         for row in rows:
             console.emit(row["snapshot"])
     else:
-        for line in columns(rows, terminal_width(), texts=("snapshot",), optional=("tuned F1", "EM")):
+        optional = [name for name in rows[0] if name not in ("snapshot", task.title(task.metric))]
+        for line in columns(rows, terminal_width(), texts=("snapshot",), optional=optional):
             console.emit(line)
     if "inference_seconds" in results:
         console.emit(f"answering dev took {results['inference_seconds']:.2f} s")

@@ -7,6 +7,8 @@ one sentence that every other error of the command line is.
 import contextlib
 import io
 import re
+import shlex
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -15,7 +17,7 @@ import tyro
 
 from bertvision.errors import ConfigError
 
-__all__ = ["OptionalFloat", "OptionalInt", "OptionalPath", "OptionalText", "parse"]
+__all__ = ["OptionalFloat", "OptionalInt", "OptionalPath", "OptionalText", "command_line", "parse"]
 
 # A flag that may be left out; tyro's own words for its value would be {None}|INT.
 OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT")]
@@ -25,6 +27,11 @@ OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
 
 _LISTS = ("snapshots", "seeds", "layers", "compare", "only")
 """Flags with several values: a comma separates them as well as a space."""
+
+
+def command_line() -> str:
+    """The command as it was typed."""
+    return shlex.join(["bertvision", *sys.argv[1:]])
 
 
 def parse(module: ModuleType, words: list[str], *, prog: str) -> Any:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from bertvision.cli.columns import columns, terminal_width
-from bertvision.cli.flags import OptionalInt
-from bertvision.cli.scores import told
+from bertvision.cli.flags import OptionalInt, command_line
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import Precision
 from bertvision.train.finetune_config import MultitaskConfig
 from bertvision.train.multitask import TaskSpec
 
 if TYPE_CHECKING:
+    from bertvision.train.job import Job
     from bertvision.train.parallel import Parallel
 
 __all__ = ["ARGS", "MultitaskArgs", "main"]
@@ -71,6 +71,7 @@ def _multitask(args: MultitaskArgs, parallel: "Parallel") -> None:
     from bertvision.artifacts import check_output, write_text
     from bertvision.config import dump_yaml
     from bertvision.encoder.encoder import Encoder
+    from bertvision.pipeline.finetune import record_snapshots
     from bertvision.train.finetune import tune_jobs
     from bertvision.train.multitask import load_jobs
     from bertvision.train.zoo import encoder_reference
@@ -95,40 +96,13 @@ def _multitask(args: MultitaskArgs, parallel: "Parallel") -> None:
         record = args.out / "config.yaml"
         lasting = dataclasses.replace(args, overwrite=False)
         write_text(record, dump_yaml(lasting, heading=f"bertvision multitask --config {record}"))
-        _keep(jobs, snapshots, str(encoder.device), encoder.precision)
-        _tell(args, stage.results, snapshots)
+        record_snapshots(snapshots, jobs, encoder, command_line())
+        _show(args, jobs, stage.results, snapshots)
 
     parallel.on_main(end)
 
 
-def _keep(jobs: Any, snapshots: list[Path], device: str, precision: Any) -> None:
-    """Answers, metrics and cards beside the heads."""
-    from bertvision.artifacts import write_text
-    from bertvision.report.card import card
-    from bertvision.report.making import keep_making
-    from bertvision.report.results import card_inputs, write_head_results
-    from bertvision.report.text_heads import write_text_results
-    from bertvision.tasks.kinds import SpanTask, TripletTask
-    from bertvision.tasks.span.decode import DecodeConfig
-    from bertvision.train.scoring import kept_logits, score_system
-
-    for folder in snapshots:
-        for job in jobs:
-            if isinstance(job.task, TripletTask):
-                continue
-            head = job.folder(folder)
-            if job.dev is not None:
-                logits = kept_logits(folder, job.dev, device=device, precision=precision, head_folder=head)
-                if isinstance(job.task, SpanTask):
-                    scores = score_system([logits], job.dev, DecodeConfig())
-                    write_head_results(head, {"dev": (scores, 0)}, dev=job.dev.name, decode=DecodeConfig())
-                else:
-                    write_text_results(head, {"dev": (job.dev, logits)})
-            keep_making(head, {"train": job.train.name, "dev": "" if job.dev is None else job.dev.name})
-            write_text(head / "README.md", card(*card_inputs(head)))
-
-
-def _tell(args: MultitaskArgs, results: dict[str, Any], snapshots: list[Path]) -> None:
+def _show(args: MultitaskArgs, jobs: "list[Job]", results: dict[str, Any], snapshots: list[Path]) -> None:
     from bertvision import console
     from bertvision.encoder.policy import counts_text
 
@@ -139,15 +113,18 @@ def _tell(args: MultitaskArgs, results: dict[str, Any], snapshots: list[Path]) -
     rows: list[dict[str, Any]] = []
     for path in snapshots:
         found = results["snapshots"].get(path.name, {})
-        if found and len(args.tasks) == 1:  # of one task the scores stand by themselves
-            found = {args.tasks[0].name: found}
-        for name, scores in found.items():
-            rows.append({"snapshot": path.name, "task": name} | told(scores))
+        for job in jobs:
+            scores = (
+                found if len(jobs) == 1 else found.get(job.name, {})
+            )  # of one task they stand by themselves
+            if scores:
+                cells = job.task.cells(scores)
+                rows.append({"snapshot": path.name, "task": job.name} | cells)
     if rows:
         names = list(dict.fromkeys(key for row in rows for key in row))
         rows = [{name: row.get(name, "") for name in names} for row in rows]
-        for line in columns(
-            rows, terminal_width(), texts=("snapshot", "task"), optional=("log loss", "mcc", "mse")
-        ):
+        own = [job.task.title(job.task.metric) for job in jobs]
+        optional = [name for name in names[2:] if name not in own]
+        for line in columns(rows, terminal_width(), texts=("snapshot", "task"), optional=optional):
             console.emit(line)
     console.emit(f"snapshots in {args.out}: {', '.join(path.name for path in snapshots)}")

@@ -85,16 +85,14 @@ def main(args: PredictArgs) -> None:
     from bertvision.artifacts import check_output
     from bertvision.data.glue import check_rows
     from bertvision.data.texts import TextData
-    from bertvision.serve.bundle import asks
     from bertvision.serve.load import load_bundle, read_systems
     from bertvision.serve.stream import answer_stream
-    from bertvision.tasks.text.task import TextTask
 
     _check(args)
     if args.out is not None:
         check_output(args.out)
     systems = _asked(read_systems(args.folder), args.tasks)
-    spans = [name for name, system in systems.items() if not isinstance(system.task, TextTask)]
+    spans = [name for name, system in systems.items() if system.task.abstains]
     if args.threshold is not None and not spans:
         raise ConfigError("--threshold is for spans: labels and scores have none")
     if args.n_best and not spans:
@@ -103,7 +101,7 @@ def main(args: PredictArgs) -> None:
         _check_glue(args.glue, systems)
     if args.text is not None and spans == list(systems):
         raise ConfigError(f"{args.folder} answers questions: give --question and --context")
-    if args.question is not None and not any(asks(system) for system in systems.values()):
+    if args.question is not None and not any(s.task.reads_questions for s in systems.values()):
         raise ConfigError(
             f"{args.folder} gives labels or scores of texts: give --text, for pairs with --pair"
         )
@@ -119,9 +117,7 @@ def main(args: PredictArgs) -> None:
     )
     if args.threshold is not None:
         for name in spans:
-            bundle.decodings[name] = dataclasses.replace(
-                bundle.decodings[name], null_score_diff_threshold=args.threshold
-            )
+            bundle.tunings[name] = dataclasses.replace(bundle.tunings[name], threshold=args.threshold)
     if args.data == "-":
         answer_stream(bundle, tasks=args.tasks, n_best=args.n_best)
     elif data is None:
@@ -172,7 +168,6 @@ def _asked(systems: "dict[str, Trained]", tasks: tuple[str, ...]) -> "dict[str, 
 def _check_glue(name: str, systems: "dict[str, Trained]") -> None:
     """Refuse a submission that several tasks, or one of another kind or with other classes, would have to fill."""
     from bertvision.data.glue import submission_task
-    from bertvision.tasks.text.task import TextTask
 
     meant = submission_task(name)
     if len(systems) > 1:
@@ -182,7 +177,6 @@ def _check_glue(name: str, systems: "dict[str, Trained]") -> None:
         raise ConfigError(
             f"--glue {name} wants a {meant.kind} of each text, and this head gives a {task.kind}"
         )
-    assert isinstance(task, TextTask)
     if set(task.classes) != set(meant.classes):
         raise ConfigError(
             f"--glue {name} wants the classes {', '.join(meant.classes)}, and this head gives "
@@ -196,12 +190,11 @@ def _load(args: PredictArgs, systems: "dict[str, Trained]") -> "SpanData | TextD
 
     from bertvision.data.load import load_data, load_span_data
     from bertvision.data.texts import TextData
-    from bertvision.serve.bundle import asks
 
     assert args.data is not None
-    questions = {asks(system) for system in systems.values()}
+    questions = {system.task.reads_questions for system in systems.values()}
     if len(questions) > 1:
-        names = ", ".join(name for name, system in systems.items() if asks(system))
+        names = ", ".join(name for name, system in systems.items() if system.task.reads_questions)
         raise ConfigError(
             f"of these tasks {names} read questions and the others texts: name those that --data suits with --tasks"
         )
@@ -234,24 +227,22 @@ def _predict_all(args: PredictArgs, data: "SpanData | TextData", bundle: "Bundle
 
     from bertvision.data.examples import SpanData
     from bertvision.data.glue import write_submission
-    from bertvision.tasks.span import write_answers
-    from bertvision.tasks.text import TextAnswers, write_text_answers
 
     found = bundle.answer(data, tasks=args.tasks)
     told: dict[str, list[Any]] = {}
     for name, answers in found.items():
         folder = args.out / name if args.out is not None and len(found) > 1 else args.out
         told[name] = list(bundle.predictions(name, answers, n_best=args.n_best))
-        if isinstance(answers, TextAnswers):
-            if folder is not None:
-                write_text_answers(folder, answers)
-            if args.glue is not None:
-                assert folder is not None
-                assert not isinstance(data, SpanData)
-                like = replace(data, kind=answers.task.kind, classes=answers.task.classes)
-                write_submission(args.glue, like, answers.values.tolist(), folder)
-        elif folder is not None:
-            write_answers(folder, answers)
+        if folder is None:
+            continue
+        task, tuning = bundle.systems[name].task, bundle.tunings[name]
+        served = task.calibrated(answers, tuning)
+        task.write_answers(folder, served, tuning)
+        if args.glue is not None:
+            assert not isinstance(data, SpanData)
+            kind: Any = task.kind
+            like = replace(data, kind=kind, classes=task.classes)
+            write_submission(args.glue, like, served.values.tolist(), folder)
     if isinstance(data, SpanData):
         texts = [(e.id, e.question, None) for e in data.examples]
     else:
@@ -262,39 +253,23 @@ def _predict_all(args: PredictArgs, data: "SpanData | TextData", bundle: "Bundle
 def _tell(args: PredictArgs, rows: list[_Row], systems: "dict[str, Trained]") -> None:
     """Print the predictions: of one task beside its text, of several by their names."""
     from bertvision import console
-    from bertvision.serve.predictions import words_of
-    from bertvision.tasks.text.task import TextTask
+    from bertvision.tasks.predictions import to_json
 
     alone = len(systems) == 1
-    span = alone and not any(isinstance(system.task, TextTask) for system in systems.values())
+    span = alone and all(system.task.abstains for system in systems.values())
     if args.json:
         made = []
         for key, first, second, found in rows:
             row: dict[str, Any] = {"id": key, "question" if span else "text": first}
             if second is not None and not span:
                 row["pair"] = second
-            told = {name: words_of(prediction) for name, prediction in found.items()}
+            told = {name: to_json(prediction) for name, prediction in found.items()}
             made.append(row | (next(iter(told.values())) if alone else {"tasks": told}))
         console.emit_json(made if args.data is not None else made[0])
         return
     for _, first, second, found in rows:
         console.emit(first if second is None or span else f"{first} | {second}")
         for name, prediction in found.items():
-            console.emit(f"  {_words(prediction)}" if alone else f"  {name}: {_words(prediction)}")
+            console.emit(f"  {prediction.line()}" if alone else f"  {name}: {prediction.line()}")
             for rank, one in enumerate(getattr(prediction, "nbest", ()), start=1):
                 console.emit(f"    {rank}. {one.text}  [{one.start}:{one.end}] p={one.probability:.3f}")
-
-
-def _words(prediction: Any) -> str:
-    """A prediction on one line."""
-    from bertvision.serve.bundle import LabelPrediction, ScorePrediction
-
-    if isinstance(prediction, LabelPrediction):
-        return f"{prediction.label}  p={prediction.probability:.3f}"
-    if isinstance(prediction, ScorePrediction):
-        return f"{prediction.score:.3f}"
-    where = f"[{prediction.start}:{prediction.end}] " if prediction.text else ""
-    return (
-        f"{prediction.text or '(no answer)'}  {where}p={prediction.probability:.3f}  "
-        f"no answer p={prediction.no_answer_probability:.3f}"
-    )

@@ -1,18 +1,16 @@
 """`bertvision run`: the whole job; without --train the demo."""
 
 import dataclasses
-import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bertvision.pipeline import RunConfig
-
-if TYPE_CHECKING:
-    from bertvision.report.rows import Overview
+from bertvision.cli.flags import command_line
+from bertvision.pipeline.config import RunConfig
 
 __all__ = ["ARGS", "RunArgs", "default_recipe", "main"]
+
+_KINDS = ("snapshot", "control", "head", "ensemble", "baseline")
 
 
 @dataclass(frozen=True)
@@ -34,69 +32,58 @@ def default_recipe(argv: list[str]) -> str | None:
 
 def main(args: RunArgs) -> None:
     from bertvision import console
-    from bertvision.pipeline import run
-    from bertvision.report.text_schema import about_texts
+    from bertvision.pipeline.run import run
 
     settings = {field.name: getattr(args, field.name) for field in dataclasses.fields(RunConfig)}
-    results = run(RunConfig(**settings), command=shlex.join(["bertvision", *sys.argv[1:]]))
+    results = run(RunConfig(**settings), command=command_line())
     report = args.out / "report.html"
     if args.json:
-        kept = ("task", "encoder", "data", "systems", "seconds")
-        told = {key: results[key] for key in kept if key in results}
-        console.emit_json({"report": str(report)} | told)
+        kept = ("task", "metrics", "encoder", "data", "systems", "seconds")
+        console.emit_json({"report": str(report)} | {key: results[key] for key in kept})
         return
-    final = "test" if "test" in results["data"] else "dev"
-    (_tell_texts if about_texts(results) else _tell_spans)(results, final)
+    _show(results)
     best = "* best on dev.  " if any(system["best"] for system in results["systems"]) else ""
     console.emit(f"{best}Report: {report}  ({results['seconds']:.0f} s)")
 
 
-def _name(view: "Overview", system: Mapping[str, Any]) -> str:
-    """As the report names it: with its snapshot where there are several."""
-    return view.title(system) + (" *" if system["best"] else "")
-
-
-def _size(system: Mapping[str, Any]) -> str:
-    return f"{system['parameters']:,}" if system["parameters"] else ""
-
-
-def _tell_spans(results: Mapping[str, Any], split: str) -> None:
+def _show(results: Mapping[str, Any]) -> None:
+    """The systems by kind, best first, with the first metrics and the difference to their snapshot."""
     from bertvision import console
-    from bertvision.report.rows import overview
 
-    columns = ["system", "EM", "F1", "EM tuned", "F1 tuned", "F1 tuned vs snapshot (95 %)", "parameters"]
-    view = overview(results)
-    rows = [_span_row(view, system, split) for system in view.systems]  # best first, as in the report
-    console.table(f"{split}: threshold 0, and the threshold tuned on dev", columns, rows)
+    split = "test" if "test" in results["data"] else "dev"
+    own, shown = results["task"]["metric"], list(results["metrics"])[:4]
+    sign = -1 if results["metrics"][own]["higher"] else 1
+    several = len({system["snapshot"] for system in results["systems"]} - {None}) > 1
 
+    def place(system: Mapping[str, Any]) -> tuple[int, float]:
+        return _KINDS.index(system["kind"]), sign * system["scores"][split][own]["mean"]
 
-def _span_row(view: "Overview", system: Mapping[str, Any], split: str) -> list[str]:
-    scores, versus = system["scores"][split], system["versus"]
-    gain = versus["tuned"]["f1"] if versus else None
-    return [
-        _name(view, system),
-        *(f"{scores[at][metric]:.1f}" for at in ("zero", "tuned") for metric in ("exact", "f1")),
-        f"{gain['difference']:+.1f} ({gain['low']:+.1f} … {gain['high']:+.1f})" if gain else "",
-        _size(system),
-    ]
-
-
-def _tell_texts(results: Mapping[str, Any], split: str) -> None:
-    """The task's metric first, and the two next to it."""
-    from bertvision import console
-    from bertvision.report import text_rows, text_words
-    from bertvision.report.text_schema import metrics_of
-
-    shown = metrics_of(results)[:3]
-    titles = [text_words.TITLES[name] for name in shown]
-    view = text_rows.overview(results)
     rows = []
-    for system in view.systems:
-        found = text_words.paired(system["versus"], split)
-        gain = ""
-        if found is not None:
-            ends = text_words.interval(found["low"], found["high"])
-            gain = f"{text_words.change(found['difference'])} ({ends})"
-        numbers = [text_words.number(text_rows.mean(system, split, name)) for name in shown]
-        rows.append([_name(view, system), *numbers, gain, _size(system)])
+    for system in sorted(results["systems"], key=place):
+        name = system["label"]
+        if several and system["kind"] not in ("snapshot", "baseline"):
+            name += f" @ {system['snapshot']}"
+        scores = system["scores"][split]
+        rows.append(
+            [
+                name + (" *" if system["best"] else ""),
+                *(_number(scores[m]["mean"], results["metrics"][m]) if m in scores else "" for m in shown),
+                _gain(system["versus"], own, results["metrics"][own]),
+                f"{system['parameters']:,}" if system["parameters"] else "",
+            ]
+        )
+    titles = [results["metrics"][name]["title"] for name in shown]
     console.table(split, ["system", *titles, f"{titles[0]} vs snapshot (95 %)", "parameters"], rows)
+
+
+def _number(value: float, metric: Mapping[str, Any], sign: str = "") -> str:
+    return f"{value:{sign}.1f}" if metric["percent"] else f"{value:{sign}.3f}"
+
+
+def _gain(versus: Mapping[str, Any] | None, name: str, metric: Mapping[str, Any]) -> str:
+    if versus is None:
+        return ""
+    difference, low, high = (
+        _number(versus["metrics"][name][key], metric, "+") for key in ("difference", "low", "high")
+    )
+    return f"{difference} ({low} … {high})"

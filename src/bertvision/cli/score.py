@@ -38,7 +38,7 @@ class Score:
 
 def main(args: Score) -> None:
     from bertvision.data.load import load_span_data
-    from bertvision.tasks.span.score import score
+    from bertvision.tasks.squad import score
 
     data = load_span_data(args.data)
     predictions = read_predictions(args.predictions)

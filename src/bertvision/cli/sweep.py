@@ -143,7 +143,7 @@ def _tell(args: SweepArgs, results: dict[str, Any], page: Path) -> None:
         {
             "head": str(trial.get("head", words.UNKNOWN)),
             "trial": str(trial["number"]),
-            f"dev {results['metric']}": words.UNKNOWN
+            f"dev {results['title']}": words.UNKNOWN
             if trial["score"] is None
             else f"{trial['score']:.{digits}f}",
             "epochs": str(trial["epochs"]),

@@ -86,10 +86,10 @@ def _triplet(args: TripletArgs, parallel: "Parallel") -> None:
     from bertvision.artifacts import check_output
     from bertvision.data.triplets import mine_triplets
     from bertvision.encoder.encoder import Encoder
-    from bertvision.tasks.kinds import TripletTask
+    from bertvision.tasks.triplet import TripletTask
     from bertvision.train.finetune import tune
     from bertvision.train.multitask import load_joined
-    from bertvision.train.splits import triplet_split
+    from bertvision.train.splits import window_split
     from bertvision.train.zoo import encoder_reference
 
     named: dict[TripletSet, tuple[str, ...]] = {"sst": args.sst, "sts": args.sts, "quora": args.quora}
@@ -104,8 +104,9 @@ def _triplet(args: TripletArgs, parallel: "Parallel") -> None:
     margin = usual if args.margin is None else args.margin
     task = TripletTask(args.form, margin, group=2 + mined.negatives)
     encoder = Encoder.load(encoder_reference(args.encoder)[0], device=args.device, precision=args.precision)
-    train = triplet_split(mined.take(order[apart:]), encoder, args.windows, task)
-    dev = triplet_split(mined.take(order[:apart]), encoder, args.windows, task) if apart else None
+    train = window_split(mined.take(order[apart:]), encoder, args.windows, keep=False, task=task)
+    held_out = mined.take(order[:apart])
+    dev = window_split(held_out, encoder, args.windows, keep=False, task=task) if apart else None
     stage, snapshots = tune(
         encoder,
         train,
@@ -120,11 +121,8 @@ def _triplet(args: TripletArgs, parallel: "Parallel") -> None:
     if args.json:
         console.emit_json(stage.results | {"folders": [str(path) for path in snapshots]})
         return
-    rows = [
-        {"snapshot": str(path)}
-        | {k.replace("_", " "): f"{v:.3f}" for k, v in stage.results["snapshots"].get(path.name, {}).items()}
-        for path in snapshots
-    ]
+    scores = stage.results["snapshots"]
+    rows = [{"snapshot": str(path)} | task.cells(scores.get(path.name, {}), 5) for path in snapshots]
     console.emit(f"{len(train.data):,} triplets to train on, {apart:,} held out")
     for line in columns(rows, terminal_width(), texts=("snapshot",), optional=("paper loss", "softmin loss")):
         console.emit(line)

@@ -6,6 +6,8 @@ Memory is what the backward pass keeps of the forward pass, the states themselve
 """
 
 import contextlib
+import functools
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,9 @@ from bertvision.heads.base import Geometry, Head, StateBatch, bare_batch, check_
 from bertvision.heads.layers import BYTES_DRAWN, Dropout
 from bertvision.heads.spec import HeadSpec
 
-__all__ = ["HeadCost", "activation_bytes", "cost"]
+__all__ = ["HeadCost", "activation_bytes", "cost", "rows_at_once"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def activation_bytes(head: Head | HeadSpec, geometry: Geometry, *, tokens: int) 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with torch.device("meta"), torch.enable_grad(), hooks:
         logits = module.train()(batch)
-    # A head that scores pairs gives factors beside its two logits (tasks/span/loss.py).
+    # A head that scores pairs gives factors beside its two logits (tasks/span_loss.py).
     pairs = 12 * tokens**2 if logits.shape[-1] > geometry.outputs else 0  # scores, softmax and its gradient
     return sum(size for _, size in kept.values()) + max(drawn) + pairs
 
@@ -79,3 +83,22 @@ def _on_meta(head: Head | HeadSpec, geometry: Geometry, tokens: int) -> tuple[He
         mask = torch.ones(module.windows, tokens, dtype=torch.bool)
         pooled = torch.empty(module.windows, geometry.hidden) if geometry.pooled else None
     return module, bare_batch(states, mask, pooled=pooled)
+
+
+@functools.lru_cache(maxsize=4096)
+def _window_bytes(name: str, config: Any, geometry: Geometry, tokens: int) -> int:
+    try:
+        return max(1, activation_bytes(HeadSpec(name, config), geometry, tokens=tokens))
+    except (RuntimeError, NotImplementedError) as error:
+        # A user's head may look at values, which the meta device does not have.
+        why = str(error).splitlines()[0]
+        logger.info("the memory of head %s cannot be measured (%s): it reads every batch whole", name, why)
+        return 1
+
+
+def rows_at_once(head: Head, tokens: int, budget_gb: float) -> int:
+    """How many windows of `tokens` tokens a head can read at once within the budget; 0 when not even one."""
+    # Few different lengths, because each is measured once.
+    rounded = -(-tokens // 32) * 32
+    window = _window_bytes(head.name, head.config, head.geometry, rounded) * tokens / rounded
+    return int(budget_gb * 1e9 / window)

@@ -10,10 +10,9 @@ import tyro
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import Precision
 from bertvision.states.config import StatesConfig
-from bertvision.tasks.span.decode import DecodeConfig
+from bertvision.tasks.settings import DecodeConfig, TextConfig
 from bertvision.train.finetune import FinetuneConfig
 from bertvision.train.fit import FitConfig
-from bertvision.train.splits import TextConfig
 
 __all__ = ["RunConfig"]
 
@@ -51,9 +50,9 @@ class RunConfig:
     """auto, cpu, cuda or mps."""
     precision: Precision = "auto"
     """fp32, bf16, or auto: bf16 on GPUs that have it."""
-    combine: Literal["max", "mean", "product"] = "max"
-    """How an ensemble joins its members' probabilities of spans; max is the paper's. Labels and scores are joined by
-    their mean."""
+    combine: Literal["auto", "max", "mean", "product"] = "auto"
+    """How an ensemble joins its members' probabilities; auto: max for spans, as in the paper, and the mean of labels
+    and scores, which know no other."""
     overwrite: bool = False
     """Replace work in --out that was done with other settings."""
     windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)

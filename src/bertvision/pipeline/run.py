@@ -11,14 +11,12 @@ from bertvision.errors import ConfigError
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import parse_head
 from bertvision.pipeline.config import RunConfig
-from bertvision.pipeline.spans import SpanRun
-from bertvision.pipeline.texts import TextRun
+from bertvision.pipeline.stages import Stages
 from bertvision.report.pages import write_page
-from bertvision.tasks.kinds import SpanTask
 from bertvision.train.job import Job
 from bertvision.train.parallel import rank_and_world
 from bertvision.train.splits import Split, load_split
-from bertvision.train.zoo import zoo_members
+from bertvision.train.zoo import suited, zoo_members
 
 __all__ = ["run"]
 
@@ -39,13 +37,18 @@ def run(config: RunConfig, *, command: str) -> dict[str, Any]:
     config.states.selection.numbers(encoder.num_states)  # so should a layer there is not
     splits = _splits(config, encoder)
     task = splits["train"].task
-    zoo_members(config.fit, task)  # and heads of another task
+    if task.group > 1:
+        raise ConfigError(
+            "run fits heads on texts read together: leave out --apart, or use finetune, which trains a head for "
+            "pairs encoded apart with its encoder"
+        )
+    members = zoo_members(config.fit, task)  # and heads of another task
     Job(splits["train"], head=config.finetune.head)
-    kind = SpanRun if isinstance(task, SpanTask) else TextRun
-    config = kind.settled(config, task)
+    suited(config.states, members, task)
+    config = dataclasses.replace(config, combine=task.join_how(config.combine))
     record = _Record(config, command)
     record.begin()
-    results = kind(config, encoder, splits).results(record.command)
+    results = Stages(config, encoder, splits, record.command).results()
     results["seconds"] = record.seconds or time.monotonic() - began
     record.end()
     write_json(out / "results.json", results)

@@ -1,12 +1,8 @@
-"""The stages of a run that no task changes: fine-tuning, the fit on every snapshot, the walks over dev and test.
+"""The stages of a run: fine-tuning, the fit on every snapshot, the walks over dev and test, ensembles."""
 
-What a task changes is left open: how logits become answers and scores, and how those are collected.
-"""
-
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from bertvision.artifacts import read_json
 from bertvision.config import to_mapping
@@ -14,13 +10,14 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
 from bertvision.pipeline.config import RunConfig
-from bertvision.report.results import Entry
-from bertvision.report.text_results import TextEntry
+from bertvision.pipeline.record import Made, evaluate, record
+from bertvision.pipeline.results import collect
+from bertvision.pipeline.systems import System, by_label, kind_of, pairs_to_join
 from bertvision.states.base import States
-from bertvision.states.config import Source, StatesConfig
+from bertvision.states.config import Selection, Source, StatesConfig
 from bertvision.states.live import LiveStates
 from bertvision.states.source import open_states
-from bertvision.tasks.kinds import SpanTask, Task
+from bertvision.tasks.logits import Logits
 from bertvision.train.finetune import tune
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.scoring import logits_of
@@ -28,39 +25,25 @@ from bertvision.train.splits import Split
 from bertvision.train.trained import selection_of
 from bertvision.train.zoo import fit_zoo
 
-__all__ = ["SplitLogits", "SplitStates", "Stages", "by_label", "pairs_to_join"]
+__all__ = ["Stages"]
 
-System = TypeVar("System", Entry, TextEntry)
-SplitLogits = Mapping[str, Mapping[Path, Any]]
+SplitLogits = Mapping[str, Mapping[Path, Logits]]
 """Logits by part of the data and the folder of the head."""
 
 
-class Stages(ABC, Generic[System]):
+class Stages:
     """One run's stages, sharing the encoder, the splits and the sources of states."""
 
-    def __init__(self, config: RunConfig, encoder: Encoder, splits: dict[str, Split]) -> None:
+    def __init__(self, config: RunConfig, encoder: Encoder, splits: dict[str, Split], command: str) -> None:
         self.config, self.encoder, self.splits = config, encoder, splits
+        self.task = splits["train"].task
         self.out = config.out
-        self.eval_names = [name for name in ("dev", "test") if name in splits]
-        self.entries: list[System] = []
+        self.parts = {name: splits[name] for name in ("dev", "test") if name in splits}
+        self.systems: list[System] = []
         self.fits: list[RunFolder] = []
+        self.made = Made(command, {name: split.name for name, split in splits.items()})
 
-    @staticmethod
-    @abstractmethod
-    def settled(config: RunConfig, task: Task) -> RunConfig:
-        """The settings as this task reads them; those it cannot have are refused."""
-
-    @abstractmethod
-    def evaluate(
-        self, name: str, heads: Mapping[Path, Head], stage: RunFolder, logits: SplitLogits
-    ) -> list[System]:
-        """Score everything on one snapshot: its own head, those that were fitted, and ensembles of them."""
-
-    @abstractmethod
-    def collect(self, **measured: Any) -> dict[str, Any]:
-        """What results.json holds."""
-
-    def results(self, command: str) -> dict[str, Any]:
+    def results(self) -> dict[str, Any]:
         """Run what is not done yet; returns what results.json holds."""
         about = {"name": self.encoder.name, "fingerprint": self.encoder.fingerprint}
         about |= {"parameters": self.encoder.num_parameters}
@@ -68,8 +51,9 @@ class Stages(ABC, Generic[System]):
         tuning, snapshots = self._finetune()
         for folder in snapshots:
             self._snapshot(folder)
-        return self.collect(
-            command=command,
+        return collect(
+            self.systems,
+            command=self.made.command,
             settings=to_mapping(self.config),
             encoder=about,
             splits=self.splits,
@@ -104,8 +88,12 @@ class Stages(ABC, Generic[System]):
                 str(folder / "encoder"), device=self.config.device, precision=self.config.precision
             )
             about = {"name": self.config.encoder, "path": f"../../../finetune/{name}/encoder"}
-        sources = SplitStates(encoder, self.config.states, self.splits)
-        spans = isinstance(self.splits["train"].task, SpanTask)
+        shared: dict[Selection, SplitStates] = {}
+
+        def states_of(config: StatesConfig) -> SplitStates:
+            selection = config.selection.resolved(encoder.num_states)
+            return shared.setdefault(selection, SplitStates(encoder, config, self.splits))
+
         stage = fit_zoo(
             encoder,
             self.splits["train"],
@@ -114,7 +102,7 @@ class Stages(ABC, Generic[System]):
             encoder_about=about,
             states=self.config.states,
             dev=self.splits["dev"],
-            dev_states=(lambda source: sources("dev", source)) if spans else None,
+            dev_states=lambda config, source: states_of(config)("dev", source),
             decoding=self.config.decode,
             overwrite=self.config.overwrite,
         )
@@ -123,58 +111,67 @@ class Stages(ABC, Generic[System]):
             stage.folder / head: load_head(stage.folder / head)[0].to(encoder.device)
             for head in stage.results["heads"]
         }
-        if not spans:  # heads that need [CLS] alone read no more, which their folders tell
-            selection = selection_of(read_json(next(iter(heads)) / "config.json"))
-            sources = SplitStates(encoder, StatesConfig.of(self.config.states, selection), self.splits)
+        # What the fitted heads read, which may be less than what was asked for.
+        selection = selection_of(read_json(next(iter(heads)) / "config.json"))
+        states = states_of(StatesConfig.of(self.config.states, selection))
         if folder is not None:
             heads = {folder / "head": load_head(folder / "head")[0].to(encoder.device), **heads}
-        logits = {split: self._logits(heads, stage, split, sources) for split in self.eval_names}
-        self.entries += self.evaluate(name, heads, stage, logits)
+        logits = {split: self._logits(heads, stage, split, states) for split in self.parts}
+        self.systems += self._evaluate(name, heads, stage, logits)
 
     def _logits(
-        self, heads: Mapping[Path, Head], stage: RunFolder, split: str, sources: "SplitStates"
-    ) -> dict[Path, Any]:
+        self, heads: Mapping[Path, Head], stage: RunFolder, split: str, states: "SplitStates"
+    ) -> dict[Path, Logits]:
         """Logits of all heads from one walk; from two where the zoo reads less than the snapshot's own head."""
         zoo = {
-            path: head for path, head in heads.items() if path.parent == stage.folder or sources.serves(head)
+            path: head for path, head in heads.items() if path.parent == stage.folder or states.serves(head)
         }
         own = {path: head for path, head in heads.items() if path not in zoo}
         data = self.splits[split]
-        logits = logits_of(own, data, split, lambda: sources.whole(split))
+        logits = logits_of(own, data, split, lambda: states.whole(split))
         # A run that goes on walks over the states its fit has chosen, in their rounding.
         source = stage.choices.get("dev states") if split == "dev" else None
-        return logits | logits_of(zoo, data, split, lambda: sources(split, source))
+        return logits | logits_of(zoo, data, split, lambda: states(split, source))
 
+    def _evaluate(
+        self, name: str, heads: Mapping[Path, Head], stage: RunFolder, logits: SplitLogits
+    ) -> list[System]:
+        """Score everything on one snapshot: its own head, those that were fitted, and ensembles of them."""
+        decode, systems = self.config.decode, []
+        for label, folders in by_label(name, heads, stage).items():
+            infos = [info for folder in folders if (info := stage.results["heads"].get(folder.name))]
+            records = []
+            for folder in folders:
+                found = {split: (part, logits[split][folder]) for split, part in self.parts.items()}
+                own = record(folder, found, self.made, decode=decode)
+                assert own is not None
+                records.append(own)
+            head = heads[folders[0]]
+            systems.append(System(name, label, kind_of(head, infos), head, folders, infos, records))
+        return systems + self._ensembles(name, systems, logits)
 
-def by_label(name: str, folders: Iterable[Path], stage: RunFolder) -> dict[str, list[Path]]:
-    """The folders of each system: a fitted head with all its seeds, or the snapshot's own head under its name."""
-    groups: dict[str, list[Path]] = {}
-    for folder in folders:
-        info = stage.results["heads"].get(folder.name)
-        groups.setdefault(info["label"] if info else name, []).append(folder)
-    return groups
-
-
-def pairs_to_join(
-    entries: Sequence[System], score: Callable[[System], float]
-) -> Iterator[tuple[System, System, list[int], list[tuple[Path, Path]]]]:
-    """Best head with its snapshot, and the two best heads, with the folders that go together seed by seed.
-
-    Chosen on dev; two heads that share no seed that did not diverge are left out.
-    """
-    heads = sorted((e for e in entries if e.kind == "head"), key=lambda e: -score(e))
-    own = [e for e in entries if e.kind == "snapshot"]
-    pairs = [(own[0], heads[0])] if own and heads else []
-    pairs += [(heads[0], heads[1])] if len(heads) > 1 else []
-    for first, second in pairs:
-        seeds = [seed for seed in second.by_seed if first.kind == "snapshot" or seed in first.by_seed]
-        if seeds:
-            folders = [(first.by_seed.get(seed, first.folders[0]), second.by_seed[seed]) for seed in seeds]
-            yield first, second, seeds, folders
+    def _ensembles(self, snapshot: str, systems: list[System], logits: SplitLogits) -> list[System]:
+        how, joined = self.task.join_how(self.config.combine), []
+        for first, second, seeds, pairs in pairs_to_join(systems):
+            records = []
+            for pair in pairs:
+                found = {
+                    split: (
+                        part,
+                        self.task.join([logits[split][folder] for folder in pair], part.windows, how),
+                    )
+                    for split, part in self.parts.items()
+                }
+                records.append(evaluate(found, decode=self.config.decode))
+            infos = [info for info in second.infos if info["seed"] in seeds]
+            label = f"{how} of {first.label} and {second.label}"
+            members = [first.label, second.label]
+            joined.append(System(snapshot, label, "ensemble", None, [], infos, records, members))
+        return joined
 
 
 class SplitStates:
-    """Sources of states of one encoder, opened when first asked for."""
+    """States of one encoder, opened when first asked for."""
 
     def __init__(self, encoder: Encoder, config: StatesConfig, splits: dict[str, Split]) -> None:
         self.encoder, self.config, self.splits = encoder, config, splits

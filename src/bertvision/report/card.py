@@ -31,13 +31,14 @@ def card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
     """The text of README.md for a head with this configuration and these scores."""
     import yaml
 
+    tuning, metrics = metrics.get("tuning", {}), metrics.get("scores", {})
     front = yaml.safe_dump(_front_matter(config, metrics), sort_keys=False, allow_unicode=True, width=110)
     text = text_card.is_text(config)
     parts = [
         f"# {text_card.inline(_label(config))}",
         _what(config),
         text_card.text_use(config) if text else _USE,
-        text_card.text_scores(metrics) if text else _scores_section(metrics),
+        text_card.text_scores(metrics, tuning) if text else _scores_section(metrics),
         _training_section(config),
         text_card.text_limits(config) if text else _LIMITS,
         _LICENCE,

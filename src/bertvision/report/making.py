@@ -1,42 +1,15 @@
-"""How a head was made, kept beside it for the card of a package, and told without where anything lay.
-
-    metrics.json    {..., "card": {"commands": ["bertvision fit ..."], "data": {"train": "train.csv", "dev": ...}}}
-
-A run tells it in results.json; `fit`, `finetune`, `multitask` and `ensemble` have this key alone. `export` adds the
-intervals of scores to it (serve/export.py). Only names of files are kept, no folders.
-"""
+"""How a head was made, without where anything lay: commands and names of data as cards show them."""
 
 import re
 import shlex
-import sys
-from collections.abc import Mapping
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
-from bertvision.artifacts import read_json, write_json
-
-__all__ = ["MAKING", "file_name", "keep_making", "plain_command"]
-
-MAKING = "card"
-"""The key of metrics.json."""
+__all__ = ["file_name", "plain_command"]
 
 _HUB_FLAGS = ("--push", "--datasets")
 """What follows them are names on the Hub."""
 _NO_PLACES = ("hub:", "demo:")
 _BEFORE = re.compile(r"(?:[\w.-]+=)?(?:[\w.-]+:)*")
-
-
-def keep_making(folder: Path, data: Mapping[str, str]) -> None:
-    """Write into a head's metrics.json that this command made it, and what the data of each split is called.
-
-    A command that names less of the data, as one without a dev set that scored it before, leaves what is there.
-    """
-    command = shlex.join(["bertvision", *sys.argv[1:]])
-    path = folder / "metrics.json"
-    metrics = read_json(path) if path.exists() else {}
-    names = {split: file_name(name) for split, name in data.items() if name}
-    if names.keys() < metrics.get(MAKING, {}).get("data", {}).keys():
-        return
-    write_json(path, metrics | {MAKING: {"commands": [plain_command(command)], "data": names}})
 
 
 def file_name(name: str) -> str:

@@ -181,13 +181,9 @@ def _numbers(head: CardHead) -> list[tuple[str, str, float, tuple[float, float] 
     """(split, key, value, interval) of every score that metrics.json holds, test first."""
     known = _SPAN_METRICS if head.kind == "span" else _TEXT_METRICS
     rows = []
-    for split in sorted(head.metrics, key=lambda name: name != "test"):
-        part = head.metrics[split]
-        if not isinstance(part, Mapping):
-            continue
-        stored = part.get("stored")  # an ensemble's
-        if head.kind == "span" and isinstance(stored, Mapping):
-            part = {f"tuned_{key}": value for key, value in stored.items()}
+    scores = head.metrics.get("scores", {})
+    for split in sorted(scores, key=lambda name: name != "test"):
+        part = scores[split]
         for key in known:
             if (value := words.finite(part.get(key))) is not None:
                 rows.append((split, key, value, head.intervals.get(split, {}).get(key)))

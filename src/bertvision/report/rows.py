@@ -12,7 +12,7 @@ from typing import Any
 
 from bertvision.report import words
 from bertvision.report.schema import KINDS
-from bertvision.tasks.span.score import normalise
+from bertvision.tasks.squad import normalise
 
 __all__ = [
     "Cell",

@@ -47,7 +47,7 @@ def inline(value: Any) -> str:
 
 def is_text(config: Mapping[str, Any]) -> bool:
     """Whether the head is of a label or score task."""
-    return isinstance(config.get("task"), Mapping)
+    return isinstance(config.get("task"), Mapping) and config["task"].get("kind") != "span"
 
 
 def _task(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -157,7 +157,7 @@ def _splits(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return dict(sorted(known.items(), key=lambda item: item[0] != "test"))
 
 
-def text_scores(metrics: Mapping[str, Any]) -> str:
+def text_scores(metrics: Mapping[str, Any], tuning: Mapping[str, Any]) -> str:
     """The table of all metrics of the task."""
     splits = _splits(metrics)
     if not splits:
@@ -170,10 +170,7 @@ def text_scores(metrics: Mapping[str, Any]) -> str:
             "| " + " | ".join([inline(split), *(text_words.number(part.get(k)) for k in keys)]) + " |"
         )
     notes = []
-    if metrics.get("metric") in text_words.TITLES:
-        notes.append(f"The task is judged by {text_words.TITLES[metrics['metric']]}.")
-    temperature = metrics.get("temperature")
-    value = words.finite(temperature.get("value")) if isinstance(temperature, Mapping) else None
+    value = words.finite(tuning.get("temperature"))
     if value is not None:
         notes.append(
             f"Metrics are at temperature 1; served probabilities are at {value:.3g}, which was fitted on dev."

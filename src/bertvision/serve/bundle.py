@@ -9,48 +9,23 @@ beside the heads, if there are any. What walks is `walk` or a graph of ONNX (ser
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, overload
 
-from bertvision.data.examples import SpanData
-from bertvision.data.reframe import reframe
-from bertvision.data.texts import TextData, answerable
+from bertvision.data.texts import TextData
 from bertvision.data.windows import Windows, make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError, nearest
-from bertvision.serve.calibrate import read_no_answer, read_temperature
 from bertvision.serve.explain import explain
-from bertvision.serve.inputs import as_questions, asks, checked_texts, short_names, texts_read
+from bertvision.serve.inputs import checked_texts, short_names
 from bertvision.serve.package import layer_number
-from bertvision.serve.predictions import (
-    AnyPrediction,
-    LabelPrediction,
-    ScorePrediction,
-    check_n_best,
-    span_predictions,
-    text_predictions,
-)
-from bertvision.serve.walk import Reader, walk
-from bertvision.tasks.span.answers import SpanAnswers
-from bertvision.tasks.span.decode import decode
-from bertvision.tasks.text.answers import TextAnswers, answer, class_logits, softmax
-from bertvision.tasks.text.logits import TextLogits
-from bertvision.tasks.text.task import TextTask
-from bertvision.train.evaluate import Logits
-from bertvision.train.trained import Trained, join
+from bertvision.tasks.logits import Logits
+from bertvision.tasks.predictions import AnyPrediction, check_n_best
+from bertvision.tasks.texts import holds_questions
+from bertvision.tasks.walk import Reader, walk_windows
+from bertvision.train.trained import Trained
 
-__all__ = [
-    "AnyPrediction",
-    "Bundle",
-    "LabelPrediction",
-    "ScorePrediction",
-    "TextPredictor",
-    "Walked",
-    "asks",
-    "short_names",
-    "text_predictions",
-    "texts_read",
-]
+__all__ = ["Bundle", "Texts", "Walk", "Walked", "short_names"]
 
 
 Texts = str | list[str] | tuple[str, ...]
@@ -63,10 +38,8 @@ class Walked:
     names: tuple[str, ...]
     """The systems."""
     windows: Windows
-    spans: SpanData | None
-    """The examples as questions, where any system asks them."""
-    texts: TextData | None
-    """The examples as texts, where any system gives labels or scores."""
+    data: dict[str, Any]
+    """The examples as each system reads them."""
     logits: dict[str, Logits]
     """Of each system, its members joined."""
     layers: dict[str, dict[int, Logits]] = field(default_factory=dict)
@@ -77,7 +50,7 @@ _PLANS = 256
 """How many choices of tasks are remembered."""
 
 Walk = Callable[..., dict[str, Logits]]
-"""What `serve.walk.walk` does: (encoder, windows, readers, group=, label=) -> logits by reader."""
+"""What `walk_windows` does: (encoder, windows, readers, label=) -> logits by reader."""
 
 
 class Bundle:
@@ -90,7 +63,7 @@ class Bundle:
         *,
         names: Sequence[str] | None = None,
         layers: Mapping[str, Sequence[Trained]] | None = None,
-        walk: Walk = walk,
+        walk: Walk = walk_windows,
     ) -> None:
         """
         Args:
@@ -118,17 +91,8 @@ class Bundle:
             encoder.check_length(system.windows.max_seq_length)
             for head in system.heads:
                 head.to(encoder.device).eval()
-        self.decodings = {name: system.decoding() for name, system in self.systems.items() if _spans(system)}
-        """How the systems that find spans decode their logits."""
-        self.no_answers = {
-            name: read_no_answer(system.folder) for name, system in self.systems.items() if _spans(system)
-        }
-        """How they calibrate the probability of no answer; None = not at all."""
-        self.temperatures = {
-            name: read_temperature(system.folder)
-            for name, system in self.systems.items()
-            if not _spans(system)
-        }
+        self.tunings = {name: system.tuning for name, system in self.systems.items()}
+        """What was fitted on dev: thresholds and calibrations."""
         self._plans: dict[tuple[str, ...], list[list[str]]] = {}
 
     # ---- texts
@@ -176,18 +140,14 @@ class Bundle:
         asked = self.fitting(tasks, pairs=second is not None)
         if not firsts:
             return []
-        found = self._answers(asked, checked_texts(firsts, seconds))
+        found = self._answers(asked, checked_texts(firsts, seconds, questions=self._all_ask(asked)))
         told = {name: self.predictions(name, one, n_best=n_best) for name, one in found.items()}
         rows = [{name: told[name][i] for name in asked} for i in range(len(firsts))]
         return rows[0] if isinstance(first, str) else rows
 
-    def predictions(
-        self, name: str, answers: SpanAnswers | TextAnswers, *, n_best: int = 0
-    ) -> Sequence[AnyPrediction]:
-        """What a task's answers are in words, one prediction an example."""
-        if isinstance(answers, TextAnswers):
-            return text_predictions(answers)
-        return span_predictions(answers, self.no_answers[name], n_best=n_best)
+    def predictions(self, name: str, answers: Any, *, n_best: int = 0) -> Sequence[AnyPrediction]:
+        """A task's predictions, one an example."""
+        return self.systems[name].task.predictions(answers, self.tunings[name], n_best=n_best)
 
     def explain(
         self,
@@ -200,22 +160,20 @@ class Bundle:
         """What every task makes of one text or pair, and of what: see serve/explain.py for what is told."""
         check_n_best(n_best)
         asked = self.fitting(tasks, pairs=second is not None)
-        data = checked_texts([first], [second])
+        data = checked_texts([first], [second], questions=self._all_ask(asked))
         walks = [self._walked(names, data, layers=True) for names in self._plan(asked)]
         # A question is asked about the other text.
-        about = second if second is not None and any(asks(self.systems[name]) for name in asked) else first
+        asks = any(self.systems[name].task.reads_questions for name in asked)
+        about = second if second is not None and asks else first
         return explain(self, walks, asked, text=about, n_best=n_best)
 
-    def answer(
-        self, data: SpanData | TextData, *, tasks: Sequence[str] | None = None
-    ) -> dict[str, SpanAnswers | TextAnswers]:
-        """Answers to a whole data set, whose labels are not looked at.
+    def answer(self, data: Any, *, tasks: Sequence[str] | None = None) -> dict[str, Any]:
+        """Answers to a whole dataset, whose labels are not looked at.
 
         Questions are for systems that ask, texts for all others.
         """
-        asked = self.asked(tasks)
-        questions = isinstance(data, SpanData) or data.spans is not None
-        wrong = [name for name in asked if asks(self.systems[name]) != questions]
+        asked, questions = self.asked(tasks), holds_questions(data)
+        wrong = [name for name in asked if self.systems[name].task.reads_questions != questions]
         if wrong:
             what = "questions over paragraphs" if questions else "texts"
             raise ConfigError(
@@ -238,7 +196,7 @@ class Bundle:
         """Of all tasks those that read as many texts as are given; a task that was asked for must be one of them."""
         given = 2 if pairs else 1
         asked = self.asked(tasks)
-        wrong = [name for name in asked if texts_read(self.systems[name]) != given]
+        wrong = [name for name in asked if self.systems[name].task.texts_read != given]
         if not wrong or (not tasks and len(wrong) < len(asked)):
             return tuple(name for name in asked if name not in wrong)
         reads, one = ("one text", "two are") if pairs else ("two texts", "one is")
@@ -246,6 +204,9 @@ class Bundle:
         fitting = [name for name in asked if name not in wrong]
         way_out = f"ask only {', '.join(fitting)} (tasks)" if fitting else f"give {reads}"
         raise DataError(f"{', '.join(wrong)} {verb} {reads}, and {one} given: {way_out}")
+
+    def _all_ask(self, asked: Sequence[str]) -> bool:
+        return all(self.systems[name].task.reads_questions for name in asked)
 
     # ---- windows
 
@@ -261,38 +222,28 @@ class Bundle:
             plan = self._plans[asked] = list(groups.values())
         return plan
 
-    def _answers(
-        self, asked: tuple[str, ...], data: SpanData | TextData, *, label: str = ""
-    ) -> dict[str, SpanAnswers | TextAnswers]:
-        found: dict[str, SpanAnswers | TextAnswers] = {}
+    def _answers(self, asked: tuple[str, ...], data: Any, *, label: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = {}
         for names in self._plan(asked):
             walked = self._walked(names, data, label=label)
             found |= {name: self.merged(walked, name, walked.logits[name]) for name in names}
         return found
 
-    def _walked(
-        self, names: Sequence[str], data: SpanData | TextData, *, label: str = "", layers: bool = False
-    ) -> Walked:
+    def _walked(self, names: Sequence[str], data: Any, *, label: str = "", layers: bool = False) -> Walked:
         """Logits of systems that read the same windows, from one walk; with `layers` of their layers' readers too."""
         systems = {name: self.systems[name] for name in names}
-        first = systems[names[0]]
-        spans = as_questions(data) if asks(first) else None
-        texts = reframe(data, first.reframe) if isinstance(data, TextData) and spans is None else None
-        if spans is not None and not all(map(_spans, systems.values())):
-            # The windows of spans, but with a label each: there the pooler's vector is handed out.
-            texts = answerable(spans, answers_required=False)
-        source = spans if texts is None else texts
-        assert source is not None
-        windows = make_windows(source, self.encoder.tokenizer, first.windows)
+        prepared = {name: system.task.prepare(data, system.reframe) for name, system in systems.items()}
+        # The windows of questions are those of spans, but the pooler's vector is handed out with labels alone.
+        first = next((name for name, system in systems.items() if system.task.unit == "window"), names[0])
+        windows = make_windows(prepared[first], self.encoder.tokenizer, systems[first].windows)
         readers = self.readers(names, layers=layers)
-        logits = self.walk(self.encoder, windows, readers, group=first.task.group, label=label)
+        logits = self.walk(self.encoder, windows, readers, label=label)
         return Walked(
             tuple(names),
             windows,
-            spans,
-            texts,
+            prepared,
             {
-                name: join(system, [logits[f"{name}/{i}"] for i in range(len(system.heads))], windows)
+                name: system.join([logits[f"{name}/{i}"] for i in range(len(system.heads))], windows)
                 for name, system in systems.items()
             },
             {
@@ -305,70 +256,16 @@ class Bundle:
     def readers(self, names: Sequence[str] | None = None, *, layers: bool = False) -> dict[str, Reader]:
         """The heads of systems (none = all): NAME/0 and so on, and with `layers` those of states, NAME/layers/0 ..."""
         names = list(self.systems) if names is None else names
-        made = {
-            f"{name}/{i}": Reader(head, selection, self.systems[name].task)
-            for name in names
-            for i, (head, selection) in enumerate(self.systems[name].readers)
-        }
+        made = {f"{name}/{i}": one for name in names for i, one in enumerate(self.systems[name].readers)}
         if layers:
             made |= {
-                f"{name}/layers/{i}": Reader(one.heads[0], one.selections[0], one.task)
+                f"{name}/layers/{i}": one.readers[0]
                 for name in names
                 for i, one in enumerate(self.layers.get(name, []))
             }
         return made
 
-    def merged(
-        self, walked: Walked, name: str, logits: Any, *, temperature: float | None = None
-    ) -> SpanAnswers | TextAnswers:
+    def merged(self, walked: Walked, name: str, logits: Logits, tuning: Any = None) -> Any:
         """The answers of the system `name` from its logits, or from those of a reader of one of its layers."""
         task = self.systems[name].task
-        if not isinstance(task, TextTask):
-            assert walked.spans is not None
-            return decode(walked.windows, logits, walked.spans, self.decodings[name])
-        assert walked.texts is not None
-        used = self.temperatures[name] if temperature is None else temperature
-        return _merged(walked.windows, logits, walked.texts, task, used)
-
-
-def _merged(
-    windows: Windows, logits: TextLogits, data: TextData, task: TextTask, temperature: float
-) -> TextAnswers:
-    """The answers of one system; where every text is one window, as most are, there is nothing to merge."""
-    rows = len(windows) // task.group
-    if rows > len(data) or task.kind == "score":
-        like = replace(data, kind=task.kind, classes=task.classes)
-        return answer(windows, logits, like, task, temperature=temperature)
-    logits.check(rows)
-    probabilities = softmax(class_logits(logits.values, task) / temperature)
-    return TextAnswers([e.id for e in data.examples], task, probabilities, probabilities.argmax(axis=1))
-
-
-def _spans(system: Trained) -> bool:
-    return not isinstance(system.task, TextTask)
-
-
-class TextPredictor:
-    """One label or score system with its encoder."""
-
-    def __init__(self, trained: Trained, encoder: Encoder) -> None:
-        self.trained, self.encoder = trained, encoder
-        self.bundle = Bundle([trained], encoder)
-
-    @overload
-    def predict(self, first: str, second: str | None = None) -> LabelPrediction | ScorePrediction: ...
-    @overload
-    def predict(
-        self, first: list[str] | tuple[str, ...], second: str | Sequence[str] | None = None
-    ) -> list[LabelPrediction | ScorePrediction]: ...
-    def predict(self, first: Texts, second: str | Sequence[str] | None = None) -> Any:
-        """The label or the score of one text or pair, or of several."""
-        found: Any = self.bundle.predict(first, second)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        rows = [next(iter(row.values())) for row in ([found] if isinstance(first, str) else found)]
-        return rows[0] if isinstance(first, str) else rows
-
-    def answer(self, data: SpanData | TextData) -> TextAnswers:
-        """Answers to a whole data set, whose labels are not looked at."""
-        (answers,) = self.bundle.answer(data).values()
-        assert isinstance(answers, TextAnswers)
-        return answers
+        return task.answer(walked.windows, logits, walked.data[name], tuning or self.tunings[name])

@@ -1,9 +1,9 @@
 """Write a package: copy heads, their layers' readers and, where asked, the encoder into one folder (serve/package.py).
 
 The folder appears whole or not at all. What is copied loses its ties to this machine: heads name the encoder by a path
-inside the package or by a name others know, and data by the names of files. The key "card" of metrics.json, where
-training tells how a head was made (report/making.py), gets all data, commands and intervals that the card tells, so
-that a package can be exported again without them at hand.
+inside the package or by a name others know, and data by the names of files. The key "made" of metrics.json
+(pipeline/record.py) gets all data, commands and intervals that the card shows, so that a package can be exported again
+without them at hand.
 """
 
 import os
@@ -22,7 +22,7 @@ from bertvision.encoder.load import EMBEDDED, bases_of, lasting_name
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.heads.costs import HeadCost, cost
 from bertvision.report.intervals import head_intervals
-from bertvision.report.making import MAKING, file_name, plain_command
+from bertvision.report.making import file_name, plain_command
 from bertvision.report.package_card import CardEncoder, CardHead, package_card
 from bertvision.serve.bundle import Bundle
 from bertvision.serve.bundled import bundle_encoder, known_anywhere, plain_encoder_name
@@ -220,21 +220,17 @@ def _copy(
     if told is not None and card is not None:
         commands = [plain_command(command) for command in _made_by(system)]
         kept = {"data": told.data, "intervals": told.intervals, "commands": commands}
-        metrics[MAKING] = {key: value for key, value in kept.items() if value}
+        metrics["made"] = {key: value for key, value in kept.items() if value}
     if metrics:
         write_json(folder / "metrics.json", metrics)
 
 
 def _metrics(system: Trained) -> dict[str, Any]:
-    """metrics.json without places on the disk: files are named by their names, in keys too."""
+    """metrics.json without places on the disk: files are named by their names."""
     path = system.folder / "metrics.json"
     found = read_json(path) if path.exists() else {}
-    plain = {}
-    for key, value in found.items():
-        if isinstance(value, Mapping) and isinstance(value.get("tuned_on"), str):
-            value = dict(value) | {"tuned_on": file_name(value["tuned_on"])}
-        plain[file_name(key) if "/" in key else key] = value
-    return plain
+    tuning = found.get("tuning", {})
+    return found | ({"tuning": tuning | {"on": file_name(tuning["on"])}} if tuning.get("on") else {})
 
 
 # ---- what the card tells
@@ -243,12 +239,15 @@ def _metrics(system: Trained) -> dict[str, Any]:
 def _card_head(task: str, system: Trained, card: CardConfig) -> CardHead:
     _, members = read_members(system)
     metrics = _metrics(system)
-    metrics.pop(MAKING, None)
     kept = _kept(system.folder)
     known = {split: name for folder in (*members, system.folder) for split, name in _told_data(folder)}
     data, places = _data(system)
     found = head_intervals(
-        system.folder, system.task, metrics, [*card.scored_on, *places], columns=card.columns
+        system.folder,
+        system.task,
+        metrics.get("scores", {}),
+        [*card.scored_on, *places],
+        columns=card.columns,
     )
     tokens = system.windows.max_seq_length
     prices = [cost(head, head.geometry, tokens=tokens) for head in system.heads]
@@ -284,11 +283,9 @@ def _data(system: Trained) -> tuple[dict[str, str], list[str]]:
     names = {split: str(facts.get("name")) for split, facts in run.get("data", {}).items()}
     settings = run.get("settings", {})
     places = [str(settings[split]) for split in ("dev", "test") if settings.get(split)]
-    path = system.folder / "metrics.json"
-    for value in (read_json(path) if path.exists() else {}).values():
-        if isinstance(value, Mapping) and isinstance(value.get("tuned_on"), str):
-            names.setdefault("dev", value["tuned_on"])
-            places.append(value["tuned_on"])
+    if system.tuned_on:
+        names.setdefault("dev", system.tuned_on)
+        places.append(system.tuned_on)
     return names, places
 
 
@@ -307,16 +304,16 @@ def _told_data(folder: Path) -> Iterable[tuple[str, str]]:
 
 
 def _kept(folder: Path) -> dict[str, Any]:
-    """What training or an earlier export kept for the card (report/making.py)."""
+    """What training or an earlier export kept for the card (pipeline/record.py)."""
     path = folder / "metrics.json"
     found = read_json(path) if path.exists() else {}
-    kept: Any = found.get(MAKING, {}) if isinstance(found, dict) else []
+    kept: Any = found.get("made", {}) if isinstance(found, dict) else []
     data = isinstance(kept, dict) and all(
         isinstance(kept.get(key, {}), dict) for key in ("data", "intervals")
     )
     commands = kept.get("commands", []) if data else None
     if not isinstance(commands, list) or not all(isinstance(command, str) for command in commands):
-        raise ArtifactError(f'{path} is damaged at "{MAKING}": delete that key')
+        raise ArtifactError(f'{path} is damaged at "made": delete that key')
     return kept
 
 

@@ -19,8 +19,8 @@ from bertvision.encoder.stack import pooled_by, read_tokens
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Head, bare_batch
 from bertvision.serve.bundle import Bundle
-from bertvision.serve.walk import Reader
 from bertvision.shapes import Int
+from bertvision.tasks.walk import Reader
 
 __all__ = ["Graph", "quiet", "sample_windows"]
 
@@ -70,7 +70,7 @@ class Graph(nn.Module):
 
     def of_tokens(self, name: str) -> bool:
         """Whether an output has a row for every token."""
-        return self._readers[name].task.kind == "span"
+        return self._readers[name].task.unit == "token"
 
     def forward(
         self,

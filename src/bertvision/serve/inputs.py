@@ -1,26 +1,13 @@
-"""What goes into a bundle: which texts a system reads, and texts and questions from strings, checked."""
+"""What goes into a bundle: names of its systems, and texts from strings, checked."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertvision.data.building import Flaw, SpanBuilder, check_text
-from bertvision.data.examples import SpanData
+from bertvision.data.building import Flaw, check_text
 from bertvision.data.texts import TextData, TextExample
 from bertvision.errors import DataError
-from bertvision.tasks.text.task import TextTask
-from bertvision.train.trained import Trained
 
-__all__ = ["as_questions", "asks", "checked_texts", "short_names", "texts_read"]
-
-
-def asks(system: Trained) -> bool:
-    """Whether it reads questions over paragraphs: spans, and answer / no answer."""
-    return not isinstance(system.task, TextTask) or system.task.asks
-
-
-def texts_read(system: Trained) -> int:
-    """How many texts an example of its task has."""
-    return 2 if asks(system) or (isinstance(system.task, TextTask) and system.task.pairs) else 1
+__all__ = ["checked_texts", "short_names"]
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
@@ -36,26 +23,17 @@ def short_names(folders: Sequence[Path]) -> list[str]:
     return ["/".join(parts[depth:]) for parts in paths]
 
 
-def checked_texts(firsts: Sequence[str], seconds: Sequence[str | None]) -> TextData:
-    """Texts without labels, checked."""
+def checked_texts(
+    firsts: Sequence[str], seconds: Sequence[str | None], *, questions: bool = False
+) -> TextData:
+    """Texts without labels, checked; messages call them questions and contexts where they are."""
+    first, second = ("question", "context") if questions else ("text", "second text")
     examples = [TextExample(str(i), a, b) for i, (a, b) in enumerate(zip(firsts, seconds, strict=True))]
     for example in examples:
         try:
-            check_text(example.first, "text", "write it")
+            check_text(example.first, first, "write it")
             if example.second is not None:
-                check_text(example.second, "second text", "write it")
+                check_text(example.second, second, "write it")
         except Flaw as flaw:
-            raise DataError(f"text {int(example.id) + 1}: {flaw}") from None
+            raise DataError(f"{first} {int(example.id) + 1}: {flaw}") from None
     return TextData(examples, "label", name="the texts")
-
-
-def as_questions(data: SpanData | TextData) -> SpanData:
-    """The same examples as questions over paragraphs, without answers."""
-    if isinstance(data, SpanData):
-        return data
-    if data.spans is not None:
-        return data.spans
-    builder = SpanBuilder(data.name)
-    for example in data.examples:
-        builder.add(example.id, example.first, builder.shared(example.second), ())
-    return builder.build()

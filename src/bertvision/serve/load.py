@@ -1,8 +1,7 @@
 """`bv.load(folder)`: what training left behind, with its encoder, ready to answer.
 
-    a head of spans, an ensemble, a run      Predictor         predict(question, context)
-    a head of labels or scores               TextPredictor     predict(first, second=None)
-    a folder of heads for several tasks      Bundle            predict(first, second=None), a prediction by name
+    a head, an ensemble, a run               Predictor   predict(first, second=None) or predict(question, context)
+    a folder of heads for several tasks      Bundle      the same, a prediction by name
     a package                                what it holds: one of these; "hub:ORG/NAME" is one on the Hub
 
 A folder of several tasks is a snapshot of `multitask` (snapshot-1/heads/NAME), or any folder with heads of one encoder
@@ -17,7 +16,7 @@ from bertvision.artifacts import restore
 from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError
-from bertvision.serve.bundle import Bundle, TextPredictor, short_names
+from bertvision.serve.bundle import Bundle, short_names
 from bertvision.serve.config import Backend
 from bertvision.serve.hub import local_folder
 from bertvision.serve.package import (
@@ -29,7 +28,6 @@ from bertvision.serve.package import (
     read_tasks,
 )
 from bertvision.serve.predictor import Predictor
-from bertvision.tasks.text.task import TextTask
 from bertvision.train.trained import Trained, heads_below, load_encoder, read_trained
 
 __all__ = ["Backend", "load", "load_bundle", "open_encoder", "read_systems"]
@@ -53,14 +51,13 @@ def load(
         backend: What computes: torch, or onnx for the graph of a package (`export --onnx`).
 
     Returns:
-        A `Predictor` (spans), a `TextPredictor` (a label or a score) or a `Bundle` (several heads).
+        A `Predictor` (one system) or a `Bundle` (several).
     """
     bundle = load_bundle(folder, encoder=encoder, device=device, precision=precision, backend=backend)
     if len(bundle.systems) > 1:
         return bundle
     (trained,) = bundle.systems.values()
-    kind = TextPredictor if isinstance(trained.task, TextTask) else Predictor
-    alone = kind(trained, bundle.encoder)
+    alone = Predictor(trained, bundle.encoder)
     alone.bundle = bundle  # with the readers of its layers, and with what computes
     return alone
 
@@ -105,8 +102,7 @@ def read_systems(folder: str | Path) -> dict[str, Trained]:
         trained = read_trained(below[0] if below else folder)
         return {trained.name: trained}
     systems = dict(zip(short_names(below), map(read_trained, below), strict=True))
-    if not any(isinstance(system.task, TextTask) for system in systems.values()):
-        # All find spans: these are rivals for one question and no tasks side by side.
+    if all(system.task.rivals for system in systems.values()):
         raise ArtifactError(
             f"{folder} holds several heads ({', '.join(systems)}): name the folder of one of them"
         )

@@ -40,18 +40,16 @@ from bertvision.heads.base import Head
 from bertvision.serve.bundle import Bundle
 from bertvision.serve.graph import Graph, quiet, sample_windows
 from bertvision.serve.package import is_package, read_package
-from bertvision.serve.sinks import SpanSink, TextSink
-from bertvision.serve.walk import Reader
 from bertvision.states.plan import cut_by_tokens
-from bertvision.tasks.kinds import SpanTask
-from bertvision.train.evaluate import Logits
+from bertvision.tasks.logits import Logits, Seen, TokenPlaces
+from bertvision.tasks.walk import Reader
 
 __all__ = ["OPSET", "OnnxReport", "OnnxWalk", "export_onnx", "onnx_of", "use_onnx"]
 
 FORMAT = 1
 OPSET = 20
 _TOKENS = 256
-"""Of one call, pads included; see serve/walk.py."""
+"""Of one call, pads included; see tasks/walk.py."""
 _TOLERANCE = 1e-3
 """Most that an output may differ from torch's, as a share of the largest logit (of 1 at least)."""
 
@@ -220,7 +218,7 @@ def use_onnx(bundle: Bundle, path: Path) -> None:
 
 
 class OnnxWalk:
-    """Does what `serve.walk.walk` does, with onnxruntime."""
+    """Does what `walk_windows` does, with onnxruntime."""
 
     def __init__(self, path: Path) -> None:
         self._session = _session(path)
@@ -232,31 +230,20 @@ class OnnxWalk:
         windows: Windows,
         readers: Mapping[str, Reader],
         *,
-        group: int = 1,
         label: str = "",
     ) -> dict[str, Logits]:
-        assert group == 1, "heads of several windows are not exported"
-        texts = TextSink(len(windows), group)
-        spans = {
-            name: SpanSink(windows, windows, "all")
-            for name, reader in readers.items()
-            if isinstance(reader.task, SpanTask)
-        }
+        collectors = {name: reader.task.collector(windows) for name, reader in readers.items()}
+        places = TokenPlaces(windows)
         with progress(label, len(windows), unit="windows") if label else nullcontext() as bar:
             for call in cut_by_tokens(windows.lengths, _TOKENS):
                 mask, inputs = self._collated(encoder, windows, call)
                 found = _outputs(self._session, list(readers), inputs)
-                outputs: dict[str, Tensor] = {}
-                for name, values in zip(readers, found, strict=True):
-                    if name in spans:
-                        spans[name].add(call, mask, torch.from_numpy(values))
-                    else:
-                        outputs[name] = torch.from_numpy(values)
-                texts.add(call, outputs)
+                seen = Seen(call, mask, places)
+                for collector, values in zip(collectors.values(), found, strict=True):
+                    collector.add(seen, torch.from_numpy(values))
                 if bar is not None:
                     bar.advance(len(call))
-        made = texts.logits() | {name: sink.logits() for name, sink in spans.items()}
-        return {name: made[name] for name in readers}
+        return {name: collector.logits() for name, collector in collectors.items()}
 
     def _collated(
         self, encoder: Encoder, windows: Windows, call: NDArray[np.int64]

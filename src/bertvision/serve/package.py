@@ -28,6 +28,7 @@ from bertvision.encoder.load import EMBEDDED, bases_of
 from bertvision.errors import ArtifactError
 from bertvision.heads.files import read_head_config
 from bertvision.heads.layer_reader import layer_of
+from bertvision.tasks.base import kinds
 from bertvision.train.trained import Trained, ensemble_of, read_trained
 
 __all__ = [
@@ -208,7 +209,7 @@ def _inside(folder: Path, part: Any) -> Path:
 
 def _task(folder: Path, about: Mapping[str, Any]) -> PackageTask:
     kind = about["kind"]
-    if kind not in ("span", "label", "score"):
+    if kind not in kinds() or not kinds()[kind].predicts:
         raise ValueError(f"a task cannot be a {kind}")
     return PackageTask(_inside(folder, about["folder"]), kind, str(about.get("label", "")))
 

@@ -1,37 +1,29 @@
-"""Answers to questions over paragraphs: `bv.load(folder).predict(question, context)`."""
+"""One trained system with its encoder: `bv.load(folder).predict(first, second)`."""
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
-from bertvision.data.building import Flaw, SpanBuilder
-from bertvision.data.examples import SpanData
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import DataError
-from bertvision.serve.bundle import Bundle, Walk
-from bertvision.serve.predictions import Candidate, Prediction, check_n_best, span_predictions
-from bertvision.serve.walk import walk
-from bertvision.tasks.span.answers import SpanAnswers
-from bertvision.tasks.span.decode import DecodeConfig
+from bertvision.serve.bundle import Bundle, Texts, Walk
+from bertvision.tasks.walk import walk_windows
 from bertvision.train.trained import Trained
 
-__all__ = ["Candidate", "Prediction", "Predictor"]
+__all__ = ["Predictor"]
 
 
 class Predictor:
-    """A trained system with its encoder, ready to answer: a bundle of one that speaks of questions."""
+    """A bundle of one system, whose predictions need no name."""
 
     def __init__(
         self,
         trained: Trained,
         encoder: Encoder,
         *,
-        decoding: DecodeConfig | None = None,
         layers: Sequence[Trained] = (),
-        walk: Walk = walk,
+        walk: Walk = walk_windows,
     ) -> None:
         """
         Args:
-            decoding: How logits become answers; by default as the threshold was tuned, at that threshold.
             layers: Readers of single hidden states, for `explain`.
             walk: What computes the logits; by default torch.
         """
@@ -39,54 +31,33 @@ class Predictor:
         self.bundle = Bundle(
             [trained], encoder, layers={trained.name: layers}, names=[trained.name], walk=walk
         )
-        if decoding is not None:
-            self.decoding = decoding
 
     @property
-    def decoding(self) -> DecodeConfig:
-        """How logits become answers."""
-        return self.bundle.decodings[self.trained.name]
+    def tuning(self) -> Any:
+        """What was fitted on dev; another may be put here."""
+        return next(iter(self.bundle.tunings.values()))
 
-    @decoding.setter
-    def decoding(self, decoding: DecodeConfig) -> None:
-        self.bundle.decodings[self.trained.name] = decoding
+    @tuning.setter
+    def tuning(self, tuning: Any) -> None:
+        self.bundle.tunings = dict.fromkeys(self.bundle.tunings, tuning)
 
-    @overload
-    def predict(self, question: str, context: str, *, n_best: int = 0) -> Prediction: ...
-    @overload
-    def predict(
-        self, question: list[str] | tuple[str, ...], context: Sequence[str], *, n_best: int = 0
-    ) -> list[Prediction]: ...
-    def predict(
-        self, question: str | list[str] | tuple[str, ...], context: str | Sequence[str], *, n_best: int = 0
-    ) -> Prediction | list[Prediction]:
-        """Answer one question, or several (each over its own context, or all over the same).
+    def predict(self, first: Texts, second: str | Sequence[str] | None = None, *, n_best: int = 0) -> Any:
+        """The prediction for one text, pair or question, or a list of them for several.
 
-        With `n_best` so many of the best candidates are told too.
+        Args:
+            first: A text, the first of a pair, or a question.
+            second: The other text, or the paragraph; one for all, or as many as there are first ones.
+            n_best: How many of the best candidates are listed beside an answer found in a paragraph.
         """
-        check_n_best(n_best)
-        questions = [question] if isinstance(question, str) else list(question)
-        contexts = [context] * len(questions) if isinstance(context, str) else list(context)
-        if len(questions) != len(contexts):
-            raise DataError(f"predict got {len(questions)} questions but {len(contexts)} contexts")
-        if not questions:
-            return []
-        builder = SpanBuilder("the questions")
-        for i, (asked, read) in enumerate(zip(questions, contexts, strict=True)):
-            try:
-                builder.add(str(i), asked, builder.shared(read), ())
-            except Flaw as flaw:
-                raise DataError(f"question {i + 1}: {flaw}") from None
-        answers = self.answer(builder.build())
-        found = span_predictions(answers, self.bundle.no_answers[self.trained.name], n_best=n_best)
-        return found[0] if isinstance(question, str) else found
+        found: Any = self.bundle.predict(first, second, n_best=n_best)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        rows = [next(iter(row.values())) for row in ([found] if isinstance(first, str) else found)]
+        return rows[0] if isinstance(first, str) else rows
 
-    def answer(self, data: SpanData) -> SpanAnswers:
-        """Answers to a whole data set, with all their candidates."""
+    def answer(self, data: Any) -> Any:
+        """Answers to a whole dataset, whose labels are not looked at."""
         (answers,) = self.bundle.answer(data).values()
-        assert isinstance(answers, SpanAnswers)
         return answers
 
-    def explain(self, question: str, context: str, *, n_best: int = 5) -> dict[str, Any]:
+    def explain(self, first: str, second: str | None = None, *, n_best: int = 5) -> dict[str, Any]:
         """What the answer was made of (serve/explain.py)."""
-        return self.bundle.explain(question, context, n_best=n_best)
+        return self.bundle.explain(first, second, n_best=n_best)

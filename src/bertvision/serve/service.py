@@ -14,10 +14,10 @@ from starlette.requests import Request
 from bertvision.errors import DataError
 from bertvision.heads.spec import HeadSpec
 from bertvision.serve.batching import Batcher, Full, TooLong, work_of
-from bertvision.serve.bundle import Bundle, asks, texts_read
+from bertvision.serve.bundle import Bundle
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.metrics import Metrics
-from bertvision.serve.predictions import words_of
+from bertvision.tasks.predictions import to_json
 
 __all__ = ["Refusal", "Service", "failure"]
 
@@ -67,7 +67,7 @@ class Service:
 
     def __init__(self, model: Bundle, config: ServeConfig) -> None:
         self.model, self.config = model, config
-        self.texts = {name: texts_read(system) for name, system in model.systems.items()}
+        self.texts = {name: system.task.texts_read for name, system in model.systems.items()}
         """How many texts an input of each task has."""
         self.metrics = Metrics()
         self.batcher = Batcher(self._compute, config, self.metrics)
@@ -106,8 +106,8 @@ class Service:
                 "task": name,
                 "kind": system.task.kind,
                 "texts": self.texts[name],
-                "asks": asks(system),
-                "classes": list(getattr(system.task, "classes", ())),
+                "asks": system.task.reads_questions,
+                "classes": list(system.task.classes),
                 "heads": [HeadSpec(head.name, head.config).label for head in system.heads],
                 "parameters": sum(head.num_parameters for head in system.heads),
             }
@@ -180,10 +180,7 @@ class Service:
             return [self.model.explain(one.first, one.second, **options)]
         seconds = None if one.second is None else [query.second or "" for query in queries]
         rows = self.model.predict([query.first for query in queries], seconds, **options)
-        kinds = {name: self.model.systems[name].task.kind for name in one.tasks}
-        return [
-            {name: {"kind": kinds[name], **words_of(found)} for name, found in row.items()} for row in rows
-        ]
+        return [{name: {"kind": found.kind, **to_json(found)} for name, found in row.items()} for row in rows]
 
 
 def _texts(count: int) -> str:

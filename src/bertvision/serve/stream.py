@@ -13,6 +13,7 @@ whoever writes faster than answers are computed is kept waiting.
 
 import json
 import logging
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from bertvision.console import emit
 from bertvision.data.building import shorten
 from bertvision.errors import BertvisionError, DataError
 from bertvision.serve.bundle import Bundle
-from bertvision.serve.predictions import words_of
+from bertvision.tasks.predictions import to_json
 
 __all__ = ["MOST_LINES", "answer_stream"]
 
@@ -181,10 +182,10 @@ def _predicted(
         rows = bundle.predict(firsts, seconds, tasks=tasks or None, n_best=n_best)
     except BertvisionError as error:
         if len(lines) == 1:
-            return {lines[0].number: {"error": str(error).removeprefix("text 1: ")}}
+            return {lines[0].number: {"error": re.sub(r"^(text|question) 1: ", "", str(error))}}
         # One of them spoils it for the others: each alone, so that only that one is told.
         return {n: t for line in lines for n, t in _predicted(bundle, [line], tasks, n_best).items()}
     return {
-        line.number: {"tasks": {name: words_of(one) for name, one in row.items()}}
+        line.number: {"tasks": {name: to_json(one) for name, one in row.items()}}
         for line, row in zip(lines, rows, strict=True)
     }

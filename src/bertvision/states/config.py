@@ -57,13 +57,6 @@ class Selection:
             return EVERYTHING
         return dataclasses.replace(self, layers=self.numbers(num_states))
 
-    def check_spans(self) -> None:
-        """Refuse positions at which no answer can be found."""
-        if self.positions == "cls":
-            raise ConfigError(
-                "--states.positions cls keeps no token an answer could have: use context or all to fit spans"
-            )
-
 
 EVERYTHING = Selection()
 

@@ -1,5 +1,9 @@
-"""Tasks: what the logits mean.
+"""Tasks: what is to be learned and what logits mean; the only room that knows one kind of task from another.
 
-Loss, decoding, merging of windows, thresholds and metrics of one task live together.
-Each task is a package: `bertvision.tasks.span`.
+`base.py` says what the library asks of a task. A kind is one file and one line here. Losses need torch, which is
+imported when one is computed.
 """
+
+from bertvision.tasks import label, score, span, triplet
+
+__all__ = ["label", "score", "span", "triplet"]

@@ -1,47 +1,148 @@
-"""Triplet pre-training: what is made of the distances from an anchor to its positive (d+) and its negatives (d-_j).
+"""Triplets, for pre-training an encoder: bring a text nearer to its positive than to its negatives.
+
+The loss of the distances from an anchor to its positive (d+) and its negatives (d-_j), which heads/triplet.py gives:
 
     paper     max(0, d+ - log sum_j exp(d-_j) + margin)
     softmin   max(0, d+ + log sum_j exp(-d-_j) + margin)
 
 log sum exp of distances is a soft maximum: in the paper's form one far negative is enough, however near the others
 are. What is meant is the nearest negative, and -log sum exp(-d) is the soft minimum of distances: with `softmin` the
-loss is zero only when every negative is farther than the positive. Distances come from heads/triplet.py.
+loss is zero only when every negative is farther than the positive.
 """
 
-from typing import Literal
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
+from bertvision.config import to_mapping
+from bertvision.data.triplets import TripletData, triplet_windows
+from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
 from bertvision.shapes import Float
+from bertvision.tasks import metrics
+from bertvision.tasks.base import Task, register
+from bertvision.tasks.logits import Logits
+from bertvision.tasks.settings import TextConfig
 
-__all__ = ["TripletForm", "triplet_loss", "triplet_metrics"]
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+    from bertvision.states.batch import StateBatch
+
+__all__ = ["TripletAnswers", "TripletForm", "TripletTask", "triplet_loss"]
 
 TripletForm = Literal["paper", "softmin"]
 
 
+@dataclass(frozen=True)
+class TripletAnswers:
+    """The distances of every triplet."""
+
+    data: TripletData
+    windows: Windows
+    distances: NDArray[np.float64]
+    """(E, D) from the anchor to its positive and to each negative."""
+
+    def __len__(self) -> int:
+        return len(self.distances)
+
+
+@register
+@dataclass(frozen=True)
+class TripletTask(Task):
+    """Bring a text nearer to its positive than to its negatives; trains the encoder alone."""
+
+    kind = "triplet"
+    unit = "window"
+    metrics = metrics.TRIPLET
+    predicts = False
+
+    form: TripletForm = "softmin"
+    """softmin: every negative must be farther than the positive; paper: one far negative is enough."""
+    margin: float = 0.0
+    """Added to the hinge's inside."""
+    group: int = 7
+    """Windows of a triplet: anchor, positive, negatives."""
+    metric: str = "violation_rate"
+
+    def __post_init__(self) -> None:
+        if self.form not in ("paper", "softmin"):
+            raise ConfigError(f"--form {self.form} is unknown: choose softmin or paper")
+
+    @property
+    def outputs(self) -> int:
+        return self.group - 1
+
+    @property
+    def head(self) -> str:
+        """The only head there is."""
+        return f"triplet:negatives={self.group - 2}"
+
+    @classmethod
+    def accepts(cls, data: Any) -> bool:
+        return isinstance(data, TripletData)
+
+    @classmethod
+    def of(cls, data: TripletData, text: TextConfig, windows: WindowConfig) -> "TripletTask":
+        return cls(group=2 + data.negatives)
+
+    def windows(
+        self,
+        data: TripletData,
+        tokenizer: "PreTrainedTokenizerBase",
+        config: WindowConfig,
+        *,
+        tokenizer_fingerprint: str,
+        cache: Path | None = None,
+    ) -> tuple[Windows, str]:
+        """The windows of a triplet side by side."""
+        parts = [data.fingerprint, tokenizer_fingerprint, to_mapping(config), self.config()]
+        fingerprint = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+        return triplet_windows(data, tokenizer, config), fingerprint
+
+    def ids(self, data: TripletData) -> list[str]:
+        return [f"number {i}" for i in range(len(data))]
+
+    def targets(self, data: TripletData, windows: Windows) -> NDArray[np.int32]:
+        """(W, 1) zeros: which text stands where is all there is to know."""
+        return np.zeros((len(windows), 1), np.int32)
+
+    def loss(self, logits: "Tensor", batch: "StateBatch") -> "Tensor":
+        return triplet_loss(logits, form=self.form, margin=self.margin).repeat_interleave(self.group)
+
+    def answer(
+        self, windows: Windows, logits: Logits, data: TripletData, tuning: Any = None
+    ) -> TripletAnswers:
+        self.check_logits(logits, windows)
+        return TripletAnswers(data, windows, logits["values"].astype(np.float64))
+
+    def score(self, answers: TripletAnswers, tuning: Any = None) -> dict[str, float]:
+        """Means over triplets."""
+        import torch
+
+        positive, negatives = answers.distances[:, :1], answers.distances[:, 1:]
+        distances = torch.from_numpy(answers.distances)
+        return {
+            # A triplet is violated when at least one negative is nearer than the positive.
+            "violation_rate": float((negatives < positive).any(axis=1).mean()),
+            "positive_distance": float(positive.mean()),
+            "negative_distance": float(negatives.mean()),
+            "paper_loss": float(triplet_loss(distances, form="paper").mean()),
+            "softmin_loss": float(triplet_loss(distances, form="softmin").mean()),
+        }
+
+
 def triplet_loss(
-    distances: Float[Tensor, "E D"], *, form: TripletForm = "softmin", margin: float = 0.0
-) -> Float[Tensor, " E"]:
+    distances: "Float[Tensor, 'E D']", *, form: TripletForm = "softmin", margin: float = 0.0
+) -> "Float[Tensor, ' E']":
     """Loss of each example; the first distance is that to the positive."""
     positive, negatives = distances[:, 0], distances[:, 1:]
     if form == "paper":
         return (positive - negatives.logsumexp(-1) + margin).clamp(min=0)
-    if form == "softmin":
-        return (positive + (-negatives).logsumexp(-1) + margin).clamp(min=0)
-    raise ConfigError(f"--triplet-loss must be paper or softmin, not {form!r}")
-
-
-def triplet_metrics(distances: Float[Tensor, "E D"]) -> dict[str, float]:
-    """Means over examples, for the log of a run."""
-    distances = distances.detach().to(torch.float64)
-    positive, negatives = distances[:, :1], distances[:, 1:]
-    return {
-        "positive_distance": float(positive.mean()),
-        "negative_distance": float(negatives.mean()),
-        # An example is violated when at least one negative is nearer than the positive.
-        "violation_rate": float((negatives < positive).any(-1).double().mean()),
-        "paper_loss": float(triplet_loss(distances, form="paper").mean()),
-        "softmin_loss": float(triplet_loss(distances, form="softmin").mean()),
-    }
+    return (positive + (-negatives).logsumexp(-1) + margin).clamp(min=0)

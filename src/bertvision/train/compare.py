@@ -19,7 +19,7 @@ from bertvision.encoder.load import bases_of, load_config
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.states.live import LiveStates
-from bertvision.train.evaluate import task_logits
+from bertvision.tasks.walk import head_logits
 from bertvision.train.splits import Split
 from bertvision.train.trained import load_encoder, read_trained
 
@@ -61,6 +61,6 @@ def inference_seconds(
     seconds = 0.0
     for label in ("inference, warm-up", "inference"):
         began = time.perf_counter()
-        task_logits(dev.task, states, heads, label=label)  # gives numbers on the CPU, so the device is done
+        head_logits(states, heads, dev.task, label=label)  # gives numbers on the CPU, so the device is done
         seconds = time.perf_counter() - began
     return seconds

@@ -22,7 +22,6 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import check_apart
 from bertvision.encoder.policy import counts_text
 from bertvision.errors import TrainingError
-from bertvision.tasks.kinds import SpanTask
 from bertvision.train.batching import Batch, Batching
 from bertvision.train.finetune_config import FinetuneConfig, MultitaskConfig
 from bertvision.train.job import Job
@@ -34,12 +33,11 @@ from bertvision.train.sharded import is_sharded
 from bertvision.train.snapshots import (
     Scores,
     keep_snapshot,
-    score_jobs,
-    score_kept_jobs,
-    score_snapshot_jobs,
+    score_kept_snapshot,
+    score_snapshot,
     snapshot_name,
 )
-from bertvision.train.splits import Split, null_weighted, task_about
+from bertvision.train.splits import Split, null_weighted
 from bertvision.train.tuning import Tuning, check_tuning
 
 __all__ = ["FinetuneConfig", "finetune", "snapshot_name", "tune", "tune_jobs"]
@@ -95,8 +93,8 @@ def tune_jobs(
         "finetune": config.identity,
         "arithmetic": [encoder.device.type, encoder.precision],
     }
-    if alone and not isinstance(jobs[0].task, SpanTask):
-        key["task"] = task_about(jobs[0].train)
+    if alone:
+        key["task"] = jobs[0].train.about
     check_tuning(encoder, jobs, config, parallel)  # before anything is written
     if overwrite:
         check_apart(encoder.name, folder)
@@ -295,8 +293,7 @@ class _Run:
         train = self.jobs[batch[0]].train
         named = train.ids(batch[1])
         more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        kind = "questions" if isinstance(train.task, SpanTask) else "examples"
-        where = f"on the {kind} {', '.join(named[:_NAMED])}{more}"
+        where = f"on the {train.task.examples_are} {', '.join(named[:_NAMED])}{more}"
         kept = "no checkpoint was written before"
         if self.kept is not None:
             kept = f"the last good checkpoint, of step {self.kept}, is kept in {self.stage.folder}"
@@ -329,7 +326,7 @@ class _Run:
         """Score every task on dev, on the way."""
         began = time.monotonic()
         encoder, heads = self.tuning.whole()
-        found = self.parallel.on_main(lambda: score_jobs(encoder.copy(), self.jobs, heads))
+        found = self.parallel.on_main(lambda: score_snapshot(encoder.copy(), self.jobs, heads))
         self._log_scores(found)
         self.aside += time.monotonic() - began
 
@@ -360,7 +357,7 @@ class _Run:
                 settings=self.config.identity,
                 fraction=fraction,
             )
-            return None if self.dev is None else score_snapshot_jobs(folder, encoder.copy(), self.jobs, heads)
+            return None if self.dev is None else score_snapshot(encoder.copy(), self.jobs, heads, folder)
 
         found = self.parallel.on_main(keep)
         if found is not None:
@@ -376,7 +373,7 @@ class _Run:
             return False
         began = time.monotonic()
         for folder in missing:
-            score = partial(score_kept_jobs, folder, self.encoder, self.jobs)
+            score = partial(score_kept_snapshot, folder, self.encoder, self.jobs)
             self.scores[folder.name] = self.parallel.on_main(score)
         self.aside += time.monotonic() - began
         return True

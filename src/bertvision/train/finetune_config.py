@@ -9,7 +9,7 @@ from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import TrainOverrides, parse_head
-from bertvision.tasks.kinds import check_null_weight
+from bertvision.tasks.settings import check_null_weight
 from bertvision.train.mixing import MixOrder
 from bertvision.train.optim import OptimConfig
 

@@ -31,7 +31,9 @@ from bertvision.heads.spec import HeadSpec, parse_head
 from bertvision.states.base import States
 from bertvision.states.batch import StateBatch
 from bertvision.states.plan import head_batches
-from bertvision.tasks.kinds import SPAN, Task, check_null_weight, window_losses
+from bertvision.tasks.base import Task
+from bertvision.tasks.settings import check_null_weight
+from bertvision.tasks.span import SPAN
 from bertvision.train.graphs import Graphs
 from bertvision.train.group import FittedHead, Group, Share, make_groups
 from bertvision.train.optim import OptimConfig, make_optimizer
@@ -210,7 +212,7 @@ class FitRun:
         self.groups = make_groups(
             self.live(),
             self.encoder,
-            lambda logits, batch: window_losses(self.task, logits, batch.mask, batch.targets, batch.bounds),
+            self.task.loss,
             activation_gb=self.config.activation_gb,
             batch_size=self.config.batch_size,
             tokens=self.longest,

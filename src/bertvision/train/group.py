@@ -16,8 +16,6 @@ does of a part's; the running ones, which evaluation uses, are the mean over ran
 import contextlib
 import copy
 import dataclasses
-import functools
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -28,8 +26,8 @@ from torch.func import functional_call, vmap
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import fused
-from bertvision.heads.base import Geometry, Head, running_statistics
-from bertvision.heads.costs import activation_bytes
+from bertvision.heads.base import Head, running_statistics
+from bertvision.heads.costs import rows_at_once
 from bertvision.heads.layers import Dropout, set_noise
 from bertvision.heads.papers.conv import ConvHead
 from bertvision.heads.spec import HeadSpec
@@ -39,9 +37,7 @@ from bertvision.train.optim import OptimConfig, apply_gradients, learning_rate, 
 from bertvision.train.parallel import Parallel
 from bertvision.train.randomness import noise_numbers, seeded
 
-__all__ = ["FittedHead", "Group", "Loss", "Share", "make_groups", "rows_at_once"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["FittedHead", "Group", "Loss", "Share", "make_groups"]
 
 Loss = Callable[[Tensor, StateBatch], Tensor]
 """(logits, batch) -> one loss a window (B,)."""
@@ -80,25 +76,6 @@ class FittedHead:
 
     def progress(self) -> dict[str, Any]:
         return {key: getattr(self, key) for key in self._SAVED}
-
-
-@functools.lru_cache(maxsize=4096)
-def _window_bytes(name: str, config: Any, geometry: Geometry, tokens: int) -> int:
-    try:
-        return max(1, activation_bytes(HeadSpec(name, config), geometry, tokens=tokens))
-    except (RuntimeError, NotImplementedError) as error:
-        # A user's head may look at values, which the meta device does not have.
-        why = str(error).splitlines()[0]
-        logger.info("the memory of head %s cannot be foretold (%s): it reads every batch whole", name, why)
-        return 1
-
-
-def rows_at_once(head: Head, tokens: int, budget_gb: float) -> int:
-    """How many windows of `tokens` tokens a head can read at once within the budget; 0 when not even one."""
-    # Few different lengths, because each is measured once.
-    rounded = -(-tokens // 32) * 32
-    window = _window_bytes(head.name, head.config, head.geometry, rounded) * tokens / rounded
-    return int(budget_gb * 1e9 / window)
 
 
 class Group:

@@ -15,9 +15,9 @@ from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, check_unit, head_class
 from bertvision.heads.spec import HeadSpec, TrainOverrides, parse_head
 from bertvision.states.plan import group_rows
-from bertvision.tasks.kinds import SpanTask, Task, TripletTask, default_head
-from bertvision.train.mixing import Sampling, TaskPlan, score_classes
-from bertvision.train.splits import Split, task_about
+from bertvision.tasks.base import Task
+from bertvision.train.mixing import Sampling, TaskPlan
+from bertvision.train.splits import Split
 
 __all__ = ["Job"]
 
@@ -55,10 +55,7 @@ class Job:
 
     @property
     def spec(self) -> HeadSpec:
-        head = self.head or default_head(self.task)
-        if isinstance(self.task, TripletTask):
-            head = f"triplet:negatives={self.task.group - 2}"
-        return parse_head(head)
+        return parse_head(self.head or self.task.head)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -69,7 +66,7 @@ class Job:
             "train": self.train.fingerprint,
             "head": self.spec.label,
             "drawn": list(drawn),
-        } | task_about(self.train)
+        } | self.train.about
 
     def build(self, geometry: Geometry, *, seed: int) -> Head:
         """Its head; one that reads another number of windows at once than its data has side by side is refused."""
@@ -92,23 +89,10 @@ class Job:
         """How its examples are drawn: units of one window, or of those that are an example side by side."""
         group = self.task.group
         lengths = self.train.windows.lengths.reshape(-1, group).max(axis=1) * group
-        return TaskPlan(
-            lengths, self.batch_size or batch_size, tokens, self._classes(), self.sampling, self.subset
-        )
-
-    def _classes(self) -> NDArray[np.int64] | None:
-        """(U,) class of each unit, where sampling looks at it."""
-        windows, task = self.train.windows, self.task
-        if self.sampling == "natural":
-            return None
-        if isinstance(task, SpanTask):
-            return (windows.labels[:, 0] != windows.null).astype(np.int64)
-        if isinstance(task, TripletTask):
-            raise ConfigError(
-                f"--sampling {self.sampling} looks at labels, which triplets have none of: use natural"
-            )
-        labels = windows.labels[:: task.group, 0]
-        return score_classes(labels, self.bins) if task.kind == "score" else labels.astype(np.int64)
+        classes = None
+        if self.sampling != "natural":
+            classes = self.task.sampling_classes(self.train.data, self.train.windows, self.bins)
+        return TaskPlan(lengths, self.batch_size or batch_size, tokens, classes, self.sampling, self.subset)
 
     def rows(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
         """The windows of units."""

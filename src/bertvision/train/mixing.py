@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from bertvision.errors import ConfigError
 from bertvision.states.plan import balanced_order, epoch_batches
 
-__all__ = ["MixOrder", "Sampling", "TaskPlan", "mix_epoch", "score_classes"]
+__all__ = ["MixOrder", "Sampling", "TaskPlan", "mix_epoch"]
 
 Sampling = Literal["natural", "balanced", "weighted"]
 MixOrder = Literal["sequential", "mixed", "temperature"]
@@ -42,7 +42,7 @@ class TaskPlan:
     tokens: int = 0
     """Padded tokens of a batch instead; 0 = `batch_size` units."""
     classes: NDArray[np.int64] | None = None
-    """(U,) class of each unit, for sampling that looks at it; of scores see `score_classes`."""
+    """(U,) class of each unit, for sampling that looks at it."""
     sampling: Sampling = "natural"
     subset: int = 0
     """Units of an epoch; 0, or more than there are = all."""
@@ -140,19 +140,3 @@ def _again(
         yield from batches
         turn += 1
         batches = _batches(plan, seed, number, epoch, turn)
-
-
-def score_classes(values: ArrayLike, bins: int) -> NDArray[np.int64]:
-    """(U,) number of the bin each score falls into: `bins` of equal width from the least score to the greatest.
-
-    Equal width and not equal counts, because sampling by counts is there to make rare scores frequent.
-    """
-    scores = np.asarray(values, np.float64)
-    if bins < 1:
-        raise ConfigError(f"--bins must be at least 1, not {bins}")
-    if not np.isfinite(scores).all():
-        raise ConfigError("scores that are not known cannot be put into bins: use --sampling natural")
-    if len(scores) == 0 or scores.min() == scores.max():
-        return np.zeros(len(scores), np.int64)
-    place = (scores - scores.min()) / (scores.max() - scores.min()) * bins
-    return np.minimum(place.astype(np.int64), bins - 1)

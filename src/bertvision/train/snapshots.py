@@ -14,14 +14,10 @@ from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads.base import Head
 from bertvision.heads.files import save_head
-from bertvision.states.live import LiveStates
-from bertvision.tasks.kinds import TripletTask
-from bertvision.train.evaluate import task_logits
 from bertvision.train.job import Job
-from bertvision.train.scoring import kept_logits, score_logits, score_snapshot
-from bertvision.train.splits import task_about
+from bertvision.train.scoring import dev_logits, kept_logits, score_logits
 
-__all__ = ["Scores", "keep_snapshot", "score_jobs", "score_kept_jobs", "score_snapshot_jobs", "snapshot_name"]
+__all__ = ["Scores", "keep_snapshot", "score_kept_snapshot", "score_snapshot", "snapshot_name"]
 
 Scores = dict[str, Any]
 """Of one task its metrics; of several their metrics by name."""
@@ -41,15 +37,15 @@ def keep_snapshot(
     settings: Mapping[str, Any],
     fraction: float,
 ) -> None:
-    """Write the encoder and its heads, in one step. Triplets have no head of their own."""
+    """Write the encoder and the heads that answer anything, in one step."""
     with atomic_folder(folder) as temporary:
         encoder.save(temporary / "encoder")
         for job, head in zip(jobs, heads, strict=True):
-            if isinstance(job.task, TripletTask):
+            if not job.task.predicts:
                 continue
             own = job.folder(temporary)
             own.mkdir(parents=True)
-            about = task_about(job.train) | {
+            about = job.train.about | {
                 "windows": to_mapping(job.train.config),
                 "fit": dict(settings),
                 "encoder": {
@@ -63,44 +59,33 @@ def keep_snapshot(
             save_head(head, own, about=about)
 
 
-def score_snapshot_jobs(folder: Path, encoder: Encoder, jobs: Sequence[Job], heads: Sequence[Head]) -> Scores:
-    """Scores of a snapshot that was just kept; logits are kept beside the heads."""
+def score_snapshot(
+    encoder: Encoder, jobs: Sequence[Job], heads: Sequence[Head], folder: Path | None = None
+) -> Scores:
+    """Scores on dev of the encoder and its heads; with the folder of a snapshot, logits are kept beside its heads."""
 
-    def score(job: Job, head: Head) -> dict[str, float] | None:
+    def score(job: Job, head: Head) -> dict[str, float]:
         if job.dev is None:
-            return None
-        if isinstance(job.task, TripletTask):
-            return _score(encoder, job, head)
-        return score_snapshot(encoder, head, job.dev, job.folder(folder))
+            return {}
+        place = job.folder(folder) if folder is not None and job.task.predicts else None
+        return score_logits(dev_logits(encoder, head, job.dev, place), job.dev)
 
-    return _told(jobs, [score(job, head) for job, head in zip(jobs, heads, strict=True)])
-
-
-def score_jobs(encoder: Encoder, jobs: Sequence[Job], heads: Sequence[Head]) -> Scores:
-    """Scores on the way, of which nothing is kept."""
-    return _told(jobs, [_score(encoder, job, head) for job, head in zip(jobs, heads, strict=True)])
+    return _by_job(jobs, [score(job, head) for job, head in zip(jobs, heads, strict=True)])
 
 
-def score_kept_jobs(folder: Path, encoder: Encoder, jobs: Sequence[Job]) -> Scores:
+def score_kept_snapshot(folder: Path, encoder: Encoder, jobs: Sequence[Job]) -> Scores:
     """Scores of a snapshot on the disk."""
     how: dict[str, Any] = {"device": str(encoder.device), "precision": encoder.precision}
-    found = [
-        score_logits(kept_logits(folder, job.dev, **how, head_folder=job.folder(folder)), job.dev)
-        if job.dev is not None and not isinstance(job.task, TripletTask)
-        else None
-        for job in jobs
-    ]
-    return _told(jobs, found)
+
+    def score(job: Job) -> dict[str, float]:
+        if job.dev is None or not job.task.predicts:
+            return {}
+        return score_logits(kept_logits(job.folder(folder), folder / "encoder", job.dev, **how), job.dev)
+
+    return _by_job(jobs, [score(job) for job in jobs])
 
 
-def _score(encoder: Encoder, job: Job, head: Head) -> dict[str, float] | None:
-    if job.dev is None:
-        return None
-    (logits,) = task_logits(job.task, LiveStates(encoder, job.dev.windows), {"": head}).values()
-    return score_logits(logits, job.dev)
-
-
-def _told(jobs: Sequence[Job], found: Sequence[dict[str, float] | None]) -> Scores:
+def _by_job(jobs: Sequence[Job], found: Sequence[dict[str, float]]) -> Scores:
     if len(jobs) == 1:
-        return found[0] or {}
+        return found[0]
     return {job.name: scores for job, scores in zip(jobs, found, strict=True) if scores}

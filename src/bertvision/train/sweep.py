@@ -206,7 +206,7 @@ def _states_of_all(work: SweepWork, search: Search) -> StatesConfig:
     if states.source != "auto":
         return states
     possible = dataclasses.replace(states, memory_gb=0.0)
-    if work.train.task.kind != "span" and all(
+    if train.task.unit == "window" and all(
         head_class(parse_head(head).name).cls_only for head in search.space.heads
     ):
         possible = dataclasses.replace(possible, positions="cls")  # as the fits will do
@@ -326,7 +326,8 @@ def _write(
         "mode": mode,
         "task": task.kind,
         "metric": task.metric,
-        "percent": task.kind == "span",
+        "title": task.title(task.metric),
+        "percent": task.metrics[task.metric].percent,
         "encoder": {"name": work.about["name"], "fingerprint": work.encoder.fingerprint},
         "train": work.train.describe(),
         "dev": work.dev.describe(),

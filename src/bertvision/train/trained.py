@@ -4,33 +4,28 @@ A head names its encoder and the fingerprint of its weights; another encoder is 
 read states it was not fitted on and answer with confidence.
 """
 
-import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from bertvision.artifacts import read_json, restore
 from bertvision.config import from_mapping
-from bertvision.data.examples import SpanData
 from bertvision.data.reframe import Reframe
-from bertvision.data.texts import TextData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
+from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Selection, SourceConfig, StatesConfig
 from bertvision.states.source import open_states
-from bertvision.tasks.kinds import SPAN, Task, task_from_words
-from bertvision.tasks.span.decode import DecodeConfig
-from bertvision.tasks.span.ensemble import Combination, combine
-from bertvision.tasks.text.answers import joined_logits
-from bertvision.tasks.text.task import TextTask
-from bertvision.train.evaluate import logits_by_reading
-from bertvision.train.splits import Split, TextConfig, window_split
+from bertvision.tasks.base import Task, task_from_config
+from bertvision.tasks.logits import Logits
+from bertvision.tasks.settings import TextConfig
+from bertvision.tasks.walk import Reader, walk_windows
+from bertvision.train.splits import Split, window_split
 
 NO_REFRAME = Reframe()
 
@@ -38,11 +33,11 @@ __all__ = [
     "Trained",
     "ensemble_of",
     "heads_below",
-    "join",
     "load_encoder",
     "logits_of_trained",
     "members_of",
     "read_trained",
+    "read_tuning",
     "selection_of",
 ]
 
@@ -60,13 +55,13 @@ class Trained:
     """Where the encoder is: a folder or a name."""
     fingerprint: str
     """Of the encoder's weights and tokenizer."""
-    threshold: float
-    """Tuned on dev where there was one, else 0."""
-    decode: DecodeConfig
-    """The decoding its threshold was tuned with."""
-    how: Combination = "max"
-    """How several heads are joined."""
-    task: Task = SPAN
+    task: Task
+    tuning: Any
+    """What was fitted on dev (tasks/base.py), or how things stand without that."""
+    tuned_on: str = ""
+    """What the tuning was fitted on."""
+    how: str = ""
+    """How several heads are joined; empty: the usual way of the task."""
     reframe: Reframe = NO_REFRAME
     """How texts are asked about before they are read."""
 
@@ -76,9 +71,12 @@ class Trained:
         return self.folder.parent.name if self.folder.name == "head" else self.folder.name
 
     @property
-    def readers(self) -> list[tuple[Head, Selection]]:
+    def readers(self) -> list[Reader]:
         """Its heads, each with the states it reads."""
-        return list(zip(self.heads, self.selections, strict=True))
+        return [
+            Reader(head, selection, self.task)
+            for head, selection in zip(self.heads, self.selections, strict=True)
+        ]
 
     @property
     def text(self) -> TextConfig:
@@ -88,12 +86,11 @@ class Trained:
     @property
     def reads(self) -> tuple[Any, ...]:
         """What decides the windows it reads: systems that agree share one walk over the encoder."""
-        asks = not isinstance(self.task, TextTask) or self.task.asks
-        return (self.fingerprint, self.windows, self.reframe, asks, self.task.group)
+        return (self.fingerprint, self.windows, self.reframe, self.task.reads_questions, self.task.group)
 
-    def decoding(self) -> DecodeConfig:
-        """How this system's logits become answers: as its threshold was tuned, at that threshold."""
-        return dataclasses.replace(self.decode, null_score_diff_threshold=self.threshold)
+    def join(self, logits: Sequence[Logits], windows: Windows) -> Logits:
+        """Its logits from those of its heads."""
+        return logits[0] if len(logits) == 1 else self.task.join(logits, windows, self.how)
 
 
 def read_trained(folder: str | Path) -> Trained:
@@ -120,13 +117,13 @@ def read_trained(folder: str | Path) -> Trained:
                 f"{member / 'config.json'} does not say which encoder and windows the head reads: fit it again"
             )
     places = [str(member / "config.json") for member in members]
-    tasks = [task_from_words(about.get("task"), place) for place, about in zip(places, abouts, strict=True)]
+    tasks = [task_from_config(about.get("task"), place) for place, about in zip(places, abouts, strict=True)]
     if any(task != tasks[0] for task in tasks):
         raise ArtifactError(f"the members of {folder} are for different tasks: use each alone")
     fingerprints = {about["encoder"]["fingerprint"] for about in abouts}
     if len(fingerprints) > 1:
         raise ArtifactError(f"the members of {folder} read {len(fingerprints)} encoders: use each alone")
-    threshold, decode = _tuned(folder / "metrics.json")
+    tuning, tuned_on = read_tuning(folder / "metrics.json", tasks[0])
     return Trained(
         folder=folder,
         heads=[head for head, _ in loaded],
@@ -134,38 +131,35 @@ def read_trained(folder: str | Path) -> Trained:
         windows=from_mapping(WindowConfig, abouts[0]["windows"], source=str(members[0] / "config.json")),
         encoder=_encoder_source(members[0], abouts[0]["encoder"]),
         fingerprint=fingerprints.pop(),
-        threshold=threshold,
-        decode=decode,
-        how=how,
         task=tasks[0],
+        tuning=tuning,
+        tuned_on=tuned_on,
+        how=tasks[0].join_how(how) if how else "",
         reframe=from_mapping(Reframe, abouts[0].get("reframe", {}), source=places[0]),
     )
 
 
-def ensemble_of(folder: Path) -> tuple[Combination, list[Path]]:
+def ensemble_of(folder: Path) -> tuple[str, list[Path]]:
     """How the heads of a system's folder are joined, and where they lie: itself, or the members of an ensemble."""
     path = folder / "config.json"
     config = read_json(path)
-    ensemble = config.get("ensemble", {}) if isinstance(config, dict) else {}
-    members = ensemble.get("members", ["."]) if isinstance(ensemble, dict) else []
+    if not isinstance(config, dict) or "ensemble" not in config:
+        return "", [folder.resolve()]
+    ensemble = config["ensemble"] if isinstance(config["ensemble"], dict) else {}
+    how, members = ensemble.get("how"), ensemble.get("members")
     texts = isinstance(members, list) and all(isinstance(member, str) for member in members)
-    if not members or not texts or ensemble.get("how", "max") not in get_args(Combination):
+    if not members or not texts or not isinstance(how, str):
         raise ArtifactError(f"{path} does not name the members of an ensemble: join them again")
-    return ensemble.get("how", "max"), [(folder / member).resolve() for member in members]
+    return how, [(folder / member).resolve() for member in members]
 
 
-def _tuned(path: Path) -> tuple[float, DecodeConfig]:
-    """The threshold in metrics.json and the decoding it was tuned with; 0 and the usual one where none was."""
+def read_tuning(path: Path, task: Task) -> tuple[Any, str]:
+    """What metrics.json says was fitted on dev, and on which data; the untuned state where it says nothing."""
     metrics = read_json(path) if path.exists() else {}
-    parts = [metrics.get(key, {}) for key in ("threshold", "decode")] if isinstance(metrics, dict) else []
-    if not parts or not all(isinstance(part, dict) for part in parts):
+    stored = metrics.get("tuning", {}) if isinstance(metrics, dict) else None
+    if not isinstance(stored, dict):
         raise ArtifactError(f"{path} is damaged: copy it again, or evaluate the head again")
-    value = parts[0].get("value", 0.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ArtifactError(
-            f"{path} has the threshold {value!r}, which is no number: evaluate the head again"
-        )
-    return float(value), from_mapping(DecodeConfig, parts[1], source=str(path))
+    return (task.tuning_from(stored, str(path)) if stored else task.untuned()), str(stored.get("on", ""))
 
 
 def members_of(folder: Path) -> list[Path]:
@@ -255,25 +249,16 @@ def load_encoder(
     return source
 
 
-def join(trained: Trained, logits: Sequence[Any], windows: Windows) -> Any:
-    """The logits of a system from those of its heads."""
-    if len(logits) == 1:
-        return logits[0]
-    if isinstance(trained.task, TextTask):
-        return joined_logits(logits, trained.task)
-    return combine(logits, windows, how=trained.how)
-
-
 def logits_of_trained(
     systems: Sequence[Trained],
-    data: SpanData | TextData,
+    data: Any,
     *,
     encoder: str | None = None,
     other_encoder: bool = False,
     device: str = "auto",
     precision: Precision = "auto",
     states: SourceConfig | None = None,
-) -> list[tuple[Split, Any]]:
+) -> list[tuple[Split, Logits]]:
     """Logits of every system on `data`, in their order; heads that read the same states share one walk."""
     done: dict[int, tuple[Split, Any]] = {}
     opening: dict[str, Any] = {"label": "states", "passes": 1, "keep": False}
@@ -282,23 +267,18 @@ def logits_of_trained(
         first = next(iter(group.values()))
         source = load_encoder(first, encoder, other=other_encoder, device=device, precision=precision)
         split = window_split(data, source, first.windows, task=first.task, text=first.text)
-        heads = {
-            f"{i}/{j}": (head.to(source.device), selection)
-            for i, system in group.items()
-            for j, (head, selection) in enumerate(system.readers)
+        readers = {
+            f"{i}/{j}": reader for i, system in group.items() for j, reader in enumerate(system.readers)
         }
-        walked = logits_by_reading(
-            heads,
-            lambda selection, source=source, split=split: open_states(
-                source,
-                split.windows,
-                StatesConfig.of(states or SourceConfig(), selection),
-                origin=split.origin,
-                **opening,
-            ),
-            task=first.task,
-        )
+        for reader in readers.values():
+            reader.head.to(source.device)
+
+        def opened(selection: Selection, source: Encoder = source, split: Split = split) -> States:
+            config = StatesConfig.of(states or SourceConfig(), selection)
+            return open_states(source, split.windows, config, origin=split.origin, **opening)
+
+        walked = walk_windows(source, split.windows, readers, opened=opened, label="evaluate")
         for i, system in group.items():
             own = [walked[f"{i}/{j}"] for j in range(len(system.heads))]
-            done[i] = (split, join(system, own, split.windows))
+            done[i] = (split, system.join(own, split.windows))
     return [done[i] for i in range(len(systems))]

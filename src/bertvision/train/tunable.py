@@ -21,7 +21,7 @@ from bertvision.heads.base import Head
 from bertvision.shapes import Bool, Float, Int
 from bertvision.states.base import target_tensor, widths
 from bertvision.states.batch import StateBatch
-from bertvision.tasks.kinds import Task, window_losses
+from bertvision.tasks.base import Task
 
 __all__ = ["BodyStates", "Inputs", "TokenSource", "Tunable", "Whole"]
 
@@ -75,7 +75,7 @@ class Tunable(nn.Module):
         mask, targets, bounds = (inputs[name] for name in ("mask", "targets", "bounds"))
         windows = np.zeros(len(mask), np.int64)
         batch = StateBatch(torch.stack(states), mask, targets, windows, bounds, pooled, inputs.get("cls"))
-        return window_losses(self.tasks[job], head(batch), mask, targets, bounds)
+        return self.tasks[job].loss(head(batch), batch)
 
 
 # ---- batches

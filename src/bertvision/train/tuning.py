@@ -65,7 +65,7 @@ def _check_apart(jobs: Sequence[Job]) -> None:
 
 def _geometry(encoder: Encoder, job: Job) -> Geometry:
     task = job.task
-    pooled = task.kind in ("label", "score") and encoder.has_pooler
+    pooled = task.unit == "window" and encoder.has_pooler
     return Geometry(encoder.num_states, encoder.hidden, task.outputs, task.unit, pooled)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from bertvision.artifacts import atomic_folder, read_json, write_json
@@ -26,25 +25,23 @@ from bertvision.heads.spec import HeadSpec, for_windows, parse_head
 from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Source, StatesConfig
 from bertvision.states.source import choose_source, open_states
-from bertvision.tasks.kinds import SPAN, SpanTask, Task, TripletTask, task_words
-from bertvision.tasks.span.decode import DecodeConfig, decode
-from bertvision.tasks.span.score import score
-from bertvision.tasks.text.answers import answer
-from bertvision.tasks.text.logits import TextLogits
-from bertvision.tasks.text.score import answers_metric
-from bertvision.tasks.text.task import TextTask
-from bertvision.train.evaluate import Logits, task_logits
+from bertvision.tasks.base import Task, kinds
+from bertvision.tasks.logits import Logits
+from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.span import SPAN
+from bertvision.tasks.walk import head_logits
 from bertvision.train.fit import Evaluate, FitConfig, FittedHead, OnEpoch, fit
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import Split, null_weighted, task_about
+from bertvision.train.scoring import score_logits
+from bertvision.train.splits import Split, null_weighted
 from bertvision.train.states import check_source, training_states
 
 __all__ = ["check_heads", "encoder_reference", "fit_zoo", "keep_encoder", "suited", "zoo_members"]
 
 
 def zoo_members(
-    config: FitConfig, task: Task = SPAN, *, tokens: int = 0, states: int = 0
+    config: FitConfig, task: Task | type[Task] = SPAN, *, tokens: int = 0, states: int = 0
 ) -> list[tuple[str, HeadSpec, int]]:
     """(name, spec, seed) of every head to fit; the name is its folder.
 
@@ -75,27 +72,28 @@ def zoo_members(
 
 
 def check_heads(config: FitConfig) -> None:
-    """Refuse heads that are wrong whatever the task is, which only the data will tell."""
-    told: list[ConfigError] = []
-    for task in (SPAN, TextTask("label", ("no", "yes"))):
+    """Refuse heads that are wrong whatever the task is, which is known only when the data is read."""
+    errors: list[ConfigError] = []
+    fitted = [task for task in kinds().values() if task.predicts]
+    for task in fitted:
         try:
             zoo_members(config, task)
         except ConfigError as error:
-            told.append(error)
-    if len(told) == 2:
-        raise told[0]
+            errors.append(error)
+    if len(errors) == len(fitted):
+        raise errors[0]
 
 
-def _unit(task: Task) -> Unit:
-    if isinstance(task, TripletTask):
-        raise ConfigError("triplets train an encoder and no head: use `bertvision triplet`")
+def _unit(task: Task | type[Task]) -> Unit:
+    if not task.predicts:
+        raise ConfigError(f"{task.kind} tasks train an encoder and no head: use `bertvision {task.kind}`")
     return task.unit
 
 
 def suited(states: StatesConfig, members: Sequence[tuple[str, HeadSpec, int]], task: Task) -> StatesConfig:
-    """What the heads read: of labels, [CLS] alone where no head asks for more, which is a hundredth of the states."""
-    if isinstance(task, SpanTask):
-        states.selection.check_spans()
+    """What the heads read: one token of each window where none asks for more, which is a hundredth of the states."""
+    task.check_selection(states.selection)
+    if task.unit == "token":
         return states
     wide = [spec.label for _, spec, _ in members if not head_class(spec.name).cls_only]
     if wide and states.positions == "cls":
@@ -138,10 +136,10 @@ def _findable(about: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _dev_scorer(states: States, dev: Split, config: DecodeConfig, activation_gb: float) -> Evaluate:
-    """F1 on dev at the decoding's threshold, or the metric of labels and scores, of all heads in one walk."""
+    """The metric that systems are chosen by, on dev, of all heads in one walk."""
 
     def evaluate(heads: Any) -> dict[str, float]:
-        logits = task_logits(dev.task, states, heads, label="score on dev", activation_gb=activation_gb)
+        logits = head_logits(states, heads, dev.task, label="score on dev", activation_gb=activation_gb)
         return {name: _dev_score(values, dev, config) for name, values in logits.items()}
 
     return evaluate
@@ -149,14 +147,7 @@ def _dev_scorer(states: States, dev: Split, config: DecodeConfig, activation_gb:
 
 def _dev_score(logits: Logits, dev: Split, config: DecodeConfig) -> float:
     """NaN where the logits are not finite."""
-    if isinstance(logits, TextLogits):
-        if not np.isfinite(logits.values).all():
-            return math.nan
-        return answers_metric(answer(dev.windows, logits, dev.texts, dev.text_task), dev.texts)
-    if not (np.isfinite(logits.start).all() and np.isfinite(logits.end).all()):
-        return math.nan
-    found = decode(dev.windows, logits, dev.spans, config)
-    return float(score(dev.spans, found.predictions())["f1"])
+    return score_logits(logits, dev, config)[dev.task.metric] if logits.finite else math.nan
 
 
 def _save(one: FittedHead, folder: Path, config: FitConfig, about: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +170,7 @@ def fit_zoo(
     encoder_about: dict[str, Any],
     states: StatesConfig,
     dev: Split | None = None,
-    dev_states: Callable[[Source], States] | None = None,
+    dev_states: Callable[[StatesConfig, Source], States] | None = None,
     decoding: DecodeConfig | None = None,
     overwrite: bool = False,
     parallel: Parallel = ALONE,
@@ -208,6 +199,7 @@ def fit_zoo(
     key = {
         "encoder": encoder.fingerprint,
         "train": train.fingerprint,
+        "task": task.config(),
         "fit": settings,
         "arithmetic": [encoder.device.type, encoder.precision],
         "states": {"source": config_states.source, "dtype": config_states.dtype}
@@ -216,8 +208,6 @@ def fit_zoo(
         "dev": dev.fingerprint if dev and config.scores_epochs else None,
         "decode": to_mapping(decoding or DecodeConfig()) if config.scores_epochs else None,
     } | ({"selection": cut} if cut else {})
-    if not isinstance(task, SpanTask):
-        key["task"] = task_words(task)
     check_source(config_states, parallel)
     if config.scores_epochs and dev is None:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
@@ -249,7 +239,7 @@ def fit_zoo(
 
         def scored() -> States:
             if dev_states is not None:
-                return dev_states(chosen)
+                return dev_states(config_states, chosen)
             return open_states(encoder, dev.windows, config_states, **opening, source=chosen)
 
         # Rank 0 scores, so nobody else needs the states.
@@ -265,7 +255,7 @@ def fit_zoo(
         on_epoch=on_epoch,
     )
     about = (
-        task_about(train)
+        train.about
         | {
             "windows": to_mapping(train.config),
             "encoder": _findable(encoder_about, folder) | {"fingerprint": encoder.fingerprint},

@@ -86,7 +86,6 @@ def _extract(args: ExtractArgs) -> None:
     from bertvision.states.files import Files
     from bertvision.states.source import begin, store_of
     from bertvision.states.stored import StoredStates
-    from bertvision.tasks.kinds import SpanTask
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import encoder_reference
 
@@ -123,7 +122,7 @@ def _extract(args: ExtractArgs) -> None:
     if args.json:
         console.emit_json(result)
     else:
-        _show(result, args, spans=isinstance(split.task, SpanTask))
+        _show(result, args, spans=split.task.unit == "token")
 
 
 def _flags(args: ExtractArgs, config: StatesConfig) -> str:

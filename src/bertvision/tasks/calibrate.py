@@ -1,0 +1,183 @@
+"""Probabilities that mean what they say: a temperature for classes, two numbers for "no answer".
+
+A temperature t divides the logits of all classes, softmax(z / t). A question's probability of no answer is
+
+        P(no answer) = sigmoid((score_diff - shift) / temperature)
+
+with `score_diff`, the score of no answer minus that of the best candidate (span_answers.py). The softmax over the
+n-best list is a probability in name only: it knows neither how often questions have no answer nor how sure of itself a
+head is. Both fits have the least log loss on a held-out split, and both change no decision: predictions and thresholds
+stay what they are.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertvision.errors import ConfigError, DataError
+
+__all__ = [
+    "CalibrationBin",
+    "NoAnswer",
+    "calibration_curve",
+    "calibration_error",
+    "fit_no_answer",
+    "fit_temperature",
+]
+
+BINS = 15
+_RANGE = 1e-2, 1e2  # a temperature outside of it would mean probabilities that say nothing
+_PRIOR = 8.0
+"""Weight of the prior: a temperature of 2 or 1/2 must be worth 3.8 of log loss, over all rows."""
+_STEPS = 100
+
+
+# ---- classes
+
+
+@dataclass(frozen=True)
+class CalibrationBin:
+    """Examples whose predicted class has about the same probability."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float
+    """Mean probability of the predicted classes; 0 without examples."""
+    accuracy: float
+    """Share of correct predictions; 0 without examples."""
+
+
+def calibration_curve(
+    probabilities: NDArray[np.floating], right: NDArray[np.integer], *, bins: int = BINS
+) -> list[CalibrationBin]:
+    """Sort (E, C) probabilities and (E,) class numbers into equal-width bins ((low, high]), empty ones too."""
+    confidence = probabilities.max(axis=1)
+    hit = probabilities.argmax(axis=1) == right
+    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    counts = np.bincount(place, minlength=bins)
+    total = np.maximum(counts, 1)
+    means = np.bincount(place, weights=confidence, minlength=bins) / total
+    shares = np.bincount(place, weights=hit.astype(np.float64), minlength=bins) / total
+    return [
+        CalibrationBin(i / bins, (i + 1) / bins, int(counts[i]), float(means[i]), float(shares[i]))
+        for i in range(bins)
+    ]
+
+
+def calibration_error(
+    probabilities: NDArray[np.floating], right: NDArray[np.integer], *, bins: int = BINS
+) -> float:
+    """Expected calibration error: mean gap between confidence and accuracy, bins weighted by their examples."""
+    curve = calibration_curve(probabilities, right, bins=bins)
+    return sum(b.count * abs(b.confidence - b.accuracy) for b in curve) / max(1, len(right))
+
+
+def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.integer]) -> float:
+    """The temperature t with the least log loss of (R, C) class logits on (R,) labels, and of a prior 8 (log t)^2.
+
+    The prior keeps a few rows that happen to be all correct (or a head that says nothing) from turning every
+    probability into 0 or 1; among a thousand rows it no longer counts. The slope along u = -log t is
+    s sum_r(sum_c p_c z_c - z_label) + 16 u with s = e^u; its zero is found by halving an interval.
+    """
+    known = labels >= 0
+    z = logits[known].astype(np.float64)
+    if not len(z):
+        raise DataError("a temperature is fitted on labelled examples, and none of these has a label")
+    z = z - z.max(axis=1, keepdims=True)
+    right = z[np.arange(len(z)), labels[known]]
+
+    def slope(u: float) -> float:
+        s = np.exp(u)
+        weights = np.exp(s * z)
+        return float(s * ((weights * z).sum(axis=1) / weights.sum(axis=1) - right).sum() + 2 * _PRIOR * u)
+
+    low, high = -np.log(_RANGE[1]), -np.log(_RANGE[0])
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
+    return float(np.exp(-(low + high) / 2))
+
+
+# ---- no answer
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """P(no answer) as a function of `score_diff`."""
+
+    shift: float
+    """Where it is one half."""
+    temperature: float
+    """How many points of `score_diff` it takes to be sure."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.shift) and math.isfinite(self.temperature) and self.temperature > 0):
+            raise ConfigError(
+                f"a calibration needs a finite shift and a positive temperature, not {self.shift} and "
+                f"{self.temperature}"
+            )
+
+    def probability(self, score_diff: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of every question; 1 where there is no candidate at all (plus infinity)."""
+        z = np.clip((score_diff - self.shift) / self.temperature, -700.0, 700.0)
+        return np.where(np.isposinf(score_diff), 1.0, 1 / (1 + np.exp(-z)))
+
+
+def fit_no_answer(score_diff: NDArray[np.float64], absent: NDArray[np.bool_]) -> NoAnswer:
+    """Fit both numbers to (Q,) finite differences and whether each question has no answer.
+
+    The targets are Platt's, (N + 1) / (N + 2) instead of 1 and 1 / (N + 2) instead of 0 ("Probabilistic Outputs for
+    Support Vector Machines", 1999): as if one more question of each kind were on the wrong side. The loss is convex,
+    so Newton's steps, each halved until it helps, find its only minimum.
+    """
+    ones = int(absent.sum())
+    if not 0 < ones < len(absent):
+        raise DataError("a no-answer probability is fitted on questions with and without an answer")
+    zeros = len(absent) - ones
+    target = np.where(absent, (ones + 1) / (ones + 2), 1 / (zeros + 2))
+    # Standardised, so that one step size suits both numbers.
+    centre, scale = float(np.mean(score_diff)), float(np.std(score_diff)) or 1.0
+    x = (score_diff - centre) / scale
+    steep, at = _newton(x, target)
+    # A head that separates nothing (or does the contrary) still has a positive temperature: all are about as likely.
+    steep = min(max(steep, scale / _RANGE[1]), scale / _RANGE[0])
+    at = _intercept(x, target, steep)
+    return NoAnswer(shift=centre - scale * at / steep, temperature=scale / steep)
+
+
+def _loss(z: NDArray[np.float64], target: NDArray[np.float64]) -> float:
+    return float((np.logaddexp(0, z) - target * z).sum())
+
+
+def _newton(x: NDArray[np.float64], target: NDArray[np.float64]) -> tuple[float, float]:
+    """a and b of the least log loss of sigmoid(a x + b)."""
+    rows = np.stack([x, np.ones_like(x)], axis=1)  # (Q, 2)
+    place = np.array([0.0, math.log(target.mean() / (1 - target.mean()))])
+    loss = _loss(rows @ place, target)
+    for _ in range(_STEPS):
+        p = 1 / (1 + np.exp(-np.clip(rows @ place, -700.0, 700.0)))
+        slope = rows.T @ (p - target)
+        hessian = (rows * (p * (1 - p))[:, None]).T @ rows + 1e-9 * np.eye(2)
+        step = np.linalg.solve(hessian, slope)
+        size = 1.0
+        while size > 1e-6 and _loss(rows @ (place - size * step), target) > loss:
+            size /= 2
+        place = place - size * step
+        before, loss = loss, _loss(rows @ place, target)
+        if before - loss <= 1e-12 * max(1.0, before):
+            break
+    return float(place[0]), float(place[1])
+
+
+def _intercept(x: NDArray[np.float64], target: NDArray[np.float64], steep: float) -> float:
+    """b of the least log loss for a fixed a: where the probabilities sum to the targets, found by halving."""
+    reach = float(np.abs(steep * x).max()) + 40.0
+    low, high = -reach, reach
+    for _ in range(80):
+        middle = (low + high) / 2
+        total = (1 / (1 + np.exp(-np.clip(steep * x + middle, -700.0, 700.0)))).sum()
+        low, high = (middle, high) if total < target.sum() else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,202 @@
+"""Logits of a whole dataset: named arrays with a row for every token, or for every example's windows.
+
+On disk they are one safetensors file; its metadata holds the fingerprint of the windows they belong to (`windows`) and
+whether the values are log-probabilities already (`log_probs`). Logits always cover whole windows, whatever part of the
+hidden states a head reads, so heads that read different tokens are decoded, saved and joined alike.
+
+Shapes: N tokens of all windows, W windows, R = W / group rows, B windows of a batch, T tokens (padded), C outputs.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertvision.artifacts import atomic_file
+from bertvision.data.kept import Positions, kept_tokens
+from bertvision.data.windows import Windows
+from bertvision.errors import ArtifactError
+from bertvision.shapes import Bool, Float
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "NOT_READ",
+    "Collector",
+    "Logits",
+    "RowCollector",
+    "Seen",
+    "TokenCollector",
+    "TokenPlaces",
+    "softmax",
+]
+
+NOT_READ = -1e30
+"""The logit of a token that no head saw. Its probability is 0 in float64 beside any logit a head gives. It is finite,
+because logits are checked for that, and sums of it (start and end, the members of a product) stay far above -1e38,
+where decoding stops to take a span for one, and above the lowest float32."""
+
+
+@dataclass(frozen=True)
+class Logits:
+    """What a head gives for all windows of a dataset, by name."""
+
+    arrays: Mapping[str, NDArray[np.float32]]
+    """Each with one row a token (N, ...) or one row an example's windows (R, ...)."""
+    log_probs: bool = False
+    """The values are log-probabilities as they stand (an ensemble's): decoding takes no softmax again."""
+
+    def __getitem__(self, name: str) -> NDArray[np.float32]:
+        return self.arrays[name]
+
+    def get(self, name: str) -> NDArray[np.float32] | None:
+        return self.arrays.get(name)
+
+    @cached_property
+    def finite(self) -> bool:
+        return all(bool(np.isfinite(values).all()) for values in self.arrays.values())
+
+    def check(self, rows: int, names: Iterable[str], offsets: NDArray[np.int64]) -> None:
+        """Raise unless the arrays `names` are there, each with `rows` rows, and every value is finite.
+
+        Window `w` owns the rows `offsets[w] : offsets[w + 1]`; the message names the first broken window.
+        """
+        missing = [name for name in names if name not in self.arrays]
+        if missing:
+            raise ArtifactError(f"the logits hold no {missing[0]}: they were made by a head of another task")
+        for name, values in self.arrays.items():
+            if len(values) != rows:
+                raise ArtifactError(
+                    f"the logits hold {len(values)} rows of {name} but the windows ask for {rows}: "
+                    "make both from the same data, encoder and window settings"
+                )
+        bad = np.zeros(rows, np.bool_)
+        for values in self.arrays.values():
+            bad |= ~np.isfinite(values).reshape(rows, -1).all(axis=1) if rows else bad
+        if bad.any():
+            window = int(np.searchsorted(offsets, int(bad.argmax()), side="right")) - 1
+            raise ArtifactError(
+                f"{int(bad.sum())} rows of logits are not finite, the first in window {window}: "
+                "the head that made them diverged, fit it again with a lower learning rate"
+            )
+
+    def save(self, path: Path, fingerprint: str) -> None:
+        """Write to `path` in one step, bound to the windows of this fingerprint."""
+        from safetensors.numpy import save
+
+        tensors = {name: np.ascontiguousarray(values, np.float32) for name, values in self.arrays.items()}
+        blob = save(tensors, metadata={"windows": fingerprint, "log_probs": str(self.log_probs).lower()})
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(blob)
+
+    @classmethod
+    def load(cls, path: Path, fingerprint: str) -> "Logits":
+        """Read `path`; logits of other windows than those of `fingerprint` are an `ArtifactError`."""
+        from safetensors import SafetensorError, safe_open
+
+        if not path.exists():
+            raise ArtifactError(f"{path} is missing: is {path.parent} a folder that bertvision wrote?")
+        try:
+            with safe_open(path, framework="np") as handle:
+                metadata = handle.metadata() or {}
+                arrays = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
+        except SafetensorError as error:
+            raise ArtifactError(f"{path} is damaged ({error}): delete it and make it again") from error
+        if not arrays or not {"windows", "log_probs"} <= metadata.keys():
+            raise ArtifactError(f"{path} does not hold logits: it was not written by bertvision")
+        if metadata["windows"] != fingerprint:
+            raise ArtifactError(
+                f"{path} belongs to other windows ({metadata['windows'][:12]}, not {fingerprint[:12]}): "
+                "the data, the encoder or the window settings changed, delete it and make it again"
+            )
+        return cls(arrays, metadata["log_probs"] == "true")
+
+
+def softmax(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Over the last axis, in float64."""
+    shifted = np.exp(values.astype(np.float64) - values.max(axis=-1, keepdims=True))
+    return shifted / shifted.sum(axis=-1, keepdims=True)
+
+
+# ---- from batches to whole datasets
+
+
+class TokenPlaces:
+    """Where the tokens that are read stand in the flat arrays of the whole windows."""
+
+    def __init__(self, windows: Windows, positions: Positions = "all") -> None:
+        self._windows = windows
+        self._read = None if positions == "all" else kept_tokens(windows, positions)
+
+    def of(self, windows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(n,) places of the tokens of these windows, window after window."""
+        from bertvision.encoder.batch import padded_positions
+
+        flat, real = padded_positions(self._windows, windows)
+        own = flat[real]
+        return own if self._read is None else own[self._read[own]]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Which windows and tokens the outputs for a batch belong to."""
+
+    windows: NDArray[np.int64]
+    """(B,) numbers of the windows."""
+    mask: "Bool[Tensor, 'B T']"
+    """True on the tokens that were read."""
+    places: TokenPlaces
+
+    @cached_property
+    def tokens(self) -> NDArray[np.int64]:
+        """(n,) places of the tokens under `mask`; computed once for all heads of a batch."""
+        return self.places.of(self.windows)
+
+
+class Collector(ABC):
+    """Puts the outputs of a head, a batch at a time, into logits of all windows."""
+
+    @abstractmethod
+    def add(self, seen: Seen, output: "Tensor") -> None: ...
+
+    @abstractmethod
+    def logits(self) -> Logits: ...
+
+
+class RowCollector(Collector):
+    """Outputs (B / group, C): a row for every example's windows."""
+
+    def __init__(self, windows: Windows, group: int) -> None:
+        self._rows, self._group = len(windows) // group, group
+        self._values = np.zeros((self._rows, 0), np.float32)
+
+    def add(self, seen: Seen, output: "Float[Tensor, 'E C']") -> None:
+        values = output.float().cpu().numpy()
+        if self._values.shape[1] != values.shape[1]:
+            self._values = np.zeros((self._rows, values.shape[1]), np.float32)
+        self._values[seen.windows[:: self._group] // self._group] = values
+
+    def logits(self) -> Logits:
+        return Logits({"values": self._values})
+
+
+class TokenCollector(Collector):
+    """Outputs (B, T, C): a row for every token."""
+
+    def __init__(self, windows: Windows) -> None:
+        self._tokens = windows.num_tokens
+        self._values = np.zeros((self._tokens, 0), np.float32)
+
+    def add(self, seen: Seen, output: "Float[Tensor, 'B T C']") -> None:
+        if self._values.shape[1] != output.shape[-1]:
+            self._values = np.full((self._tokens, output.shape[-1]), NOT_READ, np.float32)
+        self._values[seen.tokens] = output.float()[seen.mask].cpu().numpy()
+
+    def logits(self) -> Logits:
+        return Logits({"values": self._values})

@@ -1,0 +1,238 @@
+"""Scores: a number for a text or a pair of texts.
+
+    mse   (y - (score - shift) / scale) ** 2
+
+A head gives one number y; the score is shift + scale * y, with the mean and spread of the training scores, so that
+heads and rates need not know whether scores run to 5 or to 5,000. An unknown score (NaN) costs nothing.
+
+On disk: predictions.json (id -> score).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertvision.artifacts import write_json_rows
+from bertvision.data.texts import TextData
+from bertvision.data.windows import WindowConfig, Windows
+from bertvision.errors import ConfigError
+from bertvision.tasks import metrics
+from bertvision.tasks.base import register
+from bertvision.tasks.compare import Difference, metric_difference
+from bertvision.tasks.logits import Logits
+from bertvision.tasks.predictions import ScorePrediction
+from bertvision.tasks.settings import Merge, TextConfig
+from bertvision.tasks.texts import TextTask, merge_rows, row_starts, truth
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertvision.states.batch import StateBatch
+
+__all__ = ["ScoreAnswers", "ScoreTask", "score_bins"]
+
+_POINTS = 1500
+_ERROR_BINS = 24
+
+
+@dataclass(frozen=True)
+class ScoreAnswers:
+    """The predicted score of every example, merged over its windows."""
+
+    data: TextData
+    windows: Windows | None
+    values: NDArray[np.float64]
+    """(E,)"""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def truth(self) -> NDArray[np.float64]:
+        """(E,) scores of the examples."""
+        return truth(self.data, np.float64)
+
+
+@register
+@dataclass(frozen=True)
+class ScoreTask(TextTask):
+    """A number; a head's folder keeps the settings under "task"."""
+
+    kind = "score"
+    metrics = metrics.SCORE
+
+    metric: str = "pearson"
+    merge: Merge = "mean"
+    shift: float = 0.0
+    scale: float = 1.0
+    group: int = 1
+    pairs: bool = False
+
+    def __post_init__(self) -> None:
+        if self.metric not in self.metrics or not self.metrics[self.metric].selects:
+            fitting = ", ".join(name for name, metric in self.metrics.items() if metric.selects)
+            raise ConfigError(f"--text.metric {self.metric} does not suit scores: use {fitting}")
+        if self.merge == "any_null":
+            raise ConfigError("a score is merged by --text.merge mean, min or max, not by any_null")
+
+    @property
+    def outputs(self) -> int:
+        return 1
+
+    # ---- from data to a task
+
+    @classmethod
+    def of(cls, data: TextData, text: TextConfig, windows: WindowConfig) -> "ScoreTask":
+        if text.loss not in ("auto", "mse"):
+            raise ConfigError(f"a score is trained with --text.loss mse, not {text.loss}")
+        if text.positive:
+            raise ConfigError(
+                f"--text.positive {text.positive} must be one of two classes; {data.name} has none"
+            )
+        values = np.array([example.label for example in data.examples], dtype=np.float64)
+        spread = float(values.std())
+        usual = data.metric if data.metric in cls.metrics else "pearson"
+        return cls(
+            metric=usual if text.metric == "auto" else text.metric,
+            merge="mean" if text.merge == "auto" else text.merge,
+            shift=float(values.mean()),
+            scale=spread if spread > 0 else 1.0,
+            group=2 if windows.apart and data.pairs else 1,
+            pairs=data.pairs,
+        )
+
+    def describe(self, data: TextData) -> dict[str, Any]:
+        known = np.array([e.label for e in data.examples if e.label is not None], np.float64)
+        if not len(known):
+            return {}
+        numbers = {"low": known.min(), "mean": known.mean(), "high": known.max(), "spread": known.std()}
+        return {"range": {name: float(value) for name, value in numbers.items()}}
+
+    # ---- training
+
+    def targets(self, data: TextData, windows: Windows) -> NDArray[np.float32]:
+        """(W, 1) score of each window's example, NaN where it is not known."""
+        scores = np.array([np.nan if e.label is None else e.label for e in data.examples], np.float32)
+        return scores[windows.example].reshape(-1, 1)
+
+    def loss(self, logits: "Tensor", batch: "StateBatch") -> "Tensor":
+        import torch
+
+        label = batch.targets.reshape(-1, self.group)[:, 0]  # (E,) the windows of an example agree
+        known = ~torch.isnan(label)
+        # Replaced before the loss, not behind it: the gradient of a NaN times zero is NaN.
+        label = torch.where(known, label, torch.zeros_like(label))
+        loss = (logits.float().squeeze(-1) - (label.float() - self.shift) / self.scale).square()
+        loss = loss * known
+        return loss.unsqueeze(-1).expand(-1, self.group).reshape(-1)
+
+    def sampling_classes(self, data: TextData, windows: Windows, bins: int) -> NDArray[np.int64]:
+        return score_bins(self.targets(data, windows)[:: self.group, 0], bins)
+
+    # ---- answers
+
+    def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
+        self.join_how(how, members)
+        return Logits({"values": np.mean([one["values"] for one in members], axis=0).astype(np.float32)})
+
+    def merged_by(self, merge: str) -> "ScoreTask":
+        return replace(self, merge=merge)
+
+    def answer(self, windows: Windows, logits: Logits, data: TextData, tuning: Any = None) -> ScoreAnswers:
+        """Merge the windows of each example."""
+        self.check_logits(logits, windows)
+        starts = row_starts(windows, self.group, data)
+        scores = self.shift + self.scale * logits["values"][:, 0].astype(np.float64)
+        return ScoreAnswers(data, windows, merge_rows(scores, starts, self.merge))
+
+    def score(self, answers: ScoreAnswers, tuning: Any = None) -> dict[str, float]:
+        right, found = answers.truth, {}
+        for name, metric in self.metrics.items():
+            assert metric.values is not None
+            found[name] = metric.values(right, answers.values)
+        return found
+
+    def compare(
+        self,
+        metric: str,
+        ours: Sequence[tuple[ScoreAnswers, Any]],
+        theirs: Sequence[tuple[ScoreAnswers, Any]] = (),
+    ) -> Difference:
+        return metric_difference(
+            self.metrics[metric],
+            ours[0][0].truth,
+            [answers.values for answers, _ in ours],
+            [answers.values for answers, _ in theirs],
+        )
+
+    # ---- what a user gets
+
+    def predictions(
+        self, answers: ScoreAnswers, tuning: Any = None, *, n_best: int = 0
+    ) -> list[ScorePrediction]:
+        return [ScorePrediction(value) for value in answers.values.tolist()]
+
+    def write_answers(self, folder: Path, answers: ScoreAnswers, tuning: Any = None) -> None:
+        ids = self.ids(answers.data)
+        write_json_rows(folder / "predictions.json", dict(zip(ids, answers.values.tolist(), strict=True)))
+
+    # ---- what a report shows
+
+    def judge(self, data: TextData, predictions: Mapping[str, Any]) -> dict[str, Difference]:
+        if not data.labelled:
+            return {}
+        right = truth(data, np.float64)
+        values = np.array([predictions[name] for name in self.ids(data)], np.float64)
+        return {name: metric_difference(self.metrics[name], right, [values], []) for name in self.selecting}
+
+    def details(self, answers: ScoreAnswers, tuning: Any = None) -> dict[str, Any]:
+        """A draw of true and predicted scores, and a histogram of the errors."""
+        errors = answers.values - answers.truth
+        reach = float(np.abs(errors).max()) or 1.0
+        counts, edges = np.histogram(errors, bins=_ERROR_BINS, range=(-reach, reach))
+        chosen = np.random.default_rng(0).permutation(len(errors))[:_POINTS]
+        points = np.stack([answers.truth, answers.values], axis=1)[np.sort(chosen)]
+        return {
+            "points": np.round(points, 4).tolist(),
+            "errors": {"edges": edges.tolist(), "counts": counts.tolist()},
+        }
+
+    def baselines(
+        self, train: TextData, parts: Mapping[str, TextData]
+    ) -> dict[str, dict[str, dict[str, float]]]:
+        mean = truth(train, np.float64).mean()
+        found = {
+            name: self.score(ScoreAnswers(data, None, np.full(len(data), mean)))
+            for name, data in parts.items()
+        }
+        return {"always the mean score": found}
+
+    def said(self, answers: ScoreAnswers, tuning: Any = None) -> tuple[list[Any], Sequence[None]]:
+        return answers.values.tolist(), [None] * len(answers)
+
+    def differing(self, ours: Sequence[float], theirs: Sequence[float]) -> list[int]:
+        """The tenth of the examples whose two scores differ most, twelve at least."""
+        gap = np.abs(np.array(ours) - np.array(theirs))
+        far = np.argsort(-gap, kind="stable")[: max(12, len(gap) // 10)]
+        return far[gap[far] > 0].tolist()
+
+
+def score_bins(values: NDArray[np.floating], bins: int) -> NDArray[np.int64]:
+    """(E,) number of the bin each score falls into: `bins` of equal width from the least score to the greatest.
+
+    Equal width and not equal counts, because sampling by counts is there to make rare scores frequent.
+    """
+    scores = np.asarray(values, np.float64)
+    if bins < 1:
+        raise ConfigError(f"--bins must be at least 1, not {bins}")
+    if not np.isfinite(scores).all():
+        raise ConfigError("scores that are not known cannot be put into bins: use --sampling natural")
+    if len(scores) == 0 or scores.min() == scores.max():
+        return np.zeros(len(scores), np.int64)
+    place = (scores - scores.min()) / (scores.max() - scores.min()) * bins
+    return np.minimum(place.astype(np.int64), bins - 1)

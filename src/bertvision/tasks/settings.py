@@ -1,0 +1,102 @@
+"""The settings of tasks that a user chooses: how texts are read and learned from, how spans are found in logits."""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from bertvision.data.columns import Columns
+from bertvision.data.reframe import Reframe
+from bertvision.errors import ConfigError
+
+__all__ = ["PLAIN", "DecodeConfig", "Decoding", "Merge", "Merging", "TextConfig", "check_null_weight"]
+
+Merge = Literal["mean", "min", "max", "any_null"]
+Decoding = Literal["google", "nbest", "bertvision"]
+Merging = Literal["min", "max", "prod_max", "any_null"]
+
+_OWN_MERGING: dict[str, Merging] = {"google": "min", "nbest": "max", "bertvision": "prod_max"}
+
+
+@dataclass(frozen=True)
+class TextConfig(Columns, Reframe):
+    """How texts with labels or scores are read; datasets that are known by name need none of it."""
+
+    task: Literal["auto", "span", "label", "score"] = "auto"
+    """What a table is: auto = spans where it has questions and contexts, else labels; scores must be asked for."""
+    loss: str = "auto"
+    """ce: cross-entropy; bce: one logit for two classes; mse: scores. auto: ce or mse."""
+    merge: Literal["auto", "mean", "min", "max", "any_null"] = "auto"
+    """How the windows of a long text become one answer: the mean of their probabilities, the least or the greatest one
+    of the positive class, or any_null, the papers' vote. auto: mean, and min for answer / no answer."""
+
+    metric: str = "auto"
+    """What heads are chosen and compared by: accuracy, f1 or mcc for labels, pearson or spearman for scores. auto:
+    GLUE's own for GLUE, else accuracy, and Pearson for scores."""
+    positive: str = ""
+    """Of two classes, the name of the positive one, whose F1 is reported and that --text.merge refers to; by default
+    the rarer one."""
+    balance: bool = False
+    """Count all classes alike in the loss, however many windows each has."""
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(**{f.name: getattr(self, f.name) for f in fields(Columns)})
+
+    @property
+    def reframe(self) -> Reframe:
+        return Reframe(**{f.name: getattr(self, f.name) for f in fields(Reframe)})
+
+    @property
+    def learning(self) -> "TextConfig":
+        """The same without what only says how the source is read."""
+        return TextConfig(
+            **{name: getattr(self, name) for name in ("loss", "merge", "metric", "positive", "balance")}
+        )
+
+
+PLAIN = TextConfig()
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """How the logits of spans become answers (span_decode.py)."""
+
+    decoding: Decoding = "google"
+    """How a window's logits become candidates: the n best valid spans, with (google) or without (nbest)
+    the max-context rule, or the paper's independent argmaxes (bertvision)."""
+    merging: Merging | None = None
+    """How the windows of a question agree on no answer: its lowest (min) or highest (max) score over the
+    windows, the highest-scoring window of all (prod_max), or no answer as soon as one window says so
+    (any_null). By default that of the decoding: min for google, max for nbest, prod_max for bertvision."""
+    n_best_size: int = 20
+    """How many starts and ends are paired in a window, and how many candidates a question keeps."""
+    max_answer_length: int = 30
+    """The most tokens an answer may have; not used by bertvision decoding."""
+    null_score_diff_threshold: float = 0.0
+    """No answer is predicted where its score exceeds the best candidate's by more than this."""
+    max_context: bool = True
+    """Accept a span only from the window that shows the most context around its first token; google only."""
+
+    def __post_init__(self) -> None:
+        if self.decoding not in _OWN_MERGING:
+            raise ConfigError(f"--decoding {self.decoding} is unknown: choose {', '.join(_OWN_MERGING)}")
+        if self.merging not in (None, "min", "max", "prod_max", "any_null"):
+            raise ConfigError(f"--merging {self.merging} is unknown: choose min, max, prod_max or any_null")
+        if self.n_best_size < 1:
+            raise ConfigError(f"--n-best-size must be at least 1, not {self.n_best_size}")
+        if self.max_answer_length < 1:
+            raise ConfigError(f"--max-answer-length must be at least 1 token, not {self.max_answer_length}")
+        if not math.isfinite(self.null_score_diff_threshold):
+            raise ConfigError(
+                f"--null-score-diff-threshold must be a finite number, not {self.null_score_diff_threshold}"
+            )
+
+    @property
+    def resolved_merging(self) -> Merging:
+        return self.merging or _OWN_MERGING[self.decoding]
+
+
+def check_null_weight(weight: float) -> None:
+    """Refuse what no window without an answer can count in the loss."""
+    if not (weight > 0 and math.isfinite(weight)):
+        raise ConfigError(f"--null-weight must be a finite number above 0, not {weight}")

@@ -1,0 +1,164 @@
+"""Every loss against its formula in plain Python, in half precision, stacked, with pads and unknown labels."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bertvision.tasks.label import LabelTask
+from bertvision.tasks.score import ScoreTask
+from bertvision.tasks.span_loss import span_loss
+from bertvision.tasks.triplet import triplet_loss
+
+TASKS: dict[str, Any] = {
+    "ce": LabelTask(("a", "b", "c")),
+    "bce": LabelTask(("a", "b"), "bce"),
+    "mse": ScoreTask(shift=2.5, scale=1.7),
+}
+LABELS = {"ce": [0, 2, 1, 1], "bce": [0, 1, 1, 0], "mse": [0.0, 5.0, 3.2, 2.5]}
+
+
+def case(name: str, group: int = 1) -> tuple[Any, Tensor, Tensor]:
+    task = replace(TASKS[name], group=group)
+    logits = 4 * torch.randn(4, task.outputs, generator=torch.Generator().manual_seed(0))
+    return task, logits, torch.tensor(LABELS[name]).repeat_interleave(group).unsqueeze(1)
+
+
+def loss_of(task: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    batch: Any = SimpleNamespace(targets=targets)
+    return task.loss(logits, batch)
+
+
+def by_hand(name: str, logits: list[float], label: float) -> float:
+    if name == "ce":
+        return math.log(sum(math.exp(z) for z in logits)) - logits[int(label)]
+    if name == "bce":
+        chance = 1 / (1 + math.exp(-logits[0]))
+        return -math.log(chance if label else 1 - chance)
+    return (logits[0] - (label - 2.5) / 1.7) ** 2
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("group", [1, 2, 3])
+def test_equal_to_the_formula_at_each_window(name: str, group: int) -> None:
+    task, logits, labels = case(name, group)
+    own = labels[::group, 0].tolist()
+    expected = [by_hand(name, row, label) for row, label in zip(logits.tolist(), own, strict=True)]
+    found = loss_of(task, logits, labels)
+    assert (found.shape, found.dtype) == ((4 * group,), torch.float32)
+    assert found.tolist() == pytest.approx(
+        [loss for loss in expected for _ in range(group)], rel=1e-5, abs=1e-6
+    )
+    rounded = logits.to(torch.bfloat16)
+    assert loss_of(task, rounded, labels).equal(loss_of(task, rounded.float(), labels)), "widened first"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_an_unknown_label_costs_nothing(name: str) -> None:
+    task, logits, labels = case(name)
+    labels[1] = math.nan if name == "mse" else -1
+    logits.requires_grad_()
+    loss = loss_of(task, logits, labels)
+    assert loss[1] == 0
+    assert (loss[[0, 2, 3]] > 0).all()
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    assert gradient.isfinite().all()
+    assert gradient.any(dim=1).tolist() == [True, False, True, True]
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("group", [1, 2])
+def test_stacked_heads_agree_with_single_ones(name: str, group: int) -> None:
+    task, logits, labels = case(name, group)
+    stacked = torch.stack([logits, -logits, 2 * logits])
+
+    def total(one: Tensor) -> Tensor:
+        return loss_of(task, one, labels).mean()
+
+    gradients, together = torch.func.vmap(torch.func.grad_and_value(total))(stacked)
+    for one, gradient, value in zip(stacked, gradients, together, strict=True):
+        alone = one.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(total(alone), alone)
+        torch.testing.assert_close(gradient, expected)
+        assert value.item() == pytest.approx(total(one).item(), rel=1e-6)
+
+
+def test_extreme_logits_stay_finite() -> None:
+    for sign in (1e4, -1e4):
+        logits = torch.tensor([[sign], [sign]], requires_grad=True)
+        loss = loss_of(TASKS["bce"], logits, torch.tensor([[0], [1]]))
+        (gradient,) = torch.autograd.grad(loss.sum(), logits)
+        assert loss.isfinite().all()
+        assert gradient.isfinite().all()
+        assert loss.max().item() == 1e4
+
+
+@pytest.mark.parametrize("objective", ["ce", "bce"])
+def test_weights_of_classes_are_those_of_torch(objective: str) -> None:
+    task = LabelTask(("no", "yes"), objective, weights=(0.25, 3.0))
+    labels = torch.tensor([[0], [1], [-1], [1], [0]])
+    logits = torch.randn(5, task.outputs, generator=torch.Generator().manual_seed(0))
+    wide = logits if objective == "ce" else torch.cat([torch.zeros(5, 1), logits], dim=1)
+    weight = torch.tensor([0.25, 3.0])
+    expected = F.cross_entropy(wide, labels[:, 0], weight=weight, ignore_index=-1, reduction="none")
+    assert torch.allclose(loss_of(task, logits, labels), expected, atol=1e-6)
+    assert not torch.allclose(loss_of(replace(task, weights=()), logits, labels), expected)
+
+
+# ---- spans
+
+
+def spans(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    logits = 3 * torch.randn(4, 7, 2, generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(7) < torch.tensor([7, 5, 3, 1])[:, None]
+    return logits.to(dtype), mask, torch.tensor([[0, 6], [2, 4], [1, 1], [0, 0]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_span_loss_is_the_formula(dtype: torch.dtype) -> None:
+    logits, mask, labels = spans(dtype)
+    expected = []
+    for row, real, label in zip(logits.double(), mask, labels.tolist(), strict=True):
+        sides = [row[real, side].tolist() for side in (0, 1)]
+        parts = [math.log(sum(map(math.exp, v))) - v[label[side]] for side, v in enumerate(sides)]
+        expected.append(sum(parts) / 2)
+    found = span_loss(logits, mask, labels)
+    assert found.dtype == torch.float32
+    assert found.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_pads_change_nothing_and_get_no_gradient() -> None:
+    logits, mask, labels = spans()
+    poisoned = torch.where(mask.unsqueeze(-1), logits, torch.tensor(1e9)).requires_grad_()
+    loss = span_loss(poisoned, mask, labels)
+    assert torch.equal(loss, span_loss(logits, mask, labels))
+    (gradient,) = torch.autograd.grad(loss.sum(), poisoned)
+    assert gradient.isfinite().all()
+    assert not gradient[~mask].any()
+    assert gradient[mask].any()
+    mask[3] = False
+    assert span_loss(logits, mask, labels).isfinite().all(), "a row of pads alone"
+
+
+def test_span_loss_of_stacked_heads() -> None:
+    logits, mask, labels = spans()
+    stacked = torch.stack([logits, -logits, 2 * logits])
+    together = torch.func.vmap(lambda one: span_loss(one, mask, labels))(stacked)
+    torch.testing.assert_close(together, torch.stack([span_loss(one, mask, labels) for one in stacked]))
+
+
+# ---- triplets
+
+
+def test_triplet_losses_by_hand() -> None:
+    distances = torch.tensor([[1.0, 2.0, 3.0], [4.0, 0.5, 9.0]])
+    rows = distances.tolist()
+    softmin = [max(0.0, p + math.log(sum(math.exp(-n) for n in others)) + 0.5) for p, *others in rows]
+    paper = [max(0.0, p - math.log(sum(math.exp(n) for n in others)) + 0.5) for p, *others in rows]
+    assert triplet_loss(distances, margin=0.5).tolist() == pytest.approx(softmin)
+    assert triplet_loss(distances, form="paper", margin=0.5).tolist() == pytest.approx(paper)

@@ -1,0 +1,334 @@
+"""What every kind of task must keep, and the merging of windows against loops over them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from span_cases import make_case
+from span_cases import make_logits as span_logits
+from text_cases import make_logits, make_texts, make_windows, task_of
+
+from bertvision.config import to_mapping
+from bertvision.data.windows import WindowConfig
+from bertvision.errors import ArtifactError, ConfigError, DataError
+from bertvision.tasks.base import kinds, task_for, task_from_config
+from bertvision.tasks.label import LabelTask, LabelTuning, class_logits
+from bertvision.tasks.logits import Logits
+from bertvision.tasks.predictions import to_json
+from bertvision.tasks.score import ScoreTask, score_bins
+from bertvision.tasks.settings import Merge, TextConfig
+from bertvision.tasks.span import SpanTask, SpanTuning
+from bertvision.tasks.triplet import TripletTask
+
+TASKS: dict[str, Any] = {
+    "span": SpanTask(),
+    "label": LabelTask(("red", "green", "blue"), metric="f1"),
+    "two labels": LabelTask(("red", "green"), "bce", merge="max", positive=0),
+    "score": ScoreTask(metric="spearman", merge="min", shift=2.0, scale=3.0),
+    "triplet": TripletTask("paper", 0.5, group=4),
+}
+ANSWERING = {name: task for name, task in TASKS.items() if task.predicts}
+
+
+def case(name: str, seed: int = 0) -> tuple[Any, Any, Any, Logits]:
+    """A task, data, windows and logits."""
+    task = TASKS[name]
+    if task.kind == "span":
+        data, windows = make_case(seed, questions=30)
+        return task, data, windows, span_logits(seed, windows)
+    data = make_texts(seed, examples=30, classes=len(task.classes))
+    counts = np.random.default_rng(seed).integers(1, 4, 30).tolist()
+    return task, data, make_windows(counts), make_logits(seed, sum(counts), task.outputs)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_survives_its_config(name: str) -> None:
+    task = TASKS[name]
+    assert task_from_config(json.loads(json.dumps(task.config())), "here") == task
+    assert kinds()[task.kind] is type(task)
+    assert task.metric in task.metrics
+    for config in (None, "span", {"kind": "no such"}, {"kind": task.kind, "nonsense": 1}):
+        with pytest.raises(ArtifactError, match="fit the head again"):
+            task_from_config(config, "here")
+
+
+def test_weights_of_windows_are_no_part_of_a_span_head() -> None:
+    assert SpanTask(weights=(0.5, 2.0)).config() == SpanTask().config()
+
+
+@pytest.mark.parametrize("name", ANSWERING)
+def test_from_logits_to_scores_files_and_predictions(name: str, tmp_path: Path) -> None:
+    task, data, windows, logits = case(name)
+    answers = task.answer(windows, logits, data)
+    tuning = task.tune(answers)
+    scores = task.score(answers, tuning)
+    assert set(scores) <= set(task.metrics)
+    assert task.score(answers)[task.metric] == scores[task.metric], "tuned on these very answers"
+    assert next(iter(task.cells(scores))) == task.title(task.metric)
+    # The tuning, the answers and the intervals survive the disk.
+    stored = {"on": "dev.json"} | json.loads(json.dumps(to_mapping(tuning)))
+    assert task.tuning_from(stored, "here") == tuning
+    task.write_answers(tmp_path, answers, tuning)
+    written = json.loads((tmp_path / "predictions.json").read_text(), parse_constant=pytest.fail)
+    assert list(written) == task.ids(data)
+    for metric, found in task.judge(data, written).items():
+        assert found.difference == pytest.approx(scores[metric])
+        assert found.low <= found.difference <= found.high
+        alone = task.compare(metric, [(answers, tuning)])
+        assert (alone.difference, alone.low, alone.high) == pytest.approx(
+            (found.difference, found.low, found.high)
+        )
+    found = task.compare(task.metric, [(answers, tuning)], [(answers, tuning)])
+    assert (found.difference, found.low, found.high) == (0, 0, 0)
+    assert task.mcnemar((answers, tuning), (answers, tuning)) in (None, 1.0)
+    predictions = task.predictions(answers, tuning)
+    assert len(predictions) == len(answers) == len(data)
+    for prediction in predictions:
+        assert json.dumps(to_json(prediction))
+        assert prediction.line()
+        assert prediction.kind == task.kind
+
+
+@pytest.mark.parametrize("name", ANSWERING)
+def test_what_a_report_shows(name: str) -> None:
+    task, data, windows, logits = case(name)
+    ours = task.answer(windows, logits, data)
+    other = span_logits(1, windows) if task.kind == "span" else make_logits(1, len(windows), task.outputs)
+    theirs = task.answer(windows, other, data)
+    first, second = (ours, task.tune(ours)), (theirs, task.tune(theirs))
+    assert json.dumps(task.details(*first))
+    shown = task.disagreements(first, second)
+    assert 0 < len(shown) <= 12
+    for example in shown:
+        assert {"id", "texts", "truth", "head", "snapshot", "head_right", "snapshot_right"} <= set(example)
+        assert example["head"] != example["snapshot"]
+        assert json.dumps(example)
+    for scores in task.baselines(data, {"dev": data, "test": data}).values():
+        assert scores["dev"] == scores["test"]
+        assert task.metric in scores["dev"]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_logits_on_disk(name: str, tmp_path: Path) -> None:
+    logits, path = case(name)[3] if name in ANSWERING else make_logits(0, 5, 3), tmp_path / "dev.safetensors"
+    for log_probs in (False, True):
+        replace(logits, log_probs=log_probs).save(path, "f" * 32)
+        loaded = Logits.load(path, "f" * 32)
+        assert loaded.log_probs == log_probs
+        assert set(loaded.arrays) == set(logits.arrays)
+        for key, values in logits.arrays.items():
+            np.testing.assert_array_equal(loaded[key], values)
+    with pytest.raises(ArtifactError, match="belongs to other windows"):
+        Logits.load(path, "e" * 32)
+    with pytest.raises(ArtifactError, match="is missing"):
+        Logits.load(tmp_path / "other", "f" * 32)
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ArtifactError, match="is damaged"):
+        Logits.load(path, "f" * 32)
+    assert [file.name for file in tmp_path.iterdir()] == ["dev.safetensors"]
+
+
+@pytest.mark.parametrize("name", ANSWERING)
+def test_logits_of_other_windows_are_refused(name: str) -> None:
+    task, data, windows, logits = case(name)
+    short = Logits({key: values[:-1] for key, values in logits.arrays.items()})
+    with pytest.raises(ArtifactError, match="rows of"):
+        task.answer(windows, short, data)
+    with pytest.raises(ArtifactError, match="hold no"):
+        task.answer(windows, Logits({"other": np.zeros(3, np.float32)}), data)
+    with pytest.raises(DataError, match="make the windows from this data"):
+        task.answer(windows, logits, data.take(range(29)))
+    broken = {key: values.copy() for key, values in logits.arrays.items()}
+    next(iter(broken.values()))[-1] = np.nan
+    with pytest.raises(ArtifactError, match=f"the first in window {len(windows) - 1}"):
+        task.answer(windows, Logits(broken), data)
+    if task.unit == "window":
+        with pytest.raises(ArtifactError, match=f"4 columns but the task has {task.outputs} outputs"):
+            task.answer(windows, make_logits(0, len(windows), 4), data)
+
+
+# ---- windows of a long text
+
+
+def softmax(row: list[float]) -> np.ndarray:
+    weights = np.exp(np.array(row, np.float64) - max(row))
+    return weights / weights.sum()
+
+
+counts = st.lists(st.integers(1, 4), min_size=1, max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts, st.integers(0, 10**6), st.sampled_from([1, 2]), st.sampled_from([2, 3]), st.booleans())
+def test_mean_of_probabilities(number: list[int], seed: int, group: int, classes: int, bce: bool) -> None:
+    data, windows = make_texts(seed, examples=len(number), classes=classes), make_windows(number, group)
+    objective = "bce" if bce and classes == 2 else "ce"
+    task = LabelTask(data.classes, objective, group=group)
+    logits = make_logits(seed, sum(number), task.outputs)
+    answers = task.answer(windows, logits, data)
+    rows = iter(logits["values"].tolist())
+    for e, own in enumerate(number):
+        each = [next(rows) for _ in range(own)]
+        mean = np.mean([softmax([0.0, *row] if objective == "bce" else row) for row in each], axis=0)
+        np.testing.assert_allclose(answers.probabilities[e], mean, atol=1e-9)
+        assert answers.values[e] == mean.argmax()
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts, st.integers(0, 10**6), st.sampled_from([0, 1]), st.sampled_from(["min", "max", "any_null"]))
+def test_one_window_decides(number: list[int], seed: int, positive: int, merge: Merge) -> None:
+    """min: all windows must vote for the positive class; max and any_null: one is enough."""
+    data = make_texts(seed, examples=len(number), classes=2)
+    logits = make_logits(seed, sum(number), 2)
+    task = LabelTask(data.classes, positive=positive, merge=merge)
+    answers = task.answer(make_windows(number), logits, data)
+    votes, chances = iter(logits["values"].argmax(axis=1).tolist()), iter(logits["values"].tolist())
+    for e, own in enumerate(number):
+        mine = [next(votes) == positive for _ in range(own)]
+        assert (answers.values[e] == positive) == (all(mine) if merge == "min" else any(mine))
+        least_or_most = min if merge == "min" else max
+        chance = least_or_most(softmax(next(chances))[positive] for _ in range(own))
+        assert answers.probabilities[e, positive] == pytest.approx(chance)
+    np.testing.assert_allclose(answers.probabilities.sum(axis=1), 1.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(counts, st.integers(0, 10**6), st.sampled_from(["mean", "min", "max"]))
+def test_scores_return_to_their_units(number: list[int], seed: int, merge: Merge) -> None:
+    data = make_texts(seed, examples=len(number), classes=0)
+    logits = make_logits(seed, sum(number), 1)
+    answers = ScoreTask(merge=merge, shift=300.0, scale=40.0).answer(make_windows(number), logits, data)
+    merged = {"mean": np.mean, "min": np.min, "max": np.max}[merge]
+    for e, (end, own) in enumerate(zip(np.cumsum(number), number, strict=True)):
+        scores = 300 + 40 * logits["values"][end - own : end, 0].astype(np.float64)
+        assert answers.values[e] == pytest.approx(merged(scores))
+
+
+def test_a_temperature_softens_predictions_alone() -> None:
+    data, windows, logits = make_texts(0), make_windows([1] * 12), make_logits(0, 12, 3)
+    task = task_of(data)
+    answers = task.answer(windows, logits, data)
+    plain, soft = task.predictions(answers), task.predictions(answers, LabelTuning(3.0))
+    assert [one.label for one in plain] == [one.label for one in soft]
+    assert all(second.probability < first.probability for first, second in zip(plain, soft, strict=True))
+    expected = softmax((logits["values"][5] / 3.0).tolist())
+    np.testing.assert_allclose(list(soft[5].probabilities.values()), expected, rtol=1e-6)
+
+
+# ---- ensembles
+
+
+@pytest.mark.parametrize("objective", ["ce", "bce"])
+def test_an_ensemble_of_labels_is_the_mean_of_probabilities(objective: str) -> None:
+    task, windows = LabelTask(("a", "b"), objective), make_windows([1] * 9)
+    members = [make_logits(seed, 9, task.outputs) for seed in range(3)]
+    mean = np.mean([[softmax(list(row)) for row in class_logits(task, m)] for m in members], axis=0)
+    joined = task.join(members, windows)
+    assert joined["values"].shape == (9, task.outputs)
+    np.testing.assert_allclose([softmax(list(row)) for row in class_logits(task, joined)], mean, atol=1e-6)
+
+
+def test_an_ensemble_of_scores_is_their_mean() -> None:
+    task, members = ScoreTask(shift=2.0, scale=3.0), [make_logits(seed, 4, 1) for seed in range(2)]
+    mean = (members[0]["values"] + members[1]["values"]) / 2
+    np.testing.assert_allclose(task.join(members, make_windows([1] * 4))["values"], mean, rtol=1e-6)
+    for how, members_given, said in (
+        ("max", members, "joined by mean, not by max"),
+        ("", [], "at least one"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            task.join(members_given, make_windows([1] * 4), how)
+
+
+# ---- settings
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: LabelTask(("a",)), "at least two classes"),
+        (lambda: LabelTask(("a", "b", "c"), "bce"), "for two classes"),
+        (lambda: LabelTask(("a", "b", "c"), merge="min"), "for two classes"),
+        (lambda: LabelTask(("a", "b"), "mse"), "not for classes: use ce or bce"),
+        (lambda: LabelTask(("a", "b"), metric="pearson"), "does not suit labels: use accuracy, f1, mcc"),
+        (lambda: LabelTask(("a", "b"), metric="log_loss"), "does not suit labels"),
+        (lambda: LabelTask(("a", "b", "c"), weights=(1.0, 2.0)), "2 weights for 3 classes"),
+        (lambda: ScoreTask(metric="f1"), "does not suit scores: use pearson, spearman"),
+        (lambda: ScoreTask(merge="any_null"), "merged by"),
+        (lambda: TripletTask(form="cubic"), "choose softmin or paper"),  # pyright: ignore[reportArgumentType]
+        (lambda: SpanTuning(float("nan")), "finite number"),
+        (lambda: LabelTuning(0.0), "above 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(make: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+def test_what_is_of_other_kinds_is_refused_by_name() -> None:
+    label, span = TASKS["label"], TASKS["span"]
+    data, windows = make_texts(0), make_windows([1] * 12)
+    for asked, flag in (
+        (lambda: span.merged_by("max"), "--text-merge"),
+        (lambda: span.balanced(data, windows), "--text.balance"),
+        (lambda: label.decoded_by(LabelTuning(), None), "--decoding"),
+        (lambda: label.null_weighted(data, windows, 2.0), "--null-weight"),
+        (lambda: label.check_papers("--second-best"), "--second-best"),
+        (lambda: TASKS["triplet"].sampling_classes(None, windows, 5), "--sampling"),
+    ):
+        with pytest.raises(ConfigError, match=flag):
+            asked()
+
+
+def test_the_data_says_what_is_learned() -> None:
+    two = make_texts(3, classes=2)
+    apart = WindowConfig(apart=True)
+    assert task_for(make_case(0)[0], TextConfig(), apart) == SpanTask()
+    assert task_for(two, TextConfig(), apart) == LabelTask(two.classes, positive=two.positive)
+    chosen = task_for(two, TextConfig(metric="f1", positive="red", loss="bce", merge="max"), apart)
+    assert chosen == LabelTask(two.classes, "bce", "f1", 0, "max")
+    assert chosen.title("f1") == "F1 of 'red'"
+    assert task_for(make_texts(3), TextConfig(), apart).title("f1") == "F1", "of three classes it is a mean"
+    scores = make_texts(3, classes=0)
+    task = task_for(scores, TextConfig(metric="spearman"), apart)
+    values = np.array([e.label for e in scores.examples], np.float64)
+    assert (task.metric, task.config()["shift"]) == ("spearman", pytest.approx(values.mean()))
+    for data, text, said in (
+        (two, TextConfig(positive="ugly"), "must be one of two classes; toy.tsv has red, green"),
+        (make_texts(3), TextConfig(positive="red"), "must be one of two classes"),
+        (make_case(0)[0], TextConfig(metric="f1"), "--text... says how texts"),
+        (scores, TextConfig(loss="ce"), "--text.loss mse"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            task_for(data, text, apart)
+    with pytest.raises(DataError, match="no known kind of task"):
+        task_for(type("Odd", (), {"name": "odd"})(), TextConfig(), apart)
+
+
+def test_data_of_another_task_is_refused() -> None:
+    label = TASKS["label"]
+    with pytest.raises(DataError, match="has the classes red, green but the head was fitted for"):
+        label.check_data(make_texts(0, classes=2))
+    with pytest.raises(ConfigError, match="not data of a label task"):
+        label.check_data(make_texts(0, classes=0))
+    with pytest.raises(ConfigError, match="has single texts, and the task is about pairs"):
+        replace(label, pairs=True).check_data(make_texts(0))
+    with pytest.raises(ConfigError, match="not data of a span task"):
+        SpanTask().check_data(make_texts(0))
+
+
+def test_scores_fall_into_bins_of_equal_width() -> None:
+    assert score_bins(np.array([0, 0.9, 1, 2.5, 4.999, 5]), 5).tolist() == [0, 0, 1, 2, 4, 4]
+    values = np.random.default_rng(0).normal(0, 3, 200)
+    edges = np.linspace(values.min(), values.max(), 8)
+    assert score_bins(values, 7).tolist() == np.clip(np.digitize(values, edges) - 1, 0, 6).tolist()
+    assert score_bins(np.array([2.0, 2.0]), 4).tolist() == [0, 0]
+    assert score_bins(np.zeros(0), 4).tolist() == []
+    for wrong, bins in (([1.0], 0), ([1.0, np.nan], 3)):
+        with pytest.raises(ConfigError, match=r"--bins|cannot be put into bins"):
+            score_bins(np.array(wrong), bins)
