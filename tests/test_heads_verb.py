@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from bertvision.report.results import card_inputs
 from cli_runner import bertvision, tree
 from toy import save_encoder
 
@@ -27,6 +26,7 @@ from bertvision.heads.layer_reader import layer_of
 from bertvision.heads.spec import TrainOverrides, for_windows
 from bertvision.report import words
 from bertvision.report.card import card
+from bertvision.report.results import card_inputs
 from bertvision.train.fit import FitConfig
 from bertvision.train.zoo import zoo_members
 

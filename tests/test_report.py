@@ -1,103 +1,68 @@
-"""The report: honest words, every number of the table, escaped text, nothing loaded, gaps survived.
+"""The report of a run: honest choices, every number as results.json has it, nothing loaded, gaps survived.
 
-All numbers come from tests/data/report_fixture.json and are made up.
+All results are made up (report_cases.py); one set of tests covers spans, labels and scores.
 """
 
 import copy
 import html
+import itertools
 import json
 import math
+import random
 import re
-import shutil
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-import yaml
 from browsing import CHROMIUM, browse
+from report_cases import KINDS, Parsed, make_results, system
 
 from bertvision.errors import ArtifactError, OutputError
-from bertvision.heads import Geometry, parse_head
-from bertvision.pipeline.results import _layer_weights as layer_weights
-from bertvision.report import figures, rows, words
-from bertvision.report.card import card
-from bertvision.report.html import render, summary, write_report
-from bertvision.report.pages import read_results
-from bertvision.report.schema import validate
+from bertvision.report import details, drawing, figures, words
+from bertvision.report.examples import marked
+from bertvision.report.results import View, check, read_results
+from bertvision.report.run import headline, render_run, write_page
 
-FIXTURE = Path(__file__).parent / "data" / "report_fixture.json"
-
-
-@pytest.fixture
-def results() -> dict[str, Any]:
-    return json.loads(FIXTURE.read_text(encoding="utf-8"))
+Results = dict[str, Any]
+HEAD = "s/adapter-386"
 
 
 @pytest.fixture(scope="module")
-def page() -> str:
-    return render(json.loads(FIXTURE.read_text(encoding="utf-8")))
+def pages() -> dict[str, Parsed]:
+    return {kind: Parsed(render_run(make_results(kind))) for kind in KINDS}
 
 
-class Page(HTMLParser):
-    """What a browser would make of the page: cells of tables, text, loads, event handlers, scripts."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.text: list[str] = []
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str, str]] = []
-        self._cell = False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-            self._cell = True
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th"):
-            self._cell = False
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-        if self._cell:
-            self.rows[-1][-1] += data + "\n"
+def view_of(results: Results) -> View:
+    return View(check(results))
 
 
-def system(results: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(s for s in results["systems"] if s["name"] == name)
-
-
-# ---------------------------------------------------------------------------------------------- schema
+# ---- reading results.json
 
 
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (lambda r: r.update(schema=3), "key schema is 3"),
-        (lambda r: r.pop("schema"), "key schema is None"),
-        (lambda r: r.pop("systems"), "key systems is missing"),
-        (lambda r: r.update(systems=[]), "key systems is empty"),
-        (lambda r: r.update(data=[]), "key data should be an object"),
-        (lambda r: r.update(curves=[1]), "key curves should be an object"),
-        (lambda r: r["systems"][1].pop("scores"), "systems[1].scores is missing"),
-        (lambda r: r["systems"][2]["scores"]["dev"].pop("tuned"), "systems[2].scores.dev.tuned is missing"),
-        (lambda r: r["systems"][2]["scores"]["test"]["zero"].pop("f1"), "systems[2].scores.test.zero.f1"),
+        (lambda r: r.update(schema=1), "schema is 1"),
+        (lambda r: r.pop("schema"), "schema is None"),
+        (lambda r: r.pop("metrics"), "key metrics"),
+        (lambda r: r["metrics"].pop("tuned_f1"), "metrics.tuned_f1"),
+        (lambda r: r.update(task=[]), "key task"),
+        (lambda r: r.update(systems=[]), "systems is empty"),
+        (lambda r: r.update(curves=[1]), "key curves"),
+        (lambda r: r["data"].update(dev=3), "data.dev"),
+        (lambda r: r.update(examples=["?"]), "key examples"),
+        (lambda r: r["systems"].append(3), "systems[7].name"),
+        (lambda r: r["systems"][1].pop("scores"), "systems[1].scores"),
+        (lambda r: r["systems"][2]["scores"]["dev"].pop("tuned_f1"), "systems[2].scores.dev.tuned_f1"),
         (lambda r: r["systems"][3].update(kind="wizard"), "systems[3].kind is 'wizard'"),
-        (lambda r: r["systems"][3].update(name="linear-last"), "'linear-last' occurs twice"),
     ],
 )
 def test_damaged_results_are_refused_in_one_sentence(
-    results: dict[str, Any], tmp_path: Path, damage: Callable[[dict[str, Any]], object], named: str
+    tmp_path: Path, damage: Callable[[Results], object], named: str
 ) -> None:
+    results = make_results()
     damage(results)
     path = tmp_path / "results.json"
     path.write_text(json.dumps(results), encoding="utf-8")
@@ -112,454 +77,456 @@ def test_damaged_results_are_refused_in_one_sentence(
 def test_missing_and_truncated_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"results\.json"):
         read_results(tmp_path)
-    (tmp_path / "results.json").write_text(FIXTURE.read_text(encoding="utf-8")[:500], encoding="utf-8")
-    with pytest.raises(ArtifactError, match="not valid JSON"):
+    with pytest.raises(ArtifactError, match="gone"):
+        read_results(tmp_path / "gone")
+    (tmp_path / "results.json").write_text(json.dumps(make_results())[:500], encoding="utf-8")
+    with pytest.raises(ArtifactError, match="JSON"):
         read_results(tmp_path)
 
 
-def test_validation_leaves_the_input_alone(results: dict[str, Any]) -> None:
-    before = copy.deepcopy(results)
-    for key in ("finetune", "fit", "curves", "layer_weights", "examples"):
+def test_checking_leaves_the_input_alone() -> None:
+    results = make_results()
+    for key in ("finetune", "fit", "curves", "examples"):
         del results[key]
-    checked = validate(results)
-    assert "finetune" not in results
-    assert checked["curves"] == {"finetune": [], "fit": {}}
-    assert checked["systems"][0]["scores"] == before["systems"][0]["scores"]
+    before = copy.deepcopy(results)
+    assert check(results)["curves"] == {"finetune": [], "fit": {}}
+    assert results == before
 
 
-# ----------------------------------------------------------------------------------------------- words
-
-
-@pytest.mark.parametrize(
-    ("write", "value", "text"),
-    [
-        (words.score, 71.26, "71.3"),
-        (words.score, math.nan, "–"),
-        (words.score, None, "–"),
-        (words.count, 414952, "414,952"),
-        (words.compact, 829904, "830 k"),
-        (words.compact, 999_600, "1.00 M"),
-        (words.compact, 21_600_000, "21.6 M"),
-        (words.compact, 512, "512"),
-        (words.percent, 0.12381, "0.124 %"),
-        (words.percent, 2.957, "2.96 %"),
-        (words.duration, 8.34, "8.3 s"),
-        (words.duration, 9.96, "10 s"),
-        (words.duration, 200, "3 min 20 s"),
-        (words.duration, 7500, "2 h 5 min"),
-        (words.change, 2.13, "+2.1"),
-        (words.change, -0.03, "−0.03"),
-        (words.p_value, 0.0004, "< 0.001"),
-        (words.plain, 0.00015, "1.5e-4"),
-        (words.plain, 8.0, "8"),
-    ],
-)
-def test_numbers_are_written_as_people_read_them(write: Callable[[Any], str], value: Any, text: str) -> None:
-    assert write(value) == text
-
-
-def with_difference(results: dict[str, Any], size: float, low: float, high: float) -> dict[str, Any]:
-    chosen = system(results, "adapter-386-skip")
-    chosen["versus"]["tuned"]["f1"] = {"difference": size, "low": low, "high": high}
-    return results
+# ---- numbers as text
 
 
 @pytest.mark.parametrize(
-    ("numbers", "sentence"),
+    ("text", "wanted"),
     [
-        ((2.13, 0.41, 3.84), "gains +2.1 F1 over its snapshot on test (95 % interval +0.4 … +3.8)."),
-        ((-2.13, -3.84, -0.41), "loses 2.1 F1 against its snapshot on test (95 % interval −3.8 … −0.4)."),
-        (
-            (0.62, -0.7, 1.9),
-            "is level with its snapshot on test: +0.6 F1, and the 95 % interval −0.7 … +1.9 contains",
-        ),
-        # The ends decide the verdict, so they are not rounded to a zero that hides it.
-        ((0.9, 0.02, 1.8), "gains +0.9 F1 over its snapshot on test (95 % interval +0.02 … +1.80)."),
-        ((0.9, 0.0, 1.8), "is level with its snapshot"),
-        ((math.nan, 0.1, 1.8), "no paired interval was computed"),
+        (words.number(71.26, percent=True), "71.3"),
+        (words.number(0.8719, percent=False), "0.872"),
+        (words.number(12345.678, percent=False), "12345.7"),
+        (words.number(math.nan, percent=True), "–"),
+        (words.number(None, percent=False), "–"),
+        (words.change(2.13, percent=True), "+2.1"),
+        (words.change(-0.03, percent=True), "−0.03"),
+        (words.change(0.0002, percent=False), "+0.0002"),
+        (words.interval(0.02, 1.8, percent=True), "+0.02 … +1.80"),
+        (words.interval(-0.0002, 0.02, percent=False), "−0.0002 … +0.0200"),
+        (words.count(414952), "414,952"),
+        (words.compact(829904), "830 k"),
+        (words.compact(999_600), "1.00 M"),
+        (words.compact(512), "512"),
+        (words.percent(0.12381), "0.124 %"),
+        (words.percent(2.957), "2.96 %"),
+        (words.duration(8.34), "8.3 s"),
+        (words.duration(9.96), "10 s"),
+        (words.duration(200), "3 min 20 s"),
+        (words.duration(7500), "2 h 5 min"),
+        (words.p_value(0.0004), "< 0.001"),
+        (words.plain(0.00015), "1.5e-4"),
+        (words.plain(8.0), "8"),
+        (words.plain(22_713_216), "22,713,216"),
+        (words.plain([True, 0.1, "x"]), "yes, 0.1, x"),
+        (words.plain([]), "none"),
     ],
 )
-def test_the_headline_says_what_the_interval_allows(
-    results: dict[str, Any], numbers: tuple[float, float, float], sentence: str
+def test_numbers_are_written_as_people_read_them(text: str, wanted: str) -> None:
+    assert text == wanted
+
+
+# ---- who is compared with whom
+
+
+@pytest.mark.parametrize(
+    ("numbers", "verdict"),
+    [((2.13, 0.41, 3.84), "beats"), ((-2.13, -3.84, -0.41), "falls behind"), ((0.62, -0.7, 1.9), "level"),
+     ((0.9, 0.0, 1.8), "level"), ((0.9, 0.02, 1.8), "beats"), ((math.nan, 0.1, 1.8), "without a paired interval")],
+)  # fmt: skip
+def test_the_headline_claims_what_the_interval_allows(
+    numbers: tuple[float, float, float], verdict: str
 ) -> None:
-    said = summary(with_difference(results, *numbers))
-    assert said.startswith("adapter 386 + skip ")
-    assert sentence in said
+    results = make_results()
+    parts = system(results, HEAD)["versus"]["metrics"]
+    parts["tuned_f1"] = dict(zip(("difference", "low", "high"), numbers, strict=True))
+    assert verdict in headline(results)
 
 
-def test_the_head_is_chosen_on_dev_even_where_test_says_otherwise(results: dict[str, Any]) -> None:
+def test_where_lower_is_better_a_negative_difference_is_a_gain() -> None:
+    results = make_results("score")
+    results["task"]["metric"] = "mse"
+    for one in results["systems"]:
+        if one["versus"]:
+            one["versus"]["metrics"]["mse"] = {"difference": -0.2, "low": -0.3, "high": -0.1}
+    view = view_of(results)
+    assert "beats" in headline(results)
+    means = [view.mean(one) for one in view.of_kind("head")]
+    assert means == sorted(means, key=lambda mean: mean or 0.0)
+
+
+def test_heads_are_chosen_on_dev_even_where_test_says_otherwise() -> None:
+    results = make_results()
     for one in results["systems"]:
         one["best"] = False
-    system(results, "adapter-64")["scores"]["dev"]["tuned"]["f1"] = 99.0
-    system(results, "average")["scores"]["test"]["tuned"]["f1"] = 99.0
-    view = rows.overview(validate(results))
+    system(results, "s/adapter-64")["scores"]["dev"]["tuned_f1"]["mean"] = 99.0
+    system(results, "s/mean")["scores"]["test"]["tuned_f1"]["mean"] = 99.0
+    lucky = copy.deepcopy(system(results, "s/last"))
+    lucky["name"] = "lucky"
+    lucky["scores"]["dev"]["tuned_f1"]["mean"], lucky["scores"]["test"]["tuned_f1"]["mean"] = 1.0, 99.0
+    results["systems"].append(lucky)
+    view = view_of(results)
     assert view.head is not None
-    assert view.head["name"] == "adapter-64"
+    assert view.head["name"] == "s/adapter-64"
+    control = view.best_on_dev("control")
+    assert control is not None
+    assert control["name"] == "s/last"
 
 
-def test_the_best_of_the_others_is_chosen_on_dev_too(results: dict[str, Any]) -> None:
-    """Each is told with its score on test, though another one is better there."""
-    for name, lucky in (("mlp-last", "linear-last"), ("always-null", "overlap")):
-        system(results, name)["scores"]["test"]["tuned"]["f1"] = 31.4
-        system(results, lucky)["scores"]["test"]["tuned"]["f1"] = 99.0
-    shown = render(results)
-    for opening, name in (
-        ("Of the controls, which read the last state only, the best on dev", "mlp-last"),
-        ("The best trivial baseline on dev", "always-null"),
-    ):
-        assert f"{opening} ({system(results, name)['label']}) scores 31.4 on test, 36.3 below" in shown
+def test_several_snapshots_are_named() -> None:
+    results = make_results()
+    early = copy.deepcopy([one for one in results["systems"] if one["kind"] != "baseline"])
+    results["systems"] += [one | {"name": f"early/{one['name']}", "snapshot": "0.3"} for one in early]
+    view = view_of(results)
+    assert {"adapter 64 @ 0.3", "adapter 64 @ 1.0", "always the same"} <= {view.name(s) for s in view.systems}
+    assert view.name(system(make_results(), "s/adapter-64")) == "adapter 64 @ 1.0"
+    assert view_of(make_results()).name(view.systems[-1]) == "always the same"
+    render_run(results)
 
 
-def test_a_snapshot_taken_midway_tells_where() -> None:
-    told = words.schedule({"epochs": 2, "lr": 6e-5, "schedule": "constant"}, "0.3")
-    assert told == "taken 0.3 into 2 epochs at peak learning rate 6e\u20115, constant schedule"
-    assert words.schedule(None) == "the encoder as it came, not fine-tuned"
+# ---- the page
 
 
-# -------------------------------------------------------------------------------------------- the page
-
-
-def test_every_number_of_the_table_is_there_rounded(results: dict[str, Any], page: str) -> None:
-    table = {row[0].split("\n")[0]: row for row in Page(page).rows if len(row) == 13}
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_number_of_results_is_in_the_tables(kind: str, pages: dict[str, Parsed]) -> None:
+    results = make_results(kind)
+    percent = kind == "span"
+    rows = {title: [r for r in pages[kind].rows if r and r[0].startswith(title + "\n")]
+            for title in (one["label"] for one in results["systems"])}  # fmt: skip
     for one in results["systems"]:
-        row = table[one["label"]]
-        zero, tuned = one["scores"]["test"]["zero"], one["scores"]["test"]["tuned"]
-        wanted = [
-            zero["exact"],
-            zero["f1"],
-            tuned["exact"],
-            tuned["f1"],
-            tuned["HasAns_f1"],
-            tuned["NoAns_exact"],
-        ]
-        assert [cell.strip() for cell in row[1:7]] == [f"{value:.1f}" for value in wanted]
+        scores, own = one["scores"]["test"], rows[one["label"]]
+        cells = {line for row in own for cell in row for line in cell.splitlines()}
+        for metric in results["metrics"]:
+            assert words.number(scores[metric]["mean"], percent=percent) in cells, (one["label"], metric)
+        first = scores[results["task"]["metric"]]
+        for seed in (first["per_seed"] or {}).values():
+            assert words.number(seed, percent=percent) in cells
+        assert " … ".join(words.number(end, percent=percent) for end in first["interval"]) in cells
         if one["versus"]:
-            for cell, threshold in zip(row[7:9], ("zero", "tuned"), strict=True):
-                f1 = one["versus"][threshold]["f1"]
-                assert float(cell.split()[0].replace("−", "-")) == pytest.approx(f1["difference"], abs=0.051)
-                assert float(cell.split()[1].replace("−", "-")) == pytest.approx(f1["low"], abs=0.051)
-                assert float(cell.split()[3].replace("−", "-")) == pytest.approx(f1["high"], abs=0.051)
-        if one["parameters"] is not None:
-            assert row[9].strip() == f"{one['parameters']:,}"
-            assert row[10].strip() == f"{one['percent']:.3f} %"
+            for part in one["versus"]["metrics"].values():
+                assert words.change(part["difference"], percent=percent) in cells
+                assert words.interval(part["low"], part["high"], percent=percent) in cells
+        if one["parameters"]:
+            assert {words.count(one["parameters"]), words.percent(one["percent"])} <= cells
 
 
-def test_rows_stand_by_kind_and_best_first(page: str) -> None:
-    labels = [row[0].strip() for row in Page(page).rows if len(row) == 13][1:]
-    kinds = [label.split("\n")[1].split(",")[0] for label in labels]
-    order = ["snapshot", "control", "control", *["head"] * 5, "ensemble", *["trivial baseline"] * 2]
-    assert kinds == order
-    assert labels[3].startswith("adapter 386 + skip")
-    assert "chosen on dev" in labels[3]
+def test_rows_are_ordered_by_kind_and_best_first(pages: dict[str, Parsed]) -> None:
+    labels = [row[0].splitlines()[0] for row in pages["span"].rows if len(row) == 10][1:8]
+    assert labels == ["snapshot-1.0", "linear on the last state", "adapter 386 + skip", "adapter 64",
+                      "average pooling", "mean of two", "always the same"]  # fmt: skip
 
 
-def test_hostile_text_is_shown_not_run(results: dict[str, Any]) -> None:
+def test_what_is_drawn_follows_from_the_details(pages: dict[str, Parsed]) -> None:
+    drawn = {
+        kind: {v for t, n, v in pages[kind].attributes if (t, n) == ("svg", "aria-label")} for kind in KINDS
+    }
+    assert not any("Confusion" in name or "errors" in name for name in drawn["span"])
+    assert sum("Confusion" in name for name in drawn["label"]) == 2
+    assert any("probability" in name for name in drawn["label"])
+    assert sum("true scores" in name for name in drawn["score"]) == 2
+    assert any("errors" in name for name in drawn["score"])
+    assert "threshold" in pages["span"].text  # what is no figure is listed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_text_is_shown_not_run(kind: str) -> None:
     hostile = "<script>alert('x')</script><img src=x onerror=alert(1)> $\\frac{ --> ]]> & \"quoted\""
-    results["examples"][0] |= {"question": hostile, "context": hostile + " Ebbe", "head": hostile}
-    results["command"] = results["encoder"]["name"] = hostile
-    results["data"]["dev"]["name"] = hostile
+    results = make_results(kind)
+    results["examples"][0] |= {"texts": [hostile], "context": hostile + " Ebbe", "head": hostile}
+    results["command"] = results["encoder"]["name"] = results["data"]["dev"]["name"] = hostile
+    results["task"]["title"] = hostile
+    for metric in results["metrics"].values():
+        metric["title"] += hostile
     for one in results["systems"]:
         one["label"] = hostile + one["name"]
-    parsed = Page(render(results))
-    assert parsed.tags.count("script") == 1
-    assert "img" not in parsed.tags
-    assert not [name for _, name, _ in parsed.attributes if name.startswith("on")]
-    assert hostile in "".join(parsed.text)
+    if kind == "label":
+        results["task"]["classes"][0] = hostile
+        results["data"]["dev"]["counts"][hostile] = 1
+    page = Parsed(render_run(results))
+    assert page.tags.count("script") == 1
+    assert "img" not in page.tags
+    assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+    assert hostile in page.text
 
 
-def test_the_page_loads_nothing(page: str) -> None:
-    parsed = Page(page)
-    for tag, name, value in parsed.attributes:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_loads_nothing_and_its_links_lead_somewhere(kind: str, pages: dict[str, Parsed]) -> None:
+    page, text = pages[kind], render_run(make_results(kind))
+    for tag, name, value in page.attributes:
         if name in ("src", "href", "xlink:href", "srcset", "data", "action", "poster"):
             assert value.startswith(("#", "data:")), (tag, name, value)
         assert "://" not in value, (tag, name, value)
-    assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest", page)
-    assert not {"iframe", "object", "embed", "base"} & set(parsed.tags)
-
-
-def test_ids_are_unique_and_links_find_them(page: str) -> None:
-    parsed = Page(page)
-    ids = [value for tag, name, value in parsed.attributes if name == "id" and tag in ("section", "header")]
+    assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest", text)
+    assert not {"iframe", "object", "embed", "base"} & set(page.tags)
+    ids = [value for tag, name, value in page.attributes if name == "id" and tag == "section"]
+    links = [value[1:] for tag, name, value in page.attributes if tag == "a" and name == "href"]
+    assert links == ids
     assert len(ids) == len(set(ids))
-    links = [value[1:] for tag, name, value in parsed.attributes if tag == "a" and name == "href"]
-    assert links
-    assert set(links) <= set(ids)
+    assert text == render_run(make_results(kind)), "the same page for the same results"
 
 
-def drop(*keys: str) -> Callable[[dict[str, Any]], None]:
-    def dropped(results: dict[str, Any]) -> None:
+def drop(*keys: str) -> Callable[[Results], None]:
+    def change(results: Results) -> None:
         for key in keys:
             del results[key]
 
-    return dropped
+    return change
 
 
-def without_test(results: dict[str, Any]) -> None:
-    del results["data"]["test"]
+def unknown_numbers(results: Results) -> None:
+    """NaN for every score and None for every cost; curves and weights with holes."""
     for one in results["systems"]:
-        del one["scores"]["test"]
+        for scores in one["scores"].values():
+            for name in scores:
+                scores[name] = {
+                    "mean": math.nan,
+                    "sd": math.nan,
+                    "per_seed": {"0": math.nan},
+                    "interval": None,
+                }
+        one |= dict.fromkeys(("parameters", "total", "percent", "flops_per_token", "seconds", "seeds"))
         if one["versus"]:
-            one["versus"]["split"] = "dev"
+            one["versus"] |= {
+                "metrics": {results["task"]["metric"]: {"difference": None}},
+                "mcnemar_p": math.nan,
+            }
+    results["curves"]["fit"][HEAD][0]["loss"] = math.nan
+    results["curves"]["finetune"][3] = {}
+    results["layer_weights"][HEAD][0] = math.nan
+    results["data"]["dev"] = {}
+    results["examples"][0] = {"texts": ["x"]}
 
 
-def unknown_scores(results: dict[str, Any]) -> None:
-    chosen = system(results, "adapter-386-skip")
-    for part in ("zero", "tuned"):
-        chosen["scores"]["test"][part] = dict.fromkeys(chosen["scores"]["test"][part], math.nan)
-        chosen["versus"][part]["f1"] = dict.fromkeys(("difference", "low", "high"), math.nan)
-    results["curves"]["fit"]["adapter-386"][0]["loss"] = math.nan
-    results["layer_weights"]["learned"][0] = math.nan
-    system(results, "mlp-last").update(parameters=None, percent=None, flops_per_token=None, seconds=None)
+def keep(*kinds: str) -> Callable[[Results], None]:
+    def change(results: Results) -> None:
+        results["systems"] = [one for one in results["systems"] if one["kind"] in kinds]
 
-
-def only_a_snapshot(results: dict[str, Any]) -> None:
-    results["systems"] = results["systems"][:1]
-
-
-def only_heads(results: dict[str, Any]) -> None:
-    results["systems"] = [one | {"versus": None} for one in results["systems"] if one["kind"] == "head"]
-
-
-def two_snapshots(results: dict[str, Any]) -> None:
-    earlier = copy.deepcopy([one for one in results["systems"] if one["kind"] != "baseline"])
-    for one in earlier:
-        one |= {"name": f"early/{one['name']}", "snapshot": "0.3"}
-        if one["versus"]:
-            one["versus"]["baseline"] = "early/snapshot-1.0"
-    results["systems"] += earlier
+    return change
 
 
 @pytest.mark.parametrize(
-    ("change", "there", "gone"),
+    ("kind", "change"),
     [
-        (without_test, "these scores flatter", "Scores on test"),
-        (drop("finetune"), "not fine-tuned", "peak learning rate"),
-        (drop("layer_weights"), "Learning curves", "Which layers a head reads"),
-        (drop("curves"), "Which layers a head reads", "Learning curves"),
-        (drop("examples", "fit", "commit", "command"), "Scores on test", "head and snapshot disagree"),
-        (unknown_scores, "no paired interval was computed", "nan"),
-        (only_a_snapshot, "no head was fitted", "Is the difference real"),
-        (only_heads, "there is no snapshot to compare it with", "Is the difference real"),
-        (two_snapshots, "adapter 386 + skip @ 0.3", "nan"),
+        *(
+            (kind, drop("finetune", "fit", "curves", "layer_weights", "details", "examples"))
+            for kind in KINDS
+        ),
+        *((kind, unknown_numbers) for kind in KINDS),
+        ("span", drop("environment", "settings", "command", "created", "commit", "bertvision", "seconds")),
+        ("label", keep("snapshot")),
+        ("score", keep("head")),
+        ("span", keep("baseline")),
+        ("label", keep("head", "control")),
+        ("span", lambda r: r.update(data={}, details={HEAD: {"other": {"key": [1, 2]}, "nothing": None}})),
+        ("label", lambda r: r.update(details={HEAD: {"confusion": [], "calibration": []}})),
+        ("score", lambda r: r.update(details={HEAD: {"points": [[1, 1]], "errors": {}}})),
     ],
 )
-def test_a_report_with_gaps_still_renders(
-    results: dict[str, Any], change: Callable[[dict[str, Any]], None], there: str, gone: str
-) -> None:
+def test_a_report_with_gaps_still_renders(kind: str, change: Callable[[Results], None]) -> None:
+    results = make_results(kind, test=kind != "label")
     change(results)
-    text = re.sub(r"<(style|script)>.*?</\1>", "", render(results), flags=re.DOTALL)
-    shown = " ".join(" ".join(Page(text).text).split())
-    assert there in shown
-    assert not re.search(rf"\b{gone}\b", shown)
+    page = Parsed(render_run(results))
+    assert headline(results) in page.text
+    assert not re.search(r"\b(nan|None|NaN)\b", page.text)
 
 
-def test_examples_count_both_ways_and_mark_the_gold_answer(results: dict[str, Any], page: str) -> None:
-    found = rows.examples(results)
-    assert (found.total, found.head_right, found.snapshot_right) == (6, 4, 2)
-    first = found.shown[0]
-    assert "".join(text for text, _ in first.pieces) == results["examples"][0]["context"]
-    assert ("Ebbe", "gold head") in first.pieces
-    assert '<mark class="gold head">Ebbe</mark>' in page
-    long = {
-        "id": "1",
-        "question": "?",
-        "context": "w " * 900 + "Gold end",
-        "gold": ["Gold"],
-        "snapshot": "",
-        "head": "",
-    }
-    (shown,) = rows.examples({"examples": [long]}).shown
-    assert ("Gold", "gold") in shown.pieces
-    assert sum(len(text) for text, _ in shown.pieces) < 700
+def test_very_many_classes_have_no_matrix() -> None:
+    results = make_results("label")
+    results["task"]["classes"] = [f"class {i}" for i in range(150)]
+    for own in results["details"].values():
+        own["confusion"] = [[int(i == j) for j in range(150)] for i in range(150)]
+    view = view_of(results)
+    assert view.head is not None
+    assert details.confusion(view, view.head) is None
+    assert details.calibration(view) is not None
 
 
-def test_writing_replaces_the_file_whole(results: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "report.html"
-    write_report(results, path)
+def test_all_numbers_of_a_head_with_batch_norms_are_shown() -> None:
+    results = make_results()
+    head = system(results, HEAD)
+    size = f"{head['parameters'] + 400:,}"
+    assert size not in render_run(results)
+    head["total"] = head["parameters"] + 400
+    assert size in render_run(results)
+
+
+# ---- examples
+
+
+def test_answers_are_marked_in_the_context(pages: dict[str, Parsed]) -> None:
+    context = make_results()["examples"][0]["context"]
+    pieces = marked(
+        context, [("the river Ebbe", "truth"), ("Ebbe", "truth"), ("Sull", "snapshot"), ("Ebbe", "head")]
+    )
+    assert "".join(text for text, _ in pieces) == context
+    assert ("the river ", "truth") in pieces
+    assert ("Ebbe", "truth head") in pieces
+    assert ("Sull", "snapshot") in pieces
+    classes = [value for tag, name, value in pages["span"].attributes if (tag, name) == ("mark", "class")]
+    assert {"truth head", "truth", "snapshot"} <= set(classes)
+
+
+@pytest.mark.parametrize("marks", [[], [("Gold", "truth")], [("Gold", "truth"), ("other", "head")]])
+def test_long_contexts_are_cut_around_their_marks(marks: list[tuple[str, str]]) -> None:
+    pieces = marked("other " + "w " * 900 + "Gold end " + "v " * 900, marks)
+    assert set(marks) <= set(pieces)
+    assert sum(len(text) for text, _ in pieces) < 800
+
+
+# ---- files
+
+
+def test_writing_replaces_the_file_whole(tmp_path: Path) -> None:
+    path, results = tmp_path / "deep" / "report.html", make_results()
+    write_page(results, path)
     first = path.read_text(encoding="utf-8")
-    assert first.rstrip().endswith("</html>")
     with pytest.raises(ArtifactError):
-        write_report(results | {"schema": 0}, path)
+        write_page(results | {"schema": 0}, path)
     assert path.read_text(encoding="utf-8") == first
     assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]
     with pytest.raises(OutputError, match=r"report\.html"):
-        write_report(results, path / "report.html")
+        write_page(results, path / "report.html")
 
 
 def test_the_verb_writes_beside_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from bertvision.cli.report import ARGS, main
 
-    shutil.copy(FIXTURE, tmp_path / "results.json")
+    (tmp_path / "results.json").write_text(json.dumps(make_results("label")), encoding="utf-8")
     main(ARGS(run_dir=tmp_path, json=True))
-    told = json.loads(capsys.readouterr().out)
-    assert told["report"] == str(tmp_path / "report.html")
-    assert told["headline"] in html.unescape((tmp_path / "report.html").read_text(encoding="utf-8"))
-    main(ARGS(run_dir=tmp_path, out=tmp_path / "other.html"))
+    written = json.loads(capsys.readouterr().out)
+    assert written["report"] == str(tmp_path / "report.html")
+    assert written["headline"] in html.unescape((tmp_path / "report.html").read_text(encoding="utf-8"))
+    main(ARGS(run_dir=tmp_path / "results.json", out=tmp_path / "other.html"))
     assert (tmp_path / "other.html").read_bytes() == (tmp_path / "report.html").read_bytes()
 
 
-# --------------------------------------------------------------------------------------------- figures
+# ---- figures
 
 
-def test_figures_are_the_same_twice_and_stand_alone(results: dict[str, Any]) -> None:
-    checked = validate(results)
-    draw: list[Callable[[], str | None]] = [
-        lambda: figures.finetune_curve(checked),
-        lambda: figures.fit_curves(checked),
-        lambda: figures.layer_weights(checked, "learned"),
-        lambda: figures.score_against_cost(checked),
-        lambda: figures.score_against_cost(checked, "flops_per_token"),
-        lambda: figures.differences(checked),
-    ]
-    for figure in draw:
-        svg = figure()
-        assert svg is not None
-        assert svg == figure()
+@pytest.mark.parametrize("kind", KINDS)
+def test_figures_stand_alone_in_the_colours_of_the_page(kind: str) -> None:
+    page = render_run(make_results(kind))
+    drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(drawn) >= 7
+    for svg in drawn:
         root = ElementTree.fromstring(svg)
-        assert root.tag == "svg"
         assert root.get("aria-label")
-        # A style sheet inside a figure would apply to the whole page.
-        assert root.find(".//style") is None
+        assert root.find(".//style") is None, "it would apply to the whole page"
         used = set(re.findall(r'(?:url\(|href=")#([\w-]+)', svg))
         assert used <= {element.get("id") for element in root.iter()}
+        bare = re.sub(r"var\([^)]*\)", "", svg)
+        assert not [colour for colour in drawing.PALETTE.values() if colour in bare]
 
 
-def test_figures_carry_the_palette_as_variables(results: dict[str, Any]) -> None:
-    svg = figures.differences(validate(results)) or ""
-    assert "var(--fig-head, #0072b2)" in svg
-    bare = re.sub(r"var\([^)]*\)", "", svg)
-    assert not [colour for colour in figures.PALETTE.values() if colour in bare]
-
-
-def test_layer_weights_are_drawn_to_scale(results: dict[str, Any]) -> None:
-    results["layer_weights"]["learned"] = [0.1, 0.2, 0.7]
-    root = ElementTree.fromstring(figures.layer_weights(validate(results), "learned") or "")
+def test_layer_weights_are_drawn_to_scale() -> None:
+    results = make_results()
+    results["layer_weights"][HEAD] = [0.1, 0.2, 0.7]
+    svg = figures.layer_weights(view_of(results), system(results, HEAD)) or ""
     heights = []
-    for path in root.iter("path"):
+    for path in ElementTree.fromstring(svg).iter("path"):
         if "--fig-head" in path.get("style", ""):
             ys = [float(y) for y in re.findall(r"[ML] [\d.]+ ([\d.]+)", path.get("d", ""))]
             heights.append(max(ys) - min(ys))
     assert [height / heights[0] for height in heights] == pytest.approx([1, 2, 7], rel=1e-3)
 
 
-def test_a_head_over_channels_shows_the_pooled_vector_first(results: dict[str, Any]) -> None:
-    states = results["encoder"]["states"]
-    results["layer_weights"] = {"learned": [0.5, *[0.5 / states] * states]}
-    texts = [e.text for e in ElementTree.fromstring(
-        figures.layer_weights(validate(results), "learned") or "").iter("text")]  # fmt: skip
-    assert texts[:2] == ["pooled", "1"]
-    assert str(states - 1) in texts
-    assert str(states) not in texts
-    assert "The pooled vector first" in render(results)
-    results["layer_weights"] = {"learned": [1 / states] * states}
-    assert "pooled" not in (figures.layer_weights(validate(results), "learned") or "")
-    assert "Input embedding first" in render(results)
-
-
-def test_weights_of_channels_are_told_with_the_pooled_one_first() -> None:
-    geometry = Geometry(3, 8, unit="window", pooled=True)
-    for order in ("first", "last"):
-        head = parse_head(f"tenney_small:order={order}").build(geometry, seed=0)
-        own = head.layer_weights() or []
-        assert layer_weights(head) == (own if order == "first" else [own[-1], *own[:-1]])
-    assert layer_weights(parse_head("adapter:size=2").build(Geometry(3, 8), seed=0)) is None
-
-
-def test_all_numbers_of_a_head_with_batch_norms_are_told(results: dict[str, Any]) -> None:
-    system = next(s for s in results["systems"] if s["kind"] == "head")
-    size = f"{system['parameters'] + 400:,} in all"
-    assert size not in render(results)
-    system["total"] = system["parameters"] + 400
-    assert size in render(results)
-    system["total"] = system["parameters"]
-    assert f"{system['total']:,} in all" not in render(results)
-
-
-# ------------------------------------------------------------------------------------------------ card
-
-
-def test_card_front_matter_is_what_the_hub_reads() -> None:
-    config = {
-        "bertvision": "0.1.0",
-        "label": "adapter 386 + skip",
-        "head": {"name": "adapter.v1", "config": {"size": 386, "skip": True}},
-        "encoder": {"name": "org/encoder", "fingerprint": "abc123"},
-        "fit": {"lr": 1e-3, "epochs": 8},
-        "parameters": 154784,
-    }
-    scores = {"exact": 64.66, "f1": 67.24, "tuned_exact": 65.1, "tuned_f1": 67.66}
-    text = card(config, {"tuning": {"threshold": -0.3}, "scores": {"dev": scores, "test": scores}})
-    front = yaml.safe_load(text.split("---\n")[1])
-    assert front["library_name"] == "bertvision"
-    assert front["pipeline_tag"] == "question-answering"
-    assert front["base_model"] == "org/encoder"
-    (model,) = front["model-index"]
-    assert [result["dataset"]["split"] for result in model["results"]] == ["test", "dev"]
-    metrics = {metric["name"]: metric["value"] for metric in model["results"][0]["metrics"]}
-    assert metrics == {
-        "EM, threshold 0": 64.66,
-        "F1, threshold 0": 67.24,
-        "EM, threshold tuned on dev": 65.1,
-        "F1, threshold tuned on dev": 67.66,
-    }
-    assert 'model = bv.load("FOLDER")' in text
-    assert "| test | threshold tuned on dev | 65.1 | 67.7 |" in text
-    assert "lr 0.001, epochs 8" in text
-    assert "size 386, skip True" in text
-
-
 @pytest.mark.parametrize(
-    "config",
+    ("weights", "layers", "names"),
     [
-        {},
-        {"encoder": None, "head": None},
-        {"label": "a | b\n---\n<script>", "encoder": {"name": "/home/me/enc"}},
+        ([0.5, *[0.5 / 7] * 7], [], ["pooled", "1", "6"]),
+        ([1 / 7] * 7, [], ["input", "1", "6"]),
+        ([0.5, 0.5], [0, -1], ["input", "6"]),
     ],
 )
-def test_card_survives_gaps_and_leaks_no_path(config: dict[str, Any]) -> None:
-    text = card(config, {"dev": {"exact": math.nan, "f1": math.nan}})
-    front = yaml.safe_load(text.split("---\n")[1])
-    assert "base_model" not in front
-    assert "model-index" not in front
-    assert "/home/me" not in text
-    assert "<script>" not in text.partition("# ")[2]
+def test_layer_weights_are_named(weights: list[float], layers: list[int], names: list[str]) -> None:
+    results = make_results()
+    results["layer_weights"][HEAD] = weights
+    results["settings"]["states"]["layers"] = layers
+    svg = figures.layer_weights(view_of(results), system(results, HEAD)) or ""
+    texts = [element.text for element in ElementTree.fromstring(svg).iter("text")]
+    assert texts[: len(names) - 1] == names[:-1]
+    assert names[-1] in texts
+    assert "7" not in texts
 
 
-# --------------------------------------------------------------------------------------------- browser
+@pytest.mark.parametrize("seed", [4, 7])
+def test_labels_in_a_crowded_figure_cover_nothing(seed: int) -> None:
+    draw = random.Random(seed)
+    points = [(draw.gauss(0, 1), draw.gauss(0, 1)) for _ in range(60)]
+    with drawing.styled():
+        figure = drawing.new_figure(4.0, 6.0)
+        axes = figure.subplots()
+        axes.plot(*zip(*points, strict=True), "o")
+        figures.place_labels(axes, [(x, y, str(i)) for i, (x, y) in enumerate(points)])
+        figure.draw_without_rendering()
+        boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
+        assert len(boxes) > 15
+        assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes.values(), 2))
+        for label, box in boxes.items():
+            assert not any(box.contains(*axes.transData.transform(point)) for point in points)
+            x, y = axes.transData.transform(points[int(label)])
+            assert box.padded(20).contains(x, y), "beside its own point"
+
+
+@pytest.mark.parametrize("cost", figures.COSTS)
+def test_heads_of_one_price_are_drawn_without_a_warning(cost: str) -> None:
+    """A log axis has nothing to scale itself by; warnings are errors here."""
+    results = make_results()
+    for one in results["systems"]:
+        one[cost] = 1538.0 if one["kind"] in ("head", "control") else None
+    assert "adapter 64" in (figures.score_against_cost(view_of(results), cost) or "")
+
+
+def test_the_matrix_shows_its_counts() -> None:
+    view = view_of(make_results("label"))
+    assert view.head is not None
+    svg = details.confusion(view, view.head) or ""
+    shown = "".join(ElementTree.fromstring(svg).itertext()).split()
+    assert {"123", "21", "6", "14", "101", "10", "5", "9", "111"} <= set(shown)
+
+
+# ---- in a browser
 
 PROBE = """<!doctype html><body style="margin:0">
-<iframe id="f" style="border:0;width:390px;height:800px"></iframe>
+<iframe id="f" style="border:0;width:WIDTHpx;height:800px"></iframe>
 <script>
 const frame = document.getElementById("f");
 frame.srcdoc = PAGE;
 frame.onload = () => {
-  const page = frame.contentDocument, root = page.documentElement;
+  const page = frame.contentDocument, over = (e) => e.scrollWidth - e.clientWidth;
   const button = [...page.querySelectorAll("th button")].find((b) => b.textContent === "parameters");
   button.click();
   const names = [...page.querySelectorAll("#scores tbody th b")].map((b) => b.textContent);
-  const widths = [...page.querySelectorAll("svg")].map((s) => s.getBoundingClientRect().width);
-  const hidden = widths.filter((width) => width > 390).length;
-  document.title = "done";
+  const widest = Math.max(...[...page.querySelectorAll("svg")].map((s) => s.getBoundingClientRect().width));
   document.body.textContent = JSON.stringify({
-    over: root.scrollWidth - root.clientWidth, width: frame.clientWidth, names, hidden});
+    page: over(page.documentElement), table: over(page.querySelector("#scores .scroll")), names, widest});
 };
 </script>"""
 
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium executable")
-def test_browser_shows_it_on_a_phone_without_errors(page: str, tmp_path: Path) -> None:
-    _, noise = browse(page, tmp_path / "plain")
-    assert noise == []
-    # The same page with a fault must be heard, or silence above would mean nothing.
-    _, noise = browse(page.replace("</body>", "<script>missing()</script></body>"), tmp_path / "faulty")
-    assert any("missing is not defined" in line for line in noise)
-
-    # A frame of 390 px, because a headless window cannot be made that narrow.
+@pytest.mark.parametrize(("kind", "width"), [("span", 390), ("span", 1200), ("label", 390), ("label", 1200)])
+def test_a_browser_shows_it_without_errors(kind: str, width: int, tmp_path: Path) -> None:
+    """In a frame, because a headless window cannot be made that narrow."""
+    results = make_results(kind)
+    for one in results["systems"]:
+        one |= {"total": 219_897_192, "flops_per_token": 829_904, "seconds": 3599.0}
+    page = render_run(results)
     quoted = json.dumps(page).replace("</", "<\\/").replace("<!--", "<\\!--")
-    dom, noise = browse(PROBE.replace("PAGE", quoted, 1), tmp_path / "phone")
+    dom, noise = browse(PROBE.replace("WIDTH", str(width)).replace("PAGE", quoted, 1), tmp_path / "frame")
     assert noise == []
     found = json.loads(html.unescape(re.search(r"\{.*\}", dom)[0]))  # type: ignore[index]
-    assert (found["over"], found["width"], found["hidden"]) == (0, 390, 0)
-    assert found["names"][0] == "adapter 386 + skip"  # most parameters first
-    assert len(found["names"]) == 11
+    assert found["page"] == 0, "nothing wider than the window"
+    assert (found["table"] > 0) == (width == 390), "the table fits a desk and scrolls on a phone"
+    assert found["widest"] <= width
+    assert set(found["names"][:2]) == {"adapter 386 + skip", "mean of two"}, "most parameters first"
+    assert len(found["names"]) == len(results["systems"])
+    if width == 390:  # a fault must be heard, or silence above would mean nothing
+        _, noise = browse(page.replace("</body>", "<script>missing()</script></body>"), tmp_path / "faulty")
+        assert any("missing is not defined" in line for line in noise)

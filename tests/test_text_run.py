@@ -22,7 +22,8 @@ from bertvision.cli.flags import parse
 from bertvision.data.load import load_data
 from bertvision.data.texts import TextData
 from bertvision.heads.spec import parse_head
-from bertvision.report.pages import headline, read_results
+from bertvision.report.results import read_results
+from bertvision.report.run import headline
 from bertvision.tasks.logits import Logits
 from bertvision.train.trained import logits_of_trained, read_trained
 

@@ -19,7 +19,7 @@ class Report:
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Folder that `bertvision run` wrote (it holds results.json)."""
     out: OptionalPath = None
-    """File to write; report.html in the run folder unless told."""
+    """File to write; report.html in the run's folder by default."""
     json: bool = False
     """Print path and headline as JSON."""
 
@@ -28,7 +28,8 @@ ARGS = Report
 
 
 def main(args: Report) -> None:
-    from bertvision.report.pages import headline, read_results, write_page
+    from bertvision.report.results import read_results
+    from bertvision.report.run import headline, write_page
 
     results = read_results(args.run_dir)
     folder = args.run_dir if args.run_dir.is_dir() else args.run_dir.parent

@@ -10,7 +10,8 @@ from bertvision.pipeline.config import RunConfig
 
 __all__ = ["ARGS", "RunArgs", "default_recipe", "main"]
 
-_KINDS = ("snapshot", "control", "head", "ensemble", "baseline")
+_METRICS = 4
+"""Columns of metrics in the table."""
 
 
 @dataclass(frozen=True)
@@ -49,41 +50,20 @@ def main(args: RunArgs) -> None:
 def _show(results: Mapping[str, Any]) -> None:
     """The systems by kind, best first, with the first metrics and the difference to their snapshot."""
     from bertvision import console
+    from bertvision.report.results import View, check
 
-    split = "test" if "test" in results["data"] else "dev"
-    own, shown = results["task"]["metric"], list(results["metrics"])[:4]
-    sign = -1 if results["metrics"][own]["higher"] else 1
-    several = len({system["snapshot"] for system in results["systems"]} - {None}) > 1
-
-    def place(system: Mapping[str, Any]) -> tuple[int, float]:
-        return _KINDS.index(system["kind"]), sign * system["scores"][split][own]["mean"]
-
+    view = View(check(results))
+    shown = list(results["metrics"])[:_METRICS]
     rows = []
-    for system in sorted(results["systems"], key=place):
-        name = system["label"]
-        if several and system["kind"] not in ("snapshot", "baseline"):
-            name += f" @ {system['snapshot']}"
-        scores = system["scores"][split]
+    for system in view.systems:
+        found = view.difference(system)
         rows.append(
             [
-                name + (" *" if system["best"] else ""),
-                *(_number(scores[m]["mean"], results["metrics"][m]) if m in scores else "" for m in shown),
-                _gain(system["versus"], own, results["metrics"][own]),
+                view.name(system) + (" *" if system["best"] else ""),
+                *(view.mean_text(system, metric) for metric in shown),
+                "{} ({})".format(*view.difference_text(found)) if found else "",
                 f"{system['parameters']:,}" if system["parameters"] else "",
             ]
         )
-    titles = [results["metrics"][name]["title"] for name in shown]
-    console.table(split, ["system", *titles, f"{titles[0]} vs snapshot (95 %)", "parameters"], rows)
-
-
-def _number(value: float, metric: Mapping[str, Any], sign: str = "") -> str:
-    return f"{value:{sign}.1f}" if metric["percent"] else f"{value:{sign}.3f}"
-
-
-def _gain(versus: Mapping[str, Any] | None, name: str, metric: Mapping[str, Any]) -> str:
-    if versus is None:
-        return ""
-    difference, low, high = (
-        _number(versus["metrics"][name][key], metric, "+") for key in ("difference", "low", "high")
-    )
-    return f"{difference} ({low} … {high})"
+    titles = [view.title(metric) for metric in shown]
+    console.table(view.split, ["system", *titles, f"{view.title()} vs snapshot (95 %)", "parameters"], rows)

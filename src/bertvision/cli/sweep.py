@@ -97,7 +97,7 @@ def _sweep(args: SweepArgs, parallel: "Parallel") -> None:
     from bertvision.artifacts import check_output, output_folder
     from bertvision.encoder.encoder import Encoder
     from bertvision.encoder.load import check_apart
-    from bertvision.report.sweep_page import write_sweep_report
+    from bertvision.report.sweep import write_sweep_page
     from bertvision.train.splits import load_split
     from bertvision.train.sweep import SweepWork, check_space, run_grid, run_trials
     from bertvision.train.sweep_space import read_space
@@ -124,7 +124,7 @@ def _sweep(args: SweepArgs, parallel: "Parallel") -> None:
         output_folder(args.out)
         results = run_trials(work, space, args.search)
     page = args.out / "report.html"
-    parallel.on_main(lambda: write_sweep_report(results, page))
+    parallel.on_main(lambda: write_sweep_page(results, page))
     _tell(args, results, page)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision._version import __version__
-from bertvision.artifacts import atomic_folder, write_json
+from bertvision.artifacts import atomic_folder, read_json, write_json
 from bertvision.config import to_mapping
 from bertvision.data.columns import Columns
 from bertvision.encoder.device import Precision
@@ -18,7 +18,7 @@ from bertvision.states.config import SourceConfig
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.train.splits import Split
-from bertvision.train.trained import Trained, logits_of_trained
+from bertvision.train.trained import Trained, ensemble_of, logits_of_trained
 
 __all__ = ["Scoring", "join_systems", "score_systems"]
 
@@ -131,7 +131,12 @@ def join_systems(
         with atomic_folder(out) as temporary:
             about = {"bertvision": __version__, "ensemble": {"how": how, "members": parts}}
             write_json(temporary / "config.json", about)
-            record(temporary, found, Made(scoring.command, {"dev": split.name}), evaluated=own)
+            config = read_json(ensemble_of(first.folder)[1][0] / "config.json")
+            size = sum(head.num_parameters for system in members for head in system.heads)
+            label = config.get("label") or config["head"]["name"]
+            config |= {"label": f"{how} of {len(members)}, the first of them {label}", "parameters": size}
+            made = Made(scoring.command, {"dev": split.name})
+            record(temporary, found, made, evaluated=own, config=config)
     return rows
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from bertvision.artifacts import read_json, write_json, write_text
 from bertvision.config import to_mapping
-from bertvision.report.card import card
-from bertvision.report.making import file_name, plain_command
+from bertvision.report.card import head_card
+from bertvision.report.origin import file_name, plain_command
 from bertvision.tasks.base import Task
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
@@ -79,11 +79,13 @@ def record(
     made: Made,
     *,
     evaluated: Record | None = None,
+    config: Mapping[str, Any] | None = None,
     **how: Any,
 ) -> Record | None:
     """Write what a head answers and scores into its folder; without any split only how it was made.
 
-    A command that evaluates nothing leaves what an earlier one has written. `how` goes to `evaluate`.
+    A command that evaluates nothing leaves what an earlier one has written. `config` is what the card is made of, by
+    default the folder's config.json; `how` goes to `evaluate`.
     """
     path, kept = folder / "metrics.json", None
     if found:
@@ -98,7 +100,8 @@ def record(
         write_json(path, metrics)
     elif not path.exists():
         write_json(path, {"scores": {}, "made": made.config()})
-    config = folder / "config.json"
-    if config.exists():
-        write_text(folder / "README.md", card(read_json(config), read_json(path)))
+    if config is None and (folder / "config.json").exists():
+        config = read_json(folder / "config.json")
+    if config is not None:
+        write_text(folder / "README.md", head_card(config, read_json(path)))
     return kept

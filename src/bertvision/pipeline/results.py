@@ -2,7 +2,7 @@
 
     schema, bertvision, command, created, commit, environment, encoder, settings, seconds
     task           the task's settings, with "title" (of its metric) and "outputs"
-    metrics        {NAME: {"title", "percent", "higher"}} in the order of the columns
+    metrics        {NAME: {"title", "percent", "higher", "about"}} in the order of the columns
     data           {SPLIT: {"name", "examples", "windows", "tokens", "counts": {CLASS: n} | "range": {...}}}
     finetune, fit  settings and costs
     systems        [{"name", "kind", "label", "snapshot", "head", "parameters", "total", "percent", "flops_per_token",
@@ -29,13 +29,12 @@ from bertvision.heads.base import Head
 from bertvision.heads.costs import cost
 from bertvision.pipeline.systems import System, mark_best, snapshot_of
 from bertvision.report.origin import commit, environment
+from bertvision.report.results import SCHEMA
 from bertvision.tasks.base import Task
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.splits import Split
 
-__all__ = ["SCHEMA", "collect"]
-
-SCHEMA = 2
+__all__ = ["collect"]
 
 _OF_SYSTEMS = (
     *("snapshot", "head", "parameters", "total", "percent", "flops_per_token"),
@@ -97,6 +96,7 @@ def _metrics(task: Task, present: set[str]) -> dict[str, dict[str, Any]]:
             "title": task.title(name),
             "percent": task.metrics[name].percent,
             "higher": task.metrics[name].higher,
+            "about": task.metrics[name].about,
         }
         for name in names
         if name in present

@@ -12,7 +12,7 @@ from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import parse_head
 from bertvision.pipeline.config import RunConfig
 from bertvision.pipeline.stages import Stages
-from bertvision.report.pages import write_page
+from bertvision.report.run import write_page
 from bertvision.train.job import Job
 from bertvision.train.parallel import rank_and_world
 from bertvision.train.splits import Split, load_split

@@ -1,10 +1,9 @@
-"""What the figures of all reports share: palette, style, and the way from a figure to inline SVG.
+"""What all figures share: palette, style, and the way from a figure to inline SVG.
 
-Matplotlib draws with the light palette below; in the finished SVG every palette colour becomes a CSS
-variable with the light colour as its fallback (`var(--fig-head, #0072b2)`), so that the page can turn dark
-and the figure still stands alone. All figures share one width, small enough to be read on a phone without
-scrolling. Colours are those of Okabe and Ito, safe for colour-blind readers; marker shapes say the same
-again for print.
+Matplotlib draws with the light palette below; in the finished SVG every palette colour becomes a CSS variable with the
+light colour as its fallback (`var(--fig-head, #0072b2)`), so that the page can turn dark and the figure still stands
+alone. All figures share one width, small enough to be read on a phone without scrolling. Colours are those of Okabe and
+Ito, safe for colour-blind readers; marker shapes say the same again for print.
 """
 
 import io
@@ -15,27 +14,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from bertvision.report import words
-from bertvision.report.placing import place_labels
+from bertvision.report.words import finite
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
-    "COSTS",
-    "LINE_STYLES",
+    "DASHED",
     "MARKERS",
     "NARROW",
     "PALETTE",
     "SERIES",
     "WIDTH",
-    "draw_interval",
-    "interval_look",
     "known_points",
-    "name_row",
+    "legend_below",
     "new_figure",
-    "place_labels",
     "short",
     "styled",
     "to_svg",
@@ -43,11 +37,7 @@ __all__ = [
 
 WIDTH = 4.6  # inches; 331 units of the viewBox
 NARROW = 3.5  # for figures that stand three abreast
-COSTS = {
-    "parameters": "trained parameters (log scale)",
-    "flops_per_token": "FLOPs per token (log scale)",
-    "seconds": "seconds of training (log scale)",
-}
+DASHED = (0, (4, 2))
 PALETTE = {
     "ink": "#24292f",
     "soft": "#626a73",
@@ -58,13 +48,9 @@ PALETTE = {
     "head": "#0072b2",
     "ensemble": "#aa5a8c",
     "baseline": "#9aa3ad",
-    "published": "#c2491d",
-    "other": "#00805c",
 }
 MARKERS = {"snapshot": "s", "control": "D", "head": "o", "ensemble": "^", "baseline": "x"}
-MARKERS |= {"published": "P", "other": "v"}
 SERIES = ("#0173b3", "#d65f01", "#029f74", "#cc7aa8", "#57b5e9", "#e5a000", "#6d6d6d")
-LINE_STYLES = ("-", "--", ":")
 _VARIABLES = {colour: f"var(--fig-{name}, {colour})" for name, colour in PALETTE.items()}
 _VARIABLES |= {colour: f"var(--fig-series-{i}, {colour})" for i, colour in enumerate(SERIES)}
 _COLOUR = re.compile("|".join(_VARIABLES))
@@ -72,6 +58,8 @@ _COLOUR = re.compile("|".join(_VARIABLES))
 _SETTINGS: dict[Any, Any] = {
     # Text stays text: it can be searched, read aloud, and takes the page's own font.
     "svg.fonttype": "none",
+    # The same bytes for the same results.
+    "svg.hashsalt": "bertvision",
     # A head labelled "$x" is a label, not a formula.
     "text.parse_math": False,
     "font.family": "DejaVu Sans",
@@ -101,12 +89,11 @@ _SETTINGS: dict[Any, Any] = {
 
 
 @contextmanager
-def styled(salt: str = "bertvision") -> Iterator[None]:
-    """The look of all figures; ids inside one with a salt of its own are those of no other figure."""
+def styled() -> Iterator[None]:
+    """The look of all figures."""
     import matplotlib
 
-    settings: dict[Any, Any] = {**_SETTINGS, "svg.hashsalt": salt}
-    with matplotlib.rc_context(settings), warnings.catch_warnings():
+    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
         # A label in a script the font lacks is drawn by the browser's fonts; only its width is a guess.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
@@ -118,14 +105,8 @@ def new_figure(height: float, width: float = WIDTH) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained", facecolor="none")
 
 
-def to_svg(
-    figure: "Figure", described: str, *, details: str = "", tips: Mapping[str, str] | None = None
-) -> str:
-    """The figure as an element to stand inside a page: no namespaces, no ids or styles that could leak.
-
-    `details` are read out after the description; `tips` are shown where the pointer rests on what was drawn with
-    that gid.
-    """
+def to_svg(figure: "Figure", described: str) -> str:
+    """The figure as an element to stand inside a page: no namespaces, no ids or styles that could leak."""
     for axes in figure.axes:
         axes.set_facecolor("none")
     buffer = io.BytesIO()
@@ -136,11 +117,6 @@ def to_svg(
             # The style sheet of a figure would apply to the whole page.
             if child.tag.endswith(("}metadata", "}style")):
                 parent.remove(child)
-    for element in list(root.iter()):
-        if tip := (tips or {}).get(element.get("id", "")):
-            title = ElementTree.Element("title")
-            title.text = tip
-            element.insert(0, title)
     used = set(re.findall(r"#([\w-]+)", " ".join(v for e in root.iter() for v in e.attrib.values())))
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
@@ -154,54 +130,26 @@ def to_svg(
     root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
     root.set("role", "img")
     root.set("aria-label", described)
-    if details:
-        told = ElementTree.Element("desc")
-        told.text = details
-        root.insert(0, told)
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def draw_interval(axes: "Axes", row: float, found: Mapping[str, float], look: Mapping[str, Any]) -> None:
-    """A difference as a dot, its interval as a line through it."""
-    size = found["difference"]
-    reach = [[max(0.0, size - found["low"])], [max(0.0, found["high"] - size)]]
-    axes.errorbar(size, row, xerr=reach, zorder=3, **look)
-
-
-def interval_look(colour: str, *, full: bool) -> dict[str, Any]:
-    """A full dot with a thick line, or a ring with a thin one."""
-    return {
-        "color": colour,
-        "marker": "o",
-        "markersize": 5.0 if full else 4.5,
-        "linewidth": 1.8 if full else 1.1,
-        "markerfacecolor": colour if full else PALETTE["paper"],
-        "markeredgewidth": 1.1,
-    }
-
-
-def name_row(axes: "Axes", row: int, name: str, *, bold: bool, letters: int = 44) -> None:
-    """A name above its row, on a ground of its own: no line runs through it."""
-    axes.annotate(
-        short(name, letters),
-        (0, row),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 6),
-        textcoords="offset points",
-        va="bottom",
-        fontsize=8.5,
-        fontweight="bold" if bold else "normal",
-        bbox={"facecolor": PALETTE["paper"], "edgecolor": "none", "pad": 1.0},
+def legend_below(figure: "Figure", axes: "Axes", columns: int = 2) -> None:
+    """The legend of `axes` below the whole figure."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, handlelength=1.5, columnspacing=1.2
     )
 
 
-def short(label: str, limit: int = 34) -> str:
-    return label if len(label) <= limit else label[: limit - 1].rstrip() + "…"
+def short(label: Any, limit: int = 34) -> str:
+    text = str(label)
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
 def known_points(
     entries: Sequence[Mapping[str, Any]], across: str, up: str
 ) -> tuple[list[float], list[float]]:
-    pairs = [(words.finite(entry.get(across)), words.finite(entry.get(up))) for entry in entries]
+    """The entries that have both numbers."""
+    pairs = [(finite(entry.get(across)), finite(entry.get(up))) for entry in entries]
     kept = [(x, y) for x, y in pairs if x is not None and y is not None]
     return [x for x, _ in kept], [y for _, y in kept]

@@ -1,11 +1,9 @@
-"""Numbers into words: how the report and the model card write figures, and the sentences drawn from them.
+"""Numbers as text: how reports, cards and the command line write metrics, counts and times.
 
-Scores are percent with one decimal; a gap that is not known (null, NaN) is a dash, never a zero.
+Metrics with `percent` are written as 71.3, all others as 0.713. What is not known (None, NaN) is a dash, never a zero.
 """
 
 import math
-import re
-from collections.abc import Mapping
 from typing import Any
 
 __all__ = [
@@ -13,18 +11,13 @@ __all__ = [
     "change",
     "compact",
     "count",
-    "difference",
     "duration",
     "finite",
-    "fraction",
-    "headline",
     "interval",
+    "number",
     "p_value",
     "percent",
     "plain",
-    "schedule",
-    "score",
-    "signed",
     "verdict",
 ]
 
@@ -39,10 +32,50 @@ def finite(value: Any) -> float | None:
     return float(value)
 
 
-def score(value: Any) -> str:
-    """A score in percent: 71.26 -> "71.3"."""
+def number(value: Any, *, percent: bool) -> str:
+    """A metric: 71.26 -> "71.3" in percent, else 0.8719 -> "0.872" and 1234.56 -> "1234.6"."""
     known = finite(value)
-    return UNKNOWN if known is None else f"{known:.1f}".replace("-", _MINUS)
+    if known is None:
+        return UNKNOWN
+    return f"{known:.{1 if percent or abs(known) >= 100 else 3}f}".replace("-", _MINUS)
+
+
+def change(value: Any, *, percent: bool) -> str:
+    """A difference with its sign: 2.13 -> "+2.1"; 0.03 -> "+0.03", because one decimal would hide the sign."""
+    known = finite(value)
+    return UNKNOWN if known is None else _signed(known, _digits(percent, known))
+
+
+def interval(low: Any, high: Any, *, percent: bool) -> str:
+    """Both ends of an interval of differences: "+0.4 … +3.8"."""
+    a, b = finite(low), finite(high)
+    if a is None or b is None:
+        return UNKNOWN
+    digits = _digits(percent, a, b)
+    return f"{_signed(a, digits)} … {_signed(b, digits)}"
+
+
+def verdict(difference: dict[str, float], *, higher: bool = True) -> str:
+    """ "gain", "loss", or "level" where the interval contains zero."""
+    low, high = difference["low"], difference["high"]
+    if low <= 0 <= high:
+        return "level"
+    return "gain" if (low > 0) == higher else "loss"
+
+
+def _digits(percent: bool, *values: float) -> int:
+    """Decimals that show the sign of all values, as far as two more than usual do."""
+    usual = 1 if percent else 3
+    shown = [abs(value) for value in values if abs(value) >= 0.5 * 10.0 ** -(usual + 2)]
+    least = min(shown, default=1.0)
+    return next(d for d in (usual, usual + 1, usual + 2) if least >= 0.5 * 10.0**-d or d == usual + 2)
+
+
+def _signed(value: float, digits: int) -> str:
+    """What is written as zero has no sign."""
+    if round(value, digits) == 0:
+        return f"{0:.{digits}f}"
+    return ("+" if value > 0 else _MINUS) + f"{abs(value):.{digits}f}"
 
 
 def count(value: Any) -> str:
@@ -66,7 +99,7 @@ def compact(value: Any) -> str:
 
 
 def percent(value: Any) -> str:
-    """A share of the encoder: three significant decimals below one percent, as the papers print it."""
+    """A share of the encoder: three decimals below one percent, as the papers print it."""
     known = finite(value)
     if known is None:
         return UNKNOWN
@@ -78,44 +111,14 @@ def duration(value: Any) -> str:
     known = finite(value)
     if known is None:
         return UNKNOWN
+    whole = round(known)
     if known < 9.95:
         return f"{known:.1f} s"
-    whole = round(known)
     if whole < 120:
         return f"{whole} s"
     if whole < 7200:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def signed(value: Any, *, digits: int = 1) -> str:
-    """A difference with its sign: 2.13 -> "+2.1"; what is printed as zero has none."""
-    known = finite(value)
-    if known is None:
-        return UNKNOWN
-    if round(known, digits) == 0:
-        return f"{0:.{digits}f}"
-    return ("+" if known > 0 else _MINUS) + f"{abs(known):.{digits}f}"
-
-
-def _digits(*values: float) -> int:
-    # An end of an interval at +0.03 must not be printed as "+0.0": whether zero is inside is the whole point.
-    least = min((abs(v) for v in values if abs(v) >= 0.0005), default=1.0)
-    return 1 if least >= 0.05 else 2 if least >= 0.005 else 3
-
-
-def interval(low: Any, high: Any) -> str:
-    """The two ends: "+0.4 … +3.8"."""
-    a, b = finite(low), finite(high)
-    if a is None or b is None:
-        return UNKNOWN
-    digits = _digits(a, b)
-    return f"{signed(a, digits=digits)} … {signed(b, digits=digits)}"
-
-
-def change(value: float) -> str:
-    """A difference in points, with more decimals where one would hide its sign: 0.03 -> "+0.03"."""
-    return signed(value, digits=_digits(value))
 
 
 def p_value(value: Any) -> str:
@@ -125,81 +128,18 @@ def p_value(value: Any) -> str:
     return "< 0.001" if known < 0.001 else f"{known:.3f}"
 
 
-def difference(versus: Any, threshold: str, metric: str = "f1") -> dict[str, float] | None:
-    """The paired difference of a system at one threshold, or None unless all three numbers are known."""
-    part = (versus or {}).get(threshold) or {}
-    numbers = part.get(metric) or {}
-    known = {key: finite(numbers.get(key)) for key in ("difference", "low", "high")}
-    return None if None in known.values() else known  # type: ignore[return-value]
-
-
-def verdict(found: Mapping[str, float]) -> str:
-    """ "gain", "loss" or "level" (the interval contains zero)."""
-    return "gain" if found["low"] > 0 else "loss" if found["high"] < 0 else "level"
-
-
-def headline(head: Mapping[str, Any], snapshot: Mapping[str, Any] | None, split: str) -> str:
-    """The finding in one sentence: a gain, a loss, or no measurable difference, at the tuned threshold."""
-    label, versus = head["label"], head["versus"] or {}
-    found = difference(versus, "tuned") if versus.get("split", split) == split else None
-    if found is None:
-        own = score(head["scores"][split]["tuned"]["f1"]) if split in head["scores"] else UNKNOWN
-        if snapshot is None or split not in snapshot["scores"]:
-            return f"{label} scores {own} F1 on {split}; there is no snapshot to compare it with."
-        other = score(snapshot["scores"][split]["tuned"]["f1"])
-        return f"{label} scores {own} F1 on {split}, its snapshot {other}; no paired interval was computed."
-    size, ends = found["difference"], interval(found["low"], found["high"])
-    match verdict(found):
-        case "gain":
-            return f"{label} gains {change(size)} F1 over its snapshot on {split} (95 % interval {ends})."
-        case "loss":
-            lost = change(abs(size))[1:]
-            return f"{label} loses {lost} F1 against its snapshot on {split} (95 % interval {ends})."
-        case _:
-            return (
-                f"{label} is level with its snapshot on {split}: {change(size)} F1, "
-                f"and the 95 % interval {ends} contains zero."
-            )
-
-
-def fraction(snapshot: Any) -> float | None:
-    """The epochs in a snapshot's name: "0.3" and "snapshot-0.3" -> 0.3."""
-    found = re.search(r"(\d+(?:\.\d+)?)$", str(snapshot))
-    return float(found[1]) if found else None
-
-
-def schedule(finetune: Mapping[str, Any] | None, snapshot: Any = None) -> str:
-    """How a snapshot was made, in the words that belong beside its score."""
-    if not finetune:
-        return "the encoder as it came, not fine-tuned"
-    whole, at = finite(finetune.get("epochs")), fraction(snapshot)
-    length = plain(finetune.get("epochs"))
-    length += " epoch" if whole == 1 else " epochs"
-    part = (
-        f"taken {plain(at)} into {length}" if at is not None and at != whole else f"fine-tuned for {length}"
-    )
-    said = [
-        part + (f" at peak learning rate {plain(finetune['lr'])}" if finetune.get("lr") is not None else "")
-    ]
-    if finetune.get("schedule"):
-        said.append(f"{finetune['schedule']} schedule")
-    if finetune.get("warmup") is not None:
-        said.append(f"warm-up {plain(finetune['warmup'])}")
-    if finetune.get("batch_size") is not None:
-        said.append(f"batch {plain(finetune['batch_size'])}")
-    policy = finetune.get("policy")
-    if policy and policy != "full":
-        said.append(f"policy {policy}")
-    # A line may break after a plain hyphen, which would part 1.5e- from its 4.
-    return re.sub(r"(\de)-(?=\d)", "\\1\u2011", ", ".join(said))
-
-
 def plain(value: Any) -> str:
-    """A setting as people write it: 8.0 -> "8", 0.00015 -> "1.5e-4"; a text is left as it is."""
+    """A setting: 8.0 -> "8", 0.00015 -> "1.5e-4", 20000 -> "20,000", a list with commas; a text is left as it is."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(one) for one in value) or "none"
     known = finite(value)
     if known is None:
         return UNKNOWN if value is None else str(value)
     if 0 < abs(known) < 1e-3:
         digits, power = f"{known:.3e}".split("e")
         return f"{float(digits):g}e{int(power)}"  # 1.5e-4, not 0.00015 or 1.500e-04
+    if abs(known) >= 1000 and known.is_integer():
+        return count(known)
     return f"{known:g}"

@@ -20,10 +20,11 @@ from bertvision.encoder.delta import delta_folder, read_about
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import EMBEDDED, bases_of, lasting_name
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.heads.costs import HeadCost, cost
+from bertvision.heads.costs import cost
+from bertvision.report.card import CardEncoder, CardHead
+from bertvision.report.card import card as card_text
 from bertvision.report.intervals import head_intervals
-from bertvision.report.making import file_name, plain_command
-from bertvision.report.package_card import CardEncoder, CardHead, package_card
+from bertvision.report.origin import file_name, plain_command
 from bertvision.serve.bundle import Bundle
 from bertvision.serve.bundled import bundle_encoder, known_anywhere, plain_encoder_name
 from bertvision.serve.load import open_encoder
@@ -143,7 +144,7 @@ def write_package(
         if onnx:
             report = _graph(sources, loaded, folder / "onnx" / "model.onnx")
             about["onnx"] = "onnx/model.onnx"
-        text = package_card(
+        text = card_text(
             title or out.name,
             heads,
             _card_encoder(loaded, name, called=called, public=public, bundled=bundled),
@@ -254,14 +255,11 @@ def _card_head(task: str, system: Trained, card: CardConfig) -> CardHead:
     flops = [price.flops_per_token for price in prices]
     return CardHead(
         name=task,
-        kind=system.task.kind,
+        task=system.task,
         config=read_json(members[0] / "config.json"),
         metrics=metrics,
-        price=HeadCost(
-            sum(price.parameters for price in prices),
-            sum(price.total for price in prices),
-            None if None in flops else sum(number for number in flops if number is not None),
-        ),
+        parameters=sum(price.parameters for price in prices),
+        flops_per_token=None if None in flops else sum(number for number in flops if number is not None),
         intervals=kept.get("intervals", {}) | found,
         data=known | {split: file_name(name) for split, name in data.items()},
         members=len(members),
@@ -346,12 +344,14 @@ def _card_encoder(encoder: Encoder, name: str, *, called: str, public: bool, bun
     embeddings = sum(p.numel() for key, p in encoder.model.named_parameters() if "embeddings" in key)
     # Two operations a weight of the layers; attention over the other tokens of a window comes on top.
     flops = 2 * (encoder.num_parameters - embeddings)
+    found = known_anywhere(name)
+    tuned = "" if folder is None else f"tuned with policy {read_about(folder)['policy']}"
     return CardEncoder(
         name=called,
         public=public,
         fingerprint=encoder.fingerprint,
         parameters=encoder.num_parameters,
         flops_per_token=flops,
-        bundled=bundled,
-        tuned="" if folder is None else str(read_about(folder)["policy"]),
+        place="here" if bundled else "known" if found else "elsewhere",
+        tuned=tuned or ("fine-tuned" if public and not found else ""),
     )

@@ -4,7 +4,7 @@
                            "encoder": {"name", "fingerprint", "path"?: "encoder"},
                            "tasks": {NAME: {"folder": "heads/NAME", "kind": "span" | "label" | "score", "label"}},
                            "layers"?: {NAME: ["layers/NAME/0", ...]}, "onnx"?: "onnx/model.onnx"}
-    PKG/README.md         the card (report/package_card.py)
+    PKG/README.md         the card (report/card.py)
     PKG/encoder/          the encoder in Hugging Face format, or a delta with its base below it (serve/bundled.py);
                           where it is missing the encoder is named, and found by its fingerprint
     PKG/heads/NAME/       config.json, model.safetensors, metrics.json (threshold, temperature); of an ensemble its

@@ -100,6 +100,8 @@ class Task(ABC):
     """Whether several heads of this kind in one folder are rivals for one question, and not tasks side by side."""
     joins: ClassVar[tuple[str, ...]] = ("mean",)
     """How the members of an ensemble may be joined, the usual way first."""
+    limits: ClassVar[str] = ""
+    """What a model card says that heads of this kind cannot do."""
 
     group: int = 1
     """Windows that are one example side by side."""
@@ -380,6 +382,23 @@ class Task(ABC):
             | {"head_right": head_right[i], "snapshot_right": snapshot_right[i]}
             for i in chosen[:count]
         ]
+
+    # ---- what a model card says
+
+    @property
+    def hub_task(self) -> str:
+        """The Hub's name of the task."""
+        return "text-classification"
+
+    @property
+    def about(self) -> str:
+        """What goes in and what comes out, in a sentence or two."""
+        return ""
+
+    @property
+    def call(self) -> str:
+        """The arguments of `predict`."""
+        return '"text"'
 
     # ---- its own words
 

@@ -126,6 +126,9 @@ class LabelTask(TextTask):
     kind = "label"
     metrics = metrics.LABEL
     tuning_class = LabelTuning
+    limits = (
+        "Heads for labels always choose one of their classes, also for texts that belong to none of them."
+    )
 
     classes: tuple[str, ...] = ()
     objective: str = "ce"
@@ -162,6 +165,13 @@ class LabelTask(TextTask):
     @property
     def outputs(self) -> int:
         return 1 if self.objective in _ONE_LOGIT else len(self.classes)
+
+    @property
+    def about(self) -> str:
+        names = ", ".join(self.classes)
+        of = f" of {self.classes[self.positive]}" if self.merge != "mean" else ""
+        what = f"Given {self.given} it returns one of {len(self.classes)} classes ({names}) and their probabilities."
+        return f"{what} {self.merged(f'probability{of}')}".strip()
 
     # ---- from data to a task
 

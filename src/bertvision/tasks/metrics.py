@@ -62,6 +62,8 @@ class Metric:
     """Whether higher is better."""
     selects: bool = False
     """Whether systems can be chosen and compared by it."""
+    about: str = ""
+    """What a reader of a report may not know about it."""
 
     def text(self, value: float) -> str:
         return f"{value:.1f}" if self.percent else f"{value:.4f}"
@@ -116,11 +118,20 @@ def _calibration_error(right: NDArray[np.int64], probabilities: Array) -> float:
 
 LABEL: Mapping[str, Metric] = {
     "accuracy": Metric("accuracy", counts=accuracy, hub="accuracy", selects=True),
-    "f1": Metric("F1", counts=f1, hub="f1", selects=True),
-    "mcc": Metric("MCC", counts=mcc, hub="matthews_correlation", selects=True),
+    "f1": Metric(
+        "F1", counts=f1, hub="f1", selects=True,
+        about="of the positive class where there are two, else the mean over the classes",
+    ),
+    "mcc": Metric(
+        "MCC", counts=mcc, hub="matthews_correlation", selects=True,
+        about="correlation of labels and predictions: 0 for a system that always says the same",
+    ),
     "log_loss": Metric("log loss", values=_log_loss, higher=False),
-    "calibration_error": Metric("calibration error", values=_calibration_error, higher=False),
-}
+    "calibration_error": Metric(
+        "calibration error", values=_calibration_error, higher=False,
+        about="mean gap between how probable and how often correct predictions are, over 15 bins",
+    ),
+}  # fmt: skip
 
 
 # ---- scores
@@ -172,12 +183,22 @@ SCORE: Mapping[str, Metric] = {
 def _span_metrics() -> dict[str, Metric]:
     """Exact match and F1 at the decoding's threshold and at the tuned one: of all questions, and of both parts."""
     found: dict[str, Metric] = {}
+    counted = {
+        "exact": "share of answers that match a gold answer, as the official SQuAD 2.0 script counts it",
+        "f1": "overlap of words with the gold answers, as the official SQuAD 2.0 script counts it",
+        "tuned_exact": "at the threshold for no answer that is best on dev",
+        "tuned_f1": "at the threshold for no answer that is best on dev",
+    }
     for tuned, prefix in (("", ""), ("tuned_", "tuned ")):
         for part, of in (("", ""), ("HasAns_", ", answerable"), ("NoAns_", ", unanswerable")):
             for name, title, hub in (("exact", "EM", "exact_match"), ("f1", "F1", "f1")):
-                found[f"{tuned}{part}{name}"] = Metric(
-                    f"{prefix}{title}{of}", hub=None if part else hub, percent=True, selects=not part
+                full = f"{tuned}{part}{name}"
+                about = counted.get(full, "")
+                hub_name = None if part else hub
+                metric = Metric(
+                    f"{prefix}{title}{of}", hub=hub_name, percent=True, selects=not part, about=about
                 )
+                found[full] = metric
     return found
 
 

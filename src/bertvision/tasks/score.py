@@ -65,6 +65,7 @@ class ScoreTask(TextTask):
 
     kind = "score"
     metrics = metrics.SCORE
+    limits = "Heads for scores answer on the scale of their training data, and nothing keeps them inside it."
 
     metric: str = "pearson"
     merge: Merge = "mean"
@@ -83,6 +84,15 @@ class ScoreTask(TextTask):
     @property
     def outputs(self) -> int:
         return 1
+
+    @property
+    def hub_task(self) -> str:
+        return "sentence-similarity" if self.pairs else "text-classification"
+
+    @property
+    def about(self) -> str:
+        scale = f"training scores had a mean of {self.shift:.3g} and a deviation of {self.scale:.3g}"
+        return f"Given {self.given} it returns a score; {scale}. {self.merged('score')}".strip()
 
     # ---- from data to a task
 

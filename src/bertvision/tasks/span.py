@@ -82,6 +82,7 @@ class SpanTask(Task):
     papers = True
     rivals = True
     joins = ("max", "mean", "product")
+    limits = "Heads for spans copy a part of the text they are given, or say that there is none."
 
     metric: str = "tuned_f1"
     weights: tuple[float, float] = (1.0, 1.0)
@@ -103,6 +104,18 @@ class SpanTask(Task):
     @property
     def texts_read(self) -> int:
         return 2
+
+    @property
+    def hub_task(self) -> str:
+        return "question-answering"
+
+    @property
+    def about(self) -> str:
+        return "Given a question and a text it returns the span that answers it, or says that the text holds no answer."
+
+    @property
+    def call(self) -> str:
+        return '"question", "context"'
 
     def config(self) -> dict[str, Any]:
         return {"kind": self.kind, "metric": self.metric}

@@ -97,6 +97,21 @@ class TextTask(Task):
         assert isinstance(data, TextData)
         return data
 
+    @property
+    def call(self) -> str:
+        return '"question", "context"' if self.asks else '"first", "second"' if self.pairs else '"text"'
+
+    @property
+    def given(self) -> str:
+        return "a question and a text" if self.asks else "a pair of texts" if self.pairs else "a text"
+
+    def merged(self, what: str) -> str:
+        """How the windows of a long text become one answer."""
+        if self.group > 1:
+            return ""
+        how = {"mean": "mean", "min": "least"}.get(self.merge, "greatest")
+        return f"Of a text longer than a window several are read, and the {how} {what} counts."
+
     def example(self, data: TextData, number: int) -> dict[str, Any]:
         one = data.examples[number]
         texts = [text for text in (one.first, one.second) if text is not None]

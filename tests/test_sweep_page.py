@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from report_cases import Parsed
 
-from bertvision.report.heatmap import heat_map, heat_maps, shares
-from bertvision.report.sweep_figures import score_by_trial, score_by_value
-from bertvision.report.sweep_page import render_sweep
+from bertvision.report.sweep import render_sweep
+from bertvision.report.sweep_figures import heat_map, heat_maps, score_by_value, shares
 
 
 def sweep_results(count: int = 40, mode: str = "trials", **changes: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def sweep_results(count: int = 40, mode: str = "trials", **changes: Any) -> dict
     trials[7] = trials[7] | {"status": "diverged", "score": None, "scores": [], "history": [], "epochs": 0}
     done = [trial for trial in trials if trial["status"] == "done"]
     results: dict[str, Any] = {
-        "schema": 1, "bertvision": "0", "mode": mode, "task": "span", "metric": "f1", "percent": True,
+        "schema": 1, "bertvision": "0", "mode": mode, "task": "span", "metric": "f1", "title": "F1", "percent": True,
         "encoder": {"name": "<tiny>", "fingerprint": "0"},
         "train": {"name": "train", "examples": 1000}, "dev": {"name": "dev", "examples": 100},
         "heads": ["adapter"],
@@ -76,8 +76,7 @@ def test_a_grid_has_a_column_for_each_value_and_no_counts() -> None:
     shown = texts(heat_map(sweep, "lr", "size"))
     assert [text for text in shown if text.endswith(".0")] == ["5.0", "15.0", "25.0", "35.0"]
     assert {"0.001", "0.01", "64", "386"} <= set(shown)
-    assert score_by_trial(sweep) is None
-    assert "All heads" in render_sweep(sweep)
+    assert f"best of {len(trials)} heads" in render_sweep(sweep)
 
 
 def test_shares_are_those_of_an_analysis_of_variance() -> None:
@@ -124,8 +123,9 @@ def test_shares_of_noise_are_near_zero() -> None:
 def test_one_value_alone_has_a_curve_and_no_map() -> None:
     sweep = sweep_results(space={"lr": {"low": 1e-4, "high": 1e-2, "log": True}})
     assert heat_maps(sweep) == []
-    assert [name for name, _, _ in score_by_value(sweep)] == ["lr"]
-    assert "Where the good ones are" not in render_sweep(sweep)
+    assert score_by_value(sweep, "lr") is not None
+    assert score_by_value(sweep, "skip") is None, "it is no number"
+    assert 'id="maps"' not in render_sweep(sweep)
 
 
 def test_heads_that_lack_a_value_are_left_out_of_its_maps() -> None:
@@ -140,13 +140,16 @@ def test_heads_that_lack_a_value_are_left_out_of_its_maps() -> None:
     assert "learned_pooling" in render_sweep(sweep)
 
 
-def test_the_page_tells_the_best_first_and_escapes_names() -> None:
+def test_the_page_lists_the_best_first_and_escapes_names() -> None:
     sweep = sweep_results()
     page = render_sweep(sweep)
     best = sweep["trials"][sweep["best"]]
-    assert f"The best of 40 trials scores {best['score']:.1f} F1 on dev: {best['head']}." in page
+    assert f"F1 {best['score']:.1f} on dev: {best['head']}." in page
+    Parsed(page)
     body = page[page.index("<tbody>") : page.index("</tbody>")]
-    rows = re.findall(r'<tr class="(best)?"><th scope="row">(\d+)</th><td data-value="([^"]*)"', body)
+    rows = re.findall(
+        r'<tr class="(best)?"><th scope="row"><b>(\d+)</b></th>\s*<td[^>]* data-value="([^"]*)"', body
+    )
     assert len(rows) == 40
     assert [number for best, number, _ in rows if best] == [str(sweep["best"])]
     scores = [float(value) for _, _, value in rows if value]
@@ -160,14 +163,12 @@ def test_the_page_tells_the_best_first_and_escapes_names() -> None:
 
 def test_a_search_that_found_nothing_has_a_page() -> None:
     trials = [sweep_results()["trials"][7]]
-    page = render_sweep(sweep_results(trials=trials, best=None))
-    assert "None of 1 trials was trained to its end." in page
-    assert "<svg" not in page
+    assert "<svg" not in render_sweep(sweep_results(trials=trials, best=None))
 
 
 def test_scores_between_0_and_1_have_three_digits() -> None:
-    sweep = sweep_results(percent=False, metric="accuracy")
+    sweep = sweep_results(percent=False, title="accuracy")
     for trial in sweep["trials"]:
         trial["score"] = None if trial["score"] is None else trial["score"] / 100
     best = sweep["trials"][sweep["best"]]
-    assert f"scores {best['score']:.3f} accuracy on dev" in render_sweep(sweep)
+    assert f"accuracy {best['score']:.3f} on dev" in render_sweep(sweep)

@@ -1,0 +1,200 @@
+"""results.json as the page reads it: checked, gaps filled, the chosen head and its snapshot found.
+
+The shape is that of pipeline/results.py. What a run may leave out (fine-tuning, curves, examples, the test split, ...)
+is filled in empty by `check`, so that nobody asks twice; null and NaN are "not known".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bertvision.artifacts import read_json
+from bertvision.errors import ArtifactError
+from bertvision.report import words
+
+__all__ = ["KINDS", "RESULTS_FILE", "SCHEMA", "System", "View", "check", "read_results"]
+
+System = Mapping[str, Any]
+
+SCHEMA = 2
+RESULTS_FILE = "results.json"
+KINDS = ("snapshot", "control", "head", "ensemble", "baseline")
+"""Kinds of systems, in the order of tables and legends."""
+
+_REQUIRED = {"task": dict, "metrics": dict, "encoder": dict, "data": dict, "systems": list}
+_OPTIONAL = {"environment": dict, "settings": dict, "finetune": dict, "fit": dict, "curves": dict}
+_OPTIONAL |= {"layer_weights": dict, "details": dict, "examples": list}
+_OF_SYSTEM = ("snapshot", "parameters", "total", "percent", "flops_per_token", "seconds", "seeds", "versus")
+
+
+def read_results(run: Path) -> dict[str, Any]:
+    """The checked results of a run's folder, or of a results file itself."""
+    if not run.exists():
+        raise ArtifactError(f"there is no {run}: give the folder of a run")
+    path = run / RESULTS_FILE if run.is_dir() else run
+    return check(read_json(path), str(path))
+
+
+def check(results: Any, source: str = RESULTS_FILE) -> dict[str, Any]:
+    """A copy with every optional key; raises in one sentence that names `source` and the key."""
+
+    def expect(holder: Any, key: Any, kind: type, where: str = "") -> None:
+        if not isinstance(holder.get(key) if isinstance(holder, Mapping) else None, kind):
+            raise ArtifactError(f"{source}: key {where}{key} is missing or damaged: repeat the run")
+
+    version = results.get("schema") if isinstance(results, Mapping) else None
+    if version != SCHEMA:
+        raise ArtifactError(
+            f"{source}: key schema is {version!r}, and this version of bertvision reads {SCHEMA}: repeat the run"
+        )
+    checked = dict(results)
+    for key, kind in _REQUIRED.items():
+        expect(checked, key, kind)
+    for key, kind in _OPTIONAL.items():
+        if checked.get(key) is None:
+            checked[key] = kind()
+        expect(checked, key, kind)
+    for key in ("data", "details", "metrics"):
+        for name in checked[key]:
+            expect(checked[key], name, dict, f"{key}.")
+    if not all(isinstance(example, Mapping) for example in checked["examples"]):
+        raise ArtifactError(f"{source}: key examples is damaged: repeat the run")
+    checked["curves"] = {"finetune": [], "fit": {}} | checked["curves"]
+    metric = checked["task"].get("metric")
+    expect(checked["metrics"], metric, dict, "metrics.")
+    if not checked["systems"]:
+        raise ArtifactError(f"{source}: key systems is empty: repeat the run")
+    checked["systems"] = []
+    for i, system in enumerate(results["systems"]):
+        where = f"systems[{i}]."
+        expect(system, "name", str, where)
+        expect(system, "scores", dict, where)
+        for split in system["scores"]:
+            expect(system["scores"], split, dict, f"{where}scores.")
+            expect(system["scores"][split], metric, dict, f"{where}scores.{split}.")
+        if system.get("kind") not in KINDS:
+            raise ArtifactError(
+                f"{source}: key {where}kind is {system.get('kind')!r}, not {', '.join(KINDS)}"
+            )
+        gaps = dict.fromkeys(_OF_SYSTEM) | {"label": system["name"], "best": False}
+        checked["systems"].append(gaps | dict(system))
+    return checked
+
+
+@dataclass(frozen=True)
+class View:
+    """Checked results with the questions that every part of the page asks them."""
+
+    results: Mapping[str, Any]
+
+    # ---- metrics
+
+    @property
+    def metric(self) -> str:
+        """The metric systems are chosen by."""
+        return self.results["task"]["metric"]
+
+    def title(self, metric: str = "") -> str:
+        return str(self._metric(metric).get("title") or metric or self.metric)
+
+    def higher(self, metric: str = "") -> bool:
+        return bool(self._metric(metric).get("higher", True))
+
+    def percent(self, metric: str = "") -> bool:
+        return bool(self._metric(metric).get("percent", False))
+
+    def _metric(self, metric: str) -> Mapping[str, Any]:
+        return self.results["metrics"].get(metric or self.metric) or {}
+
+    @cached_property
+    def compared(self) -> list[str]:
+        """The metrics that have differences to a snapshot, in the order of the columns."""
+        found = {name for system in self.systems for name in (self.versus(system) or {}).get("metrics") or {}}
+        return [name for name in self.results["metrics"] if name in found]
+
+    # ---- systems
+
+    @cached_property
+    def split(self) -> str:
+        """The split the claims are about: test where there is one, else dev."""
+        return "test" if any("test" in system["scores"] for system in self.results["systems"]) else "dev"
+
+    @cached_property
+    def systems(self) -> list[System]:
+        """By kind, and within a kind best first."""
+        return sorted(
+            self.results["systems"], key=lambda s: (KINDS.index(s["kind"]), -self._rank(s, self.split))
+        )
+
+    @cached_property
+    def head(self) -> System | None:
+        """The head chosen on dev: the best on test would flatter itself."""
+        heads = [s for s in self.systems if s["best"]] or self.of_kind("head") or self.of_kind("control")
+        return max(heads, key=lambda s: self._rank(s, "dev"), default=None)
+
+    @cached_property
+    def snapshot(self) -> System | None:
+        """The snapshot that head was fitted on."""
+        own = self.of_kind("snapshot")
+        if self.head is not None:
+            own = [s for s in own if s["snapshot"] == self.head["snapshot"]] or own
+        return own[0] if own else None
+
+    def of_kind(self, kind: str) -> list[System]:
+        return [system for system in self.systems if system["kind"] == kind]
+
+    def best_on_dev(self, kind: str) -> System | None:
+        """The best of a kind, apart from the chosen head; chosen on dev like that one."""
+        own = [s for s in self.of_kind(kind) if s is not self.head and self.mean(s) is not None]
+        return max(own, key=lambda s: self._rank(s, "dev"), default=None)
+
+    def name(self, system: System) -> str:
+        """The label, with the snapshot where the run has several."""
+        several = len({s["snapshot"] for s in self.results["systems"]} - {None}) > 1
+        if system["kind"] in ("snapshot", "baseline") or not several:
+            return str(system["label"])
+        return f"{system['label']} @ {system['snapshot']}"
+
+    def _rank(self, system: System, split: str) -> float:
+        known = self.mean(system, split=split)
+        return float("-inf") if known is None else known if self.higher() else -known
+
+    # ---- numbers
+
+    def score(self, system: System, metric: str = "", split: str = "") -> Mapping[str, Any]:
+        """{"mean", "sd", "per_seed", "interval"}, empty where the metric was not measured."""
+        return system["scores"].get(split or self.split, {}).get(metric or self.metric) or {}
+
+    def mean(self, system: System, metric: str = "", split: str = "") -> float | None:
+        return words.finite(self.score(system, metric, split).get("mean"))
+
+    def number(self, value: Any, metric: str = "") -> str:
+        return words.number(value, percent=self.percent(metric))
+
+    def mean_text(self, system: System, metric: str = "") -> str:
+        return self.number(self.mean(system, metric), metric)
+
+    def versus(self, system: System) -> Mapping[str, Any] | None:
+        """How the system compares with its snapshot on the split of the claims."""
+        versus = system["versus"]
+        return versus if versus and versus.get("split", self.split) == self.split else None
+
+    def difference(self, system: System, metric: str = "") -> dict[str, float] | None:
+        """The difference to the snapshot with its interval, None unless all three numbers are known."""
+        raw = ((self.versus(system) or {}).get("metrics") or {}).get(metric or self.metric) or {}
+        known = {key: words.finite(raw.get(key)) for key in ("difference", "low", "high")}
+        found = {key: value for key, value in known.items() if value is not None}
+        return found if len(found) == 3 else None
+
+    def difference_text(self, found: Mapping[str, float], metric: str = "") -> tuple[str, str]:
+        """The difference, and its interval."""
+        percent = self.percent(metric)
+        return (
+            words.change(found["difference"], percent=percent),
+            words.interval(found["low"], found["high"], percent=percent),
+        )
+
+    def verdict(self, found: dict[str, float], metric: str = "") -> str:
+        return words.verdict(found, higher=self.higher(metric))
