@@ -126,7 +126,7 @@ def test_where_nothing_can_be_written_a_fit_goes_on_without_a_store(
 
 
 def test_another_stride_or_dtype_is_another_store(encoder: Encoder, train: Split, tmp_path: Path) -> None:
-    other = window_split(train.spans, encoder, replace(WINDOWS, doc_stride=23), keep=False)
+    other = window_split(train.data, encoder, replace(WINDOWS, doc_stride=23), keep=False)
     config = StatesConfig(store=str(tmp_path))
     keys = {
         store_of(encoder, train.windows, config, train.origin).key,

@@ -36,7 +36,7 @@ def system(
     label: str, kind: Any, splits: dict[str, Split], skill: float, *, seeds: int = 1, head: str = ""
 ) -> System:
     task: Task = splits["dev"].task
-    geometry = Geometry(states=7, hidden=24, outputs=task.outputs, task=task.kind, pooled=True)
+    geometry = Geometry(states=7, hidden=24, outputs=task.outputs, unit=task.unit, pooled=True)
     history = [{"epoch": e, "loss": 1 / e, "score": skill - 0.2 / e} for e in range(1, 5)]
     infos = [{"label": label, "seed": s, "seconds": 1.5 + s, "history": history} for s in range(seeds)]
     records = []
@@ -175,7 +175,7 @@ def test_pairs_share_their_seeds() -> None:
 
 
 def test_a_control_reads_the_last_state_alone() -> None:
-    geometry = Geometry(4, 8, 2, "label")
+    geometry = Geometry(4, 8, 2, "window")
     kinds = {
         text: kind_of(parse_head(text).build(geometry, seed=0), [1])
         for text in ("cls_linear", "tenney_small")
