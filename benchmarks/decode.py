@@ -6,7 +6,7 @@
 11,873 questions, 12,009 windows of SQuAD-like lengths (171 tokens on average, 384 at most), logits with
 several likely answers a window. The loop is given plain lists, which is kind to it, and a user's copy also
 `datasets.Dataset`s, which is what run_qa.py hands to it. It makes n-best lists too; ours are made on demand,
-so the time is told without and with them. The answers must be equal, question by question.
+so the time is given without and with them. The answers must be equal, question by question.
 """
 
 import argparse
@@ -21,15 +21,16 @@ import numpy as np
 
 from bertvision.data.examples import Example, SpanData
 from bertvision.data.windows import Windows
+from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
-from bertvision.tasks.span import SpanLogits
 from bertvision.tasks.span_decode import decode
+from bertvision.tasks.span_logits import span_logits
 
 QUESTIONS = 11_873
 LONGEST = 384
 
 
-def make_case(seed: int) -> tuple[SpanData, Windows, SpanLogits]:
+def make_case(seed: int) -> tuple[SpanData, Windows, Logits]:
     """Questions of 8-20 tokens over paragraphs of log-normal length; a token every four characters."""
     random = np.random.default_rng(seed)
     question = random.integers(8, 21, QUESTIONS)
@@ -68,7 +69,7 @@ def make_case(seed: int) -> tuple[SpanData, Windows, SpanLogits]:
 
 def make_logits(
     random: np.random.Generator, windows: Windows, size: np.ndarray, before: np.ndarray
-) -> SpanLogits:
+) -> Logits:
     """Logits as a trained model gives them: four likely answers a window, high around each of their ends.
 
     The n best starts and ends are therefore neighbours, and many of their pairs are valid spans.
@@ -85,11 +86,11 @@ def make_logits(
             values += np.repeat(height + random.normal(0, 1.5, count), lengths) * np.exp(-np.abs(away) / 2.5)
         start[offsets[:-1]] += 3 + random.normal(0, 1, count)
         end[offsets[:-1]] += 3
-    return SpanLogits(start.astype(np.float32), end.astype(np.float32))
+    return span_logits(start.astype(np.float32), end.astype(np.float32))
 
 
 def plain_features(
-    data: SpanData, windows: Windows, logits: SpanLogits
+    data: SpanData, windows: Windows, logits: Logits
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], np.ndarray, np.ndarray]:
     """The same case as the loop wants it: a dict a question, a dict a window, logits padded to 384."""
     examples = [{"id": e.id, "context": data.context(e)} for e in data.examples]
@@ -99,8 +100,8 @@ def plain_features(
         pairs += [None] * (LONGEST - len(pairs))
         features.append({"example_id": data.examples[windows.example[w]].id, "offset_mapping": pairs})
         padded[0, w, : end - begin], padded[1, w, : end - begin] = (
-            logits.start[begin:end],
-            logits.end[begin:end],
+            logits["start"][begin:end],
+            logits["end"][begin:end],
         )
     return examples, features, padded[0], padded[1]
 
@@ -175,7 +176,7 @@ def as_datasets(examples: list[dict[str, Any]], features: list[dict[str, Any]]) 
 
 
 def time_ours(
-    data: SpanData, windows: Windows, logits: SpanLogits, repeats: int
+    data: SpanData, windows: Windows, logits: Logits, repeats: int
 ) -> tuple[dict[str, str], float, float]:
     """Answers, and the median seconds without and with n-best lists."""
     config = DecodeConfig(max_context=False)  # run_qa.py has no max-context rule
@@ -195,7 +196,7 @@ def time_ours(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--utils-qa", type=Path, help="your copy of transformers' utils_qa.py")
-    parser.add_argument("--repeats", type=int, default=7, help="the median of so many decodings is told")
+    parser.add_argument("--repeats", type=int, default=7, help="decodings, of which the median counts")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     data, windows, logits = make_case(args.seed)

@@ -8,10 +8,10 @@ pass under inference_mode, then the best start and end of every question's windo
 questions come, padded to the longest of each and, as the official example does, to the full window; and in batches of
 one. The predictor gets all questions at once, or one at a time. Both read windows of 384 tokens with 128
 in common, and their answers are compared before anything is timed. How many cells of the loop's batches are pads
-follows from the questions that were drawn, and is told beside the times: the fewer questions, the more it is chance.
+follows from the questions that were drawn, and stands beside the times: the fewer questions, the more it is chance.
 
-They take turns in one process; told are medians of the turns and of their ratios, on the clock and of the process's own
-CPU time, which says more on a machine that others use (with one thread: several wait by spinning).
+They take turns in one process. What is shown are medians of the turns and of their ratios, on the clock and of the
+process's own CPU time, which says more on a machine that others use (with one thread: several wait by spinning).
 """
 
 import argparse
@@ -35,6 +35,7 @@ from bertvision.serve.onnx import export_onnx, use_onnx
 from bertvision.serve.predictor import Predictor
 from bertvision.states.config import EVERYTHING
 from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.span import SPAN
 from bertvision.train.trained import Trained
 
 WINDOW, STRIDE, MOST = 384, 128, 30
@@ -116,7 +117,7 @@ class PlainLoop:
 def make_predictor(encoder: Encoder) -> Predictor:
     head = parse_head("last_state").build(Geometry(encoder.num_states, encoder.hidden), seed=0)
     with torch.no_grad():
-        for parameter in head.parameters():  # random ones, large enough to tell tokens apart
+        for parameter in head.parameters():  # random ones, large enough that tokens differ
             parameter.mul_(20)
     windows = WindowConfig(WINDOW, WINDOW // 2, STRIDE, stride="overlap")
     # nbest: like the loop, without the rule that a window must show a token best.
@@ -128,8 +129,8 @@ def make_predictor(encoder: Encoder) -> Predictor:
         windows=windows,
         encoder=encoder.name,
         fingerprint=encoder.fingerprint,
-        threshold=1e9,
-        decode=decode,
+        task=SPAN,
+        tuning=SPAN.untuned(decode),
     )
     return Predictor(trained, encoder)
 
@@ -229,7 +230,7 @@ def main() -> None:
                 f"{part['faster']:>5.2f}  ({part['turns'][0]:.2f}, {part['turns'][1]:.2f})"
             )
     if args.json:
-        told = {
+        found = {
             "encoder": encoder.name,
             "data": args.data,
             "backend": args.backend,
@@ -238,7 +239,7 @@ def main() -> None:
             "cells": cells,
             "rows": rows,
         }
-        args.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

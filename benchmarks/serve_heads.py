@@ -4,7 +4,7 @@
 
 `Bundle.predict` on a stream of sentences of the embedded demo data, in batches of one and of 32; everything counts,
 from the text to the predictions. Ten heads and one of them alone take turns on the same sentences in one process, and
-the one that stands alone changes from turn to turn. Told are medians over the turns, and the ratio of ten to one; of
+the one that stands alone changes from turn to turn. Shown are medians over the turns, and the ratio of ten to one; of
 the process's own CPU time too, which says more on a machine that others use (with one thread: several wait by
 spinning). Weights of heads are random, which costs the same as trained ones.
 """
@@ -27,7 +27,6 @@ from bertvision.heads.base import Head
 from bertvision.serve.bundle import Bundle
 from bertvision.states.config import EVERYTHING
 from bertvision.tasks.label import LabelTask
-from bertvision.tasks.settings import DecodeConfig
 from bertvision.train.trained import Trained
 
 HEADS = (
@@ -57,9 +56,8 @@ def make_system(text: str, number: int, encoder: Encoder) -> Trained:
         windows=WindowConfig(max_seq_length=128),
         encoder=encoder.name,
         fingerprint=encoder.fingerprint,
-        threshold=0.0,
-        decode=DecodeConfig(),
         task=task,
+        tuning=task.untuned(),
     )
 
 
@@ -133,8 +131,8 @@ def main() -> None:
                 f"{part['ratio']:>5.3f}  {turns}"
             )
     if args.json:
-        told = {"encoder": encoder.name, "heads": args.heads, "threads": args.threads, "rows": rows}
-        args.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        found = {"encoder": encoder.name, "heads": args.heads, "threads": args.threads, "rows": rows}
+        args.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,16 +20,23 @@ from bertvision import console
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads.files import load_head
+from bertvision.pipeline.record import Record, evaluate
 from bertvision.states.config import StatesConfig
 from bertvision.states.source import open_states
-from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.compare import Difference
+from bertvision.tasks.walk import head_logits
 from bertvision.train.finetune import FinetuneConfig, tune
 from bertvision.train.fit import FitConfig
-from bertvision.train.scoring import SystemScores, compare, score_system
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split, load_split
 from bertvision.train.zoo import fit_zoo
 
 REFERENCE = "fp16"
+METRICS = {"zero": "f1", "tuned": "tuned_f1"}
+"""F1 at both thresholds."""
+
+Members = dict[str, list[Record]]
+"""What the seeds of each head answer, by its label."""
 
 
 def arguments() -> argparse.Namespace:
@@ -62,19 +69,15 @@ def states_config(source: str, out: Path) -> StatesConfig:
     return StatesConfig(source="stored", dtype=source, store=str(out / "states" / source))  # pyright: ignore[reportArgumentType]
 
 
-def score(
-    zoo: Any, encoder: Encoder, dev: Split, config: StatesConfig, heads: list[str]
-) -> dict[str, SystemScores]:
+def score(zoo: RunFolder, encoder: Encoder, dev: Split, config: StatesConfig) -> Members:
     """Each head with all its seeds on dev, from the states `config` names."""
     states = open_states(encoder, dev.windows, config, label="states of dev", origin=dev.origin)
-    loaded = {name: load_head(zoo.folder / name)[0].to(encoder.device) for name in zoo.results["heads"]}
-    logits = span_logits(states, loaded)
-    labels = {name: info["label"] for name, info in zoo.results["heads"].items()}
-    assert set(heads) <= set(labels.values())
-    return {
-        label: score_system([logits[n] for n in logits if labels[n] == label], dev, DecodeConfig())
-        for label in dict.fromkeys(labels.values())
-    }
+    heads = zoo.results["heads"]
+    loaded = {name: load_head(zoo.folder / name)[0].to(encoder.device) for name in heads}
+    found: Members = {}
+    for name, logits in head_logits(states, loaded, dev.task).items():
+        found.setdefault(heads[name]["label"], []).append(evaluate({"dev": (dev, logits)}))
+    return found
 
 
 def main() -> None:
@@ -97,7 +100,7 @@ def main() -> None:
         "device": str(encoder.device), "precision": encoder.precision, "train_windows": len(train.windows),
         "train_tokens": train.windows.num_tokens, "dev_questions": len(dev.data), "sources": {},
     }  # fmt: skip
-    scores: dict[str, dict[str, dict[str, SystemScores]]] = {}
+    scores: dict[str, dict[str, Members]] = {}
     for source in args.sources:
         began = time.perf_counter()
         states = states_config(source, args.out)
@@ -105,23 +108,19 @@ def main() -> None:
             encoder, train, folder=args.out / "fit" / source, config=config,
             encoder_about={"name": encoder.name}, states=states,
         )  # fmt: skip
-        labels = list(dict.fromkeys(info["label"] for info in zoo.results["heads"].values()))
-        scores[source] = {"live": score(zoo, encoder, dev, StatesConfig(source="live"), labels)}
+        scores[source] = {"live": score(zoo, encoder, dev, StatesConfig(source="live"))}
         if source != "live":
-            scores[source]["own"] = score(zoo, encoder, dev, states, labels)
+            scores[source]["own"] = score(zoo, encoder, dev, states)
             shutil.rmtree(args.out / "states" / source)  # the next one needs the room
         found["sources"][source] = {
             "seconds": time.perf_counter() - began,
             "profile": zoo.results["profile"],
-            "f1": {
-                on: {label: [m["f1"] for m in s.members] for label, s in by.items()}
-                for on, by in scores[source].items()
-            },
-            "tuned_f1": {
-                on: {label: [m["tuned_f1"] for m in s.members] for label, s in by.items()}
-                for on, by in scores[source].items()
-            },
         }
+        for metric in METRICS.values():
+            found["sources"][source][metric] = {
+                on: {label: [member.scores["dev"][metric] for member in own] for label, own in by.items()}
+                for on, by in scores[source].items()
+            }
         _write(found, args.json)
     found["against_fp16"] = _differences(scores)
     _write(found, args.json)
@@ -130,12 +129,12 @@ def main() -> None:
             for label, gap in heads.items():
                 line = ", ".join(
                     f"{at} {gap[at]['difference']:+.2f} ({gap[at]['low']:+.2f} ... {gap[at]['high']:+.2f})"
-                    for at in ("zero", "tuned")
+                    for at in METRICS
                 )
                 console.emit(f"{label}: {source} - {REFERENCE}, dev {on}: F1 {line}")
 
 
-def _differences(scores: dict[str, Any]) -> dict[str, Any]:
+def _differences(scores: dict[str, dict[str, Members]]) -> dict[str, Any]:
     """Every source minus fp16, F1 at both thresholds; `own` dev states against fp16's own."""
     result: dict[str, Any] = {}
     if REFERENCE not in scores:
@@ -145,13 +144,19 @@ def _differences(scores: dict[str, Any]) -> dict[str, Any]:
             continue
         result[source] = {
             on: {
-                label: {at: gap[at]["f1"] for at in ("zero", "tuned")}
-                for label, system in heads.items()
-                for gap in [compare(system, scores[REFERENCE][on][label])]
+                label: {
+                    at: vars(_difference(metric, own, scores[REFERENCE][on][label]))
+                    for at, metric in METRICS.items()
+                }
+                for label, own in heads.items()
             }
             for on, heads in by.items()
         }
     return result
+
+
+def _difference(metric: str, ours: list[Record], theirs: list[Record]) -> Difference:
+    return ours[0].task.compare(metric, [m.member("dev") for m in ours], [m.member("dev") for m in theirs])
 
 
 def _write(found: dict[str, Any], path: Path | None) -> None:

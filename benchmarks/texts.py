@@ -19,31 +19,28 @@ import logging
 import shutil
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bertvision.tasks.text.answers import TextAnswers
-from bertvision.tasks.text.compare import paired_difference
-from bertvision.tasks.text.score import score_texts
-from bertvision.train.evaluate import logits_by_reading, text_logits
 
 from bertvision.config import from_mapping, read_yaml, recipe_path
 from bertvision.data.load import load_data
 from bertvision.data.triplets import mine_triplets
-from bertvision.data.windows import WindowConfig, Windows
+from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
+from bertvision.heads.base import Geometry
+from bertvision.heads.spec import parse_head
 from bertvision.report.origin import environment
-from bertvision.states.config import Selection, StatesConfig
-from bertvision.states.live import LiveStates
-from bertvision.tasks.texts import truth
+from bertvision.states.config import StatesConfig
 from bertvision.tasks.triplet import TripletTask
+from bertvision.tasks.walk import walk_windows
 from bertvision.train.finetune import tune, tune_jobs
 from bertvision.train.finetune_config import FinetuneConfig, MultitaskConfig
 from bertvision.train.fit import FitConfig
 from bertvision.train.multitask import TaskSpec, load_jobs
-from bertvision.train.splits import Split, load_split, triplet_split
+from bertvision.train.scoring import dev_logits, score_logits
+from bertvision.train.splits import Split, load_split, window_split
 from bertvision.train.trained import read_trained
 from bertvision.train.zoo import fit_zoo
 
@@ -90,7 +87,7 @@ def snapshot_and_heads(
     study: Study, name: str, train: str, dev: str, *, windows: WindowConfig, tuned: FinetuneConfig, fitted: FitConfig,
 ) -> None:  # fmt: skip
     """One task: the snapshot and its heads, for each seed."""
-    found: dict[str, list[TextAnswers]] = {}
+    found: dict[str, list[tuple[Any, Any]]] = {}  # what `Task.compare` takes
     seconds: dict[str, list[float]] = {"finetune": [], "fit": []}
     parameters: dict[str, int] = {}
     any_null: dict[str, list[dict[str, float]]] = {}
@@ -117,22 +114,24 @@ def snapshot_and_heads(
         systems |= {
             info["label"]: read_trained(zoo.folder / head) for head, info in zoo.results["heads"].items()
         }
-        readers = {label: (s.heads[0].to(encoder.device), s.selections[0]) for label, s in systems.items()}
-        logits = logits_by_reading(readers, partial(_live, encoder, split.windows), task=split.task)
-        for label, values in logits.items():
-            found.setdefault(label, []).append(split.task.answer(split.windows, values, split.data))
-            if split.task.asks:  # the papers' way to merge windows, beside the right one
-                votes = dataclasses.replace(split.task, merge="any_null")
-                voted = votes.answer(split.windows, values, split.data)
-                any_null.setdefault(label, []).append(score_texts(voted, split.data))
+        task = split.task
+        for system in systems.values():
+            system.heads[0].to(encoder.device)
+        readers = {label: system.readers[0] for label, system in systems.items()}
+        for label, logits in walk_windows(encoder, split.windows, readers).items():
+            answers = task.answer(split.windows, logits, split.data)
+            found.setdefault(label, []).append((answers, task.untuned()))
+            if task.reads_questions:  # the papers' way to merge windows, beside the right one
+                votes = task.merged_by("any_null")
+                voted = votes.answer(split.windows, logits, split.data)
+                any_null.setdefault(label, []).append(votes.score(voted))
             parameters[label] = systems[label].heads[0].num_parameters
         shutil.rmtree(folder)
     if split is None:
         return
-    right, task = truth(split.data), split.task
-    rows = {}
+    task, rows = split.task, {}
     for label, members in found.items():
-        scores = [score_texts(member, split.data) for member in members]
+        scores = [task.score(*member) for member in members]
         own_metric = np.array([score[task.metric] for score in scores])
         row: dict[str, Any] = {
             "parameters": parameters[label],
@@ -141,8 +140,7 @@ def snapshot_and_heads(
         }
         row["sd"] = float(own_metric.std(ddof=1)) if len(own_metric) > 1 else None
         if label != "snapshot":
-            theirs = [member.values for member in found["snapshot"]]
-            row["versus"] = vars(paired_difference(task, right, [m.values for m in members], theirs))
+            row["versus"] = vars(task.compare(task.metric, members, found["snapshot"]))
         if label in any_null:
             row["any_null"] = any_null[label]
         rows[label] = row
@@ -151,10 +149,6 @@ def snapshot_and_heads(
         "finetune": tuned.identity, "fit": {"epochs": fitted.epochs, "lr": fitted.lr, "batch_size": fitted.batch_size},
     }  # fmt: skip
     study.keep()
-
-
-def _live(encoder: Encoder, windows: Windows, selection: Selection) -> LiveStates:
-    return LiveStates(encoder, windows, selection=selection)
 
 
 def glue(study: Study) -> None:
@@ -243,33 +237,22 @@ def pretrained(study: Study, encoder: Encoder, seed: int) -> Encoder:
     task = TripletTask("softmin", 1.0, group=2 + mined.negatives)
     windows = WindowConfig(max_seq_length=128)
     train, dev = (
-        triplet_split(mined.take(part), encoder, windows, task) for part in (order[apart:], order[:apart])
+        window_split(mined.take(part), encoder, windows, keep=False, task=task)
+        for part in (order[apart:], order[:apart])
     )
-    before = text_logits(
-        LiveStates(encoder, dev.windows), {"": load_triplet(encoder, task)}, group=task.group
-    )[""]
+    geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, task.unit)
+    head = parse_head(task.head).build(geometry, seed=0).to(encoder.device)
+    before = score_logits(dev_logits(encoder, head, dev), dev)
     folder = Path(tempfile.mkdtemp())
     config = FinetuneConfig(epochs=1, lr=1e-5, batch_size=16, seed=seed)
     stage, snapshots = tune(encoder, train, folder=folder, config=config, dev=dev)
-    from torch import from_numpy
-
-    from bertvision.tasks.triplet import triplet_metrics
-
     study.out.setdefault("triplets", {})[str(seed)] = {
-        "before": triplet_metrics(from_numpy(before.values)), "after": stage.results["snapshots"]["snapshot-1"],
+        "before": before, "after": stage.results["snapshots"]["snapshot-1"],
         "train_seconds": stage.results["train_seconds"], "triplets": len(train.data),
     }  # fmt: skip
     made = study.load(snapshots[-1] / "encoder")
     shutil.rmtree(folder)
     return made
-
-
-def load_triplet(encoder: Encoder, task: TripletTask) -> Any:
-    from bertvision.heads.base import Geometry
-    from bertvision.heads.spec import parse_head
-
-    geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, "window")
-    return parse_head(f"triplet:negatives={task.group - 2}").build(geometry, seed=0).to(encoder.device)
 
 
 def main() -> None:

@@ -40,13 +40,13 @@ from bertvision.data.examples import SpanData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head
-from bertvision.states.live import LiveStates
-from bertvision.tasks.settings import DecodeConfig
-from bertvision.tasks.span_loss import span_loss
+from bertvision.heads.base import Head
+from bertvision.states.batch import StateBatch
+from bertvision.tasks.span import SPAN
 from bertvision.train.finetune import FinetuneConfig, finetune
 from bertvision.train.job import Job
 from bertvision.train.run_folder import RunFolder, read_metrics
-from bertvision.train.scoring import score_system
+from bertvision.train.scoring import dev_logits, score_logits
 from bertvision.train.splits import Split, load_split
 
 
@@ -148,8 +148,11 @@ class _Reader(nn.Module):
     ) -> dict[str, Tensor]:
         words = {"input_ids": input_ids, "attention_mask": attention_mask}
         words |= {"token_type_ids": token_type_ids} if self.types else {}
-        logits = self.head(self.model(**words).last_hidden_state[None], attention_mask.bool())
-        return {"loss": span_loss(logits, attention_mask.bool(), labels).mean(), "logits": logits}
+        states = self.model(**words).last_hidden_state[None]
+        windows, bounds = np.zeros(len(labels), np.int64), labels  # neither is read
+        batch = StateBatch(states, attention_mask.bool(), labels, windows, bounds)
+        logits = self.head(batch)
+        return {"loss": SPAN.loss(logits, batch).mean(), "logits": logits}
 
 
 class _Dataset(torch.utils.data.Dataset[dict[str, Any]]):
@@ -235,10 +238,9 @@ def trainer(encoder: Encoder, train: Split, batch: int, lr: float, seed: int) ->
     return result | {"head": model.head}
 
 
-def scored(encoder: Encoder, head: nn.Module, dev: Split) -> dict[str, float]:
+def scored(encoder: Encoder, head: Head, dev: Split) -> dict[str, float]:
     encoder.model.eval()
-    logits = span_logits(LiveStates(encoder, dev.windows), {"head": head.to(encoder.device)})["head"]  # pyright: ignore[reportArgumentType]
-    return score_system([logits], dev, DecodeConfig()).members[0]
+    return score_logits(dev_logits(encoder, head.to(encoder.device), dev), dev)
 
 
 def case(text: str, args: argparse.Namespace, save: Any) -> None:
@@ -286,7 +288,7 @@ def case(text: str, args: argparse.Namespace, save: Any) -> None:
 
 def tuned_here(
     encoder: Encoder, train: Split, batch: int, lr: float, seed: int
-) -> tuple[dict[str, Any], nn.Module]:
+) -> tuple[dict[str, Any], Head]:
     """bertvision's run, and the head it trained."""
     from bertvision.train import finetune as module
 
