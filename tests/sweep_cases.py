@@ -8,7 +8,7 @@ from typing import Any
 
 from bertvision.train import search
 from bertvision.train.search import Search, SearchConfig, Trial
-from bertvision.train.sweep_space import Space, read_space
+from bertvision.train.space import Space, read_space
 
 EPOCHS = 4
 
@@ -57,7 +57,7 @@ def work(folder: Path, seconds: float, ready: int = 0, **values: Any) -> None:
 
     It begins when `ready` processes are there, so that all of them work at once.
     """
-    search.HEARTBEAT, search.GRACE, search.ATTEMPTS = 1, 5, 2  # no test waits long for a process that is gone
+    search.ATTEMPTS, search.WAIT = 3, 0.2
     (folder / f"{os.getpid()}.here").touch()
     until = time.monotonic() + 60
     while len(list(folder.glob("*.here"))) < ready and time.monotonic() < until:

@@ -16,7 +16,7 @@ from bertvision.heads.spec import parse_head
 from bertvision.pipeline.config import RunConfig
 from bertvision.tasks.label import LabelTask
 from bertvision.tasks.span import SPAN
-from bertvision.train.sweep_space import read_space
+from bertvision.train.space import read_space
 from bertvision.train.zoo import zoo_members
 
 

@@ -34,7 +34,7 @@ from bertvision.tasks.base import Task
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.splits import Split
 
-__all__ = ["collect"]
+__all__ = ["collect", "frame"]
 
 _OF_SYSTEMS = (
     *("snapshot", "head", "parameters", "total", "percent", "flops_per_token"),
@@ -61,8 +61,32 @@ def collect(
     mark_best(systems)
     rows = [_row(system, encoder, splits["dev"], out, systems, final) for system in systems]
     rows += _baselines(task, splits)
-    present = {name for row in rows for scores in row["scores"].values() for name in scores}
     chosen, own = _compared(systems)
+    return frame(rows, command, settings, encoder, splits, device, precision) | {
+        "finetune": _tuned(settings["finetune"], finetune),
+        "fit": settings["fit"] | _fit_facts(fits),
+        "curves": {
+            "finetune": read_metrics(finetune.metrics) if finetune else [],
+            "fit": {s.name: _mean_history(s) for s in systems if s.infos and s.kind != "ensemble"},
+        },
+        "layer_weights": {s.name: w for s in systems if s.head and (w := _layer_weights(s.head))},
+        "details": {s.name: _details(s, final) for s in (chosen, own) if s is not None},
+        "examples": _examples(chosen, own, final),
+    }
+
+
+def frame(
+    systems: Sequence[dict[str, Any]],
+    command: str,
+    settings: dict[str, Any],
+    encoder: dict[str, Any],
+    splits: Mapping[str, Split],
+    device: str,
+    precision: str,
+) -> dict[str, Any]:
+    """What the results of every verb hold: where they come from, the task, the data, the systems."""
+    task = splits["train"].task
+    present = {name for row in systems for scores in row["scores"].values() for name in scores}
     return {
         "schema": SCHEMA,
         "bertvision": __version__,
@@ -75,16 +99,7 @@ def collect(
         "task": task.config() | {"title": task.title(task.metric), "outputs": task.outputs},
         "metrics": _metrics(task, present),
         "data": {name: split.describe() for name, split in splits.items()},
-        "finetune": _tuned(settings["finetune"], finetune),
-        "fit": settings["fit"] | _fit_facts(fits),
-        "systems": rows,
-        "curves": {
-            "finetune": read_metrics(finetune.metrics) if finetune else [],
-            "fit": {s.name: _mean_history(s) for s in systems if s.infos and s.kind != "ensemble"},
-        },
-        "layer_weights": {s.name: w for s in systems if s.head and (w := _layer_weights(s.head))},
-        "details": {s.name: _details(s, final) for s in (chosen, own) if s is not None},
-        "examples": _examples(chosen, own, final),
+        "systems": systems,
     }
 
 

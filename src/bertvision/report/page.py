@@ -7,7 +7,7 @@ say is in run.py and sweep.py; a new kind of block is a class here and a branch 
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -69,6 +69,15 @@ class Table:
     rows: Sequence[Row]
     wide: bool = False
     """Whether it takes the whole width and can be sorted."""
+
+    def filled(self) -> "Table":
+        """Without the columns in which no row has anything."""
+        unknown = ("", words.UNKNOWN)
+        kept = [
+            i for i in range(len(self.columns)) if any(row.cells[i].text not in unknown for row in self.rows)
+        ]
+        rows = [replace(row, cells=[row.cells[i] for i in kept]) for row in self.rows]
+        return replace(self, columns=[self.columns[i] for i in kept], rows=rows)
 
     @property
     def groups(self) -> list[tuple[str, int]]:

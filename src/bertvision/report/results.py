@@ -25,8 +25,9 @@ KINDS = ("snapshot", "control", "head", "ensemble", "baseline")
 
 _REQUIRED = {"task": dict, "metrics": dict, "encoder": dict, "data": dict, "systems": list}
 _OPTIONAL = {"environment": dict, "settings": dict, "finetune": dict, "fit": dict, "curves": dict}
-_OPTIONAL |= {"layer_weights": dict, "details": dict, "examples": list}
+_OPTIONAL |= {"layer_weights": dict, "details": dict, "sweep": dict, "examples": list}
 _OF_SYSTEM = ("snapshot", "parameters", "total", "percent", "flops_per_token", "seconds", "seeds", "versus")
+_OF_SYSTEM += ("status", "epochs")
 
 
 def read_results(run: Path) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def check(results: Any, source: str = RESULTS_FILE) -> dict[str, Any]:
             raise ArtifactError(
                 f"{source}: key {where}kind is {system.get('kind')!r}, not {', '.join(KINDS)}"
             )
-        gaps = dict.fromkeys(_OF_SYSTEM) | {"label": system["name"], "best": False}
+        gaps = dict.fromkeys(_OF_SYSTEM) | {"label": system["name"], "best": False, "values": {}}
         checked["systems"].append(gaps | dict(system))
     return checked
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.artifacts import write_text
-from bertvision.report import details, figures, page, words
+from bertvision.report import details, figures, page, space, words
 from bertvision.report.examples import example
 from bertvision.report.page import Cell, Column, Fact, Row, Section, drawn
 from bertvision.report.results import System, View, check
@@ -48,6 +48,7 @@ def render_run(results: Mapping[str, Any]) -> str:
                 _scores(view),
                 _differences(view),
                 _seeds(view),
+                *(space.sections(view) if view.results["sweep"] else []),
                 *_figures(view),
                 _examples(view),
                 _every_metric(view),
@@ -68,6 +69,8 @@ def headline(results: Mapping[str, Any]) -> str:
 
 def _headline(view: View) -> str:
     head, split, title = view.head, view.split, view.title()
+    if view.results["sweep"]:
+        return space.headline(view)
     if head is None:
         first = view.systems[0]
         return f"{first['label']} reaches {title} {view.mean_text(first)} on {split}; no head was fitted."
@@ -84,6 +87,8 @@ def _headline(view: View) -> str:
 def _sentences(view: View) -> list[str]:
     """What a fair reader asks next: the control, the ensemble, the trivial answer, how the snapshot was made."""
     said = []
+    if view.results["sweep"]:
+        return space.sentences(view)
     for kind in ("control", "ensemble", "baseline"):
         system = view.best_on_dev(kind)
         own = view.mean(view.head) if view.head else None
@@ -162,6 +167,12 @@ def _difference_cell(view: View, system: System, name: str = "") -> Cell:
     return Cell(size, found["difference"], ends, view.verdict(found, name))
 
 
+def _value_cell(value: Any) -> Cell:
+    if value is None:
+        return Cell("")
+    return Cell(words.plain(value), float(value) if isinstance(value, bool) else words.finite(value))
+
+
 def _cost_cells(system: System) -> list[Cell]:
     own, total = words.finite(system["parameters"]), words.finite(system["total"])
     more = f"{words.count(total)} in all" if own is not None and total is not None and total > own else ""
@@ -179,19 +190,24 @@ def _shown(view: View) -> list[str]:
 def _scores(view: View) -> Section:
     names, made = _shown(view), view.results["finetune"]
     columns = _metric_columns(view, names, "metrics")
+    varied = space.names(view) if view.results["sweep"] else []
+    columns += [Column(name, "values") for name in varied]
     columns.append(Column(view.title(), "against snapshot", "difference with its 95 % interval"))
     columns += [Column(title, "cost") for title in ("parameters", "of encoder", "FLOPs/token", "time")]
+    columns += [Column("epochs"), Column("status", text=True)]
     rate = " ".join(text for pair in page.lines({"lr": made.get("lr")}) for text in pair)
     rows = []
     for system in view.systems:
         scores = [_metric_cell(view, system, name) for name in names]
-        cells = [*scores, _difference_cell(view, system), *_cost_cells(system)]
+        cells = [*scores, *(_value_cell(system["values"].get(name)) for name in varied)]
+        cells += [_difference_cell(view, system), *_cost_cells(system)]
+        cells += [_value_cell(system["epochs"]), Cell(system["status"] or "")]
         rows.append(_row(view, system, cells, note=rate if system["kind"] == "snapshot" else ""))
     about = "Nothing was tuned or chosen on this split."
     if view.split != "test":
         about = "The head was chosen on this same split, and so was what is tuned: these scores flatter."
     abouts = [f"{column.title}: {column.about}." for column in columns[: len(names)] if column.about]
-    blocks = [page.Table("System", columns, rows, wide=True), page.Notes([*abouts, *_NOTES])]
+    blocks = [page.Table("System", columns, rows, wide=True).filled(), page.Notes([*abouts, *_NOTES])]
     return Section("scores", f"Scores on {view.split}", blocks, about)
 
 
@@ -315,6 +331,7 @@ def _made(view: View) -> Section:
     seeds = sorted({seed for system in view.systems for seed in system["seeds"] or []})
     groups = {
         "Task": held["task"],
+        "Sweep": held["sweep"],
         "Tuned on dev": {key: value for key, value in (own or {}).items() if key not in details.KEYS},
         "Encoder": held["encoder"],
         "Fine-tuning": held["finetune"],

@@ -1,0 +1,259 @@
+"""What a sweep varies: options of heads and of their training, as ranges or as lists of choices.
+
+In a recipe                                              as a flag
+    space:
+      lr: {low: 1e-4, high: 1e-2, log: true}             --vary lr=1e-4..1e-2:log
+      dropout: {low: 0, high: 0.3, step: 0.1}            --vary dropout=0..0.3:step=0.1
+      size: {choices: [64, 386]}                         --vary size=64,386
+      weight_decay: {low: 1e-4, high: 0.1, points: 4}    --vary weight_decay=1e-4..0.1:points=4
+
+A name is an option of the head (`size`), a setting of its training (`lr`), or `batch_size`. Several heads may be
+searched together; each then has the names that it knows. `points` and `step` say which values of a range a grid takes;
+a search over trials keeps to the steps.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, get_args, get_type_hints
+
+from bertvision.config import from_mapping
+from bertvision.errors import ConfigError, nearest
+from bertvision.heads.base import check_unit, head_class
+from bertvision.heads.catalogue import EACH_LAYER, expand
+from bertvision.heads.options import Unit
+from bertvision.heads.spec import TrainOverrides, parse_head
+
+__all__ = ["BATCH", "Candidate", "Range", "Space", "Value", "read_space"]
+
+BATCH = "batch_size"
+"""The one name that belongs to the fit and not to a head."""
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Range:
+    """A number between two ends, both included."""
+
+    low: float = math.nan
+    high: float = math.nan
+    log: bool = False
+    """Even in the logarithm."""
+    step: float = 0.0
+    """Distance between neighbouring values; 0 = any number."""
+    points: int = 0
+    """Number of values in a grid, ends included."""
+    whole: bool = False
+    """Whole numbers only."""
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.low < self.high < math.inf:
+            raise ConfigError(
+                f"give choices, or low and high: low {self.low:g} must be below high {self.high:g}"
+            )
+        if self.log and (self.low <= 0 or self.step):
+            raise ConfigError("log needs a low above 0 and no step")
+        if self.step < 0 or self.points < 0 or (self.step and self.points):
+            raise ConfigError("give a step or points, not both, and neither below 0")
+        if self.whole and not all(float(end).is_integer() for end in (self.low, self.high, self.step)):
+            raise ConfigError("it is a whole number, so its low, high and step must be as well")
+
+    @property
+    def grid(self) -> tuple[Value, ...]:
+        """The values a grid takes."""
+        if self.step:
+            count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
+            return tuple(self.rounded(self.low + i * self.step) for i in range(count))
+        if not self.points:
+            raise ConfigError("a grid cannot take every number of a range: give it choices, a step or points")
+        low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+        steps = [low + (high - low) * i / max(self.points - 1, 1) for i in range(self.points)]
+        values = [self.rounded(math.exp(value) if self.log else value) for value in steps]
+        return tuple(dict.fromkeys(values))  # whole numbers may coincide
+
+    def rounded(self, value: float) -> int | float:
+        """To four digits, inside the range: more than a search can distinguish."""
+        value = min(max(value, self.low), self.high)
+        short = round(value) if self.whole else float(f"{value:.4g}")
+        return short if self.low <= short <= self.high else value
+
+
+Dimension = Range | tuple[Value, ...]
+"""A range, or the choices of a list."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One head with values for what is varied."""
+
+    head: str
+    """As it is typed, training settings included: adapter:size=64,lr=0.001."""
+    batch_size: int | None
+    values: dict[str, Value]
+    """By name; `head` among them where several heads are searched."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Heads and what is varied of each."""
+
+    heads: tuple[str, ...]
+    """As they are typed, without what is varied."""
+    dimensions: dict[str, Dimension]
+
+    def of(self, head: str) -> dict[str, Dimension]:
+        """What is varied of one head, with whole numbers where the option wants them."""
+        known = _options(head)
+        found: dict[str, Dimension] = {}
+        for name, dimension in self.dimensions.items():
+            if name in known:
+                whole = isinstance(dimension, Range) and known[name] is int
+                found[name] = _of_space(name, replace, dimension, whole=True) if whole else dimension
+        return found
+
+    def candidate(self, head: str, values: Mapping[str, Value]) -> Candidate:
+        """The head with these values, numbers of ranges rounded."""
+        dimensions = self.of(head)
+        used: dict[str, Value] = {}
+        for name, value in values.items():
+            dimension = dimensions[name]
+            used[name] = dimension.rounded(float(value)) if isinstance(dimension, Range) else value
+        own = [f"{name}={_text(value)}" for name, value in used.items() if name != BATCH]
+        text = head + ("" if not own else ("," if ":" in head else ":") + ",".join(own))
+        batch = used.get(BATCH)
+        if batch is not None and (type(batch) is not int or batch < 1):
+            raise ConfigError(f"space {BATCH}: {batch} is no number of windows: give whole numbers above 0")
+        return Candidate(text, batch, ({"head": head} if len(self.heads) > 1 else {}) | used)
+
+    def grid(self) -> list[Candidate]:
+        """Every combination, head after head."""
+        if BATCH in self.dimensions:
+            raise ConfigError(
+                f"--grid fits all heads on the same batches: leave {BATCH} out of the space, or search without --grid"
+            )
+        found = []
+        for head in self.heads:
+            values = {
+                name: _of_space(name, lambda d: d.grid, d) if isinstance(d, Range) else d
+                for name, d in self.of(head).items()
+            }
+            found += [
+                self.candidate(head, dict(zip(values, chosen, strict=True)))
+                for chosen in itertools.product(*values.values())
+            ]
+        return found
+
+    def corners(self) -> Iterator[Candidate]:
+        """Candidates that show every choice and both ends of every range: what cannot work should cost no trial."""
+        for head in self.heads:
+            shown = {n: (d.low, d.high) if isinstance(d, Range) else d for n, d in self.of(head).items()}
+            first = {name: values[0] for name, values in shown.items()}
+            for name, values in shown.items():
+                for value in values:
+                    yield self.candidate(head, first | {name: value})
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As a recipe has it."""
+        return {
+            name: {key: value for key, value in asdict(d).items() if value or key in ("low", "high")}
+            if isinstance(d, Range)
+            else {"choices": list(d)}
+            for name, d in self.dimensions.items()
+        }
+
+
+def read_space(
+    heads: Sequence[str], recipe: Mapping[str, Any], flags: Sequence[str] = (), *, unit: Unit = "token"
+) -> Space:
+    """The space of a recipe's `space:` and of --vary, which overrides it; `heads` suit the unit."""
+    raw = {str(name): value for name, value in recipe.items()} | dict(map(_flag, flags))
+    if not raw:
+        raise ConfigError(
+            "nothing is varied: name it with --vary lr=1e-4..1e-2:log size=64,386, or under space: in a recipe"
+        )
+    if EACH_LAYER in [head.strip() for head in heads]:
+        raise ConfigError(
+            f"--heads {EACH_LAYER} stands for readers of all hidden states, which are no rivals in a search: fit them "
+            "with `bertvision fit`, or name one of them, such as layer_reader:layer=0"
+        )
+    texts = tuple(dict.fromkeys(text.strip() for text, _ in expand(heads, unit)))
+    for head in texts:
+        check_unit(head_class(head.partition(":")[0].strip()), unit)
+    space = Space(texts, {name.replace("-", "_"): _dimension(name, value) for name, value in raw.items()})
+    known = {option for head in texts for option in _options(head)}
+    for name in space.dimensions:
+        if name not in known:
+            raise ConfigError(f"no head of the sweep has an option {name!r}: {nearest(name, sorted(known))}")
+        for head in texts:
+            options = head.partition(":")[2].replace("-", "_").split(",")
+            if name in (option.partition("=")[0].strip() for option in options):
+                raise ConfigError(f"head {head!r} sets {name}, which the space varies: leave one of them out")
+    for candidate in space.corners():
+        parse_head(candidate.head)
+    return space
+
+
+def _dimension(name: str, value: Any) -> Dimension:
+    """A dimension from a recipe's mapping; a bare list means choices."""
+    if isinstance(value, Mapping) and "choices" not in value:
+        return _of_space(name, from_mapping, Range, value, source="it")
+    choices = value["choices"] if isinstance(value, Mapping) and len(value) == 1 else value
+    if not isinstance(choices, list | tuple) or not choices:
+        raise ConfigError(f"space {name}: give choices, or low and high, not {value!r}")
+    if not all(isinstance(choice, Value) for choice in choices):
+        raise ConfigError(f"space {name}: choices must be numbers, texts or true and false, not {choices!r}")
+    found = tuple(_plain(choice) for choice in choices)
+    if len({_text(choice) for choice in found}) < len(found):  # 64 and "64" are one choice
+        raise ConfigError(f"space {name} names a choice twice: {', '.join(map(_text, found))}")
+    return found
+
+
+def _of_space(name: str, make: Any, *args: Any, **more: Any) -> Any:
+    """The result of `make`; its error names the dimension."""
+    try:
+        return make(*args, **more)
+    except ConfigError as error:
+        raise ConfigError(f"space {name}: {error}") from error
+
+
+def _flag(text: str) -> tuple[str, Any]:
+    """NAME=A,B,C or NAME=LOW..HIGH[:log][:step=S][:points=N]."""
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise ConfigError(f"--vary {text} is no space: write NAME=LOW..HIGH[:log] or NAME=A,B,C")
+    if ".." not in value:
+        return name, [part for part in value.split(",") if part]
+    ends, *more = value.split(":")
+    low, _, high = ends.partition("..")
+    settings = [part.partition("=") for part in (f"low={low}", f"high={high}", *more)]
+    return name, {key: _plain(own) if equals else True for key, equals, own in settings}
+
+
+def _plain(value: Value) -> Value:
+    """A text as the number or truth value it stands for."""
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
+
+
+def _options(head: str) -> dict[str, Any]:
+    """Names a space may vary of a head, with their types."""
+    hints = get_type_hints(TrainOverrides)
+    del hints["seed"]  # --seeds: a trial's score is the mean over them
+    training = {name: (get_args(kind) or (kind,))[0] for name, kind in hints.items()}  # int of int | None
+    return get_type_hints(head_class(head.partition(":")[0].strip()).config_class) | training | {BATCH: int}
