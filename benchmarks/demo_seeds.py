@@ -13,11 +13,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-from bertvision.tasks.span.compare import paired_bootstrap
 from numpy.typing import NDArray
 
 from bertvision.artifacts import read_json, write_json
 from bertvision.data.load import load_span_data
+from bertvision.tasks.compare import mean_difference
 from bertvision.tasks.squad import per_question
 
 
@@ -73,11 +73,11 @@ def main() -> None:
                 rows[name].append(question_f1(run, system, args.split, at))
                 record.setdefault(name, {"label": system["label"]})[at] = 100 * float(rows[name][-1].mean())
             record.setdefault("best head - snapshot", {})[at] = vars(
-                paired_bootstrap(rows["best head"][-1], rows["snapshot"][-1])
+                mean_difference([rows["best head"][-1]], [rows["snapshot"][-1]])
             )
         pooled = {name: np.mean(values, axis=0) for name, values in rows.items()}
         told["pooled"][at] = {name: {"f1": 100 * float(values.mean())} for name, values in pooled.items()} | {
-            f"{first} - {second}": vars(paired_bootstrap(pooled[first], pooled[second]))
+            f"{first} - {second}": vars(mean_difference([pooled[first]], [pooled[second]]))
             for first, second in (
                 ("best head", "snapshot"),
                 ("best head", "control"),
