@@ -1,6 +1,5 @@
 """Heads without convolutions against their formulas, written once more for single tokens and windows without pads."""
 
-import logging
 import math
 from typing import Any
 
@@ -11,9 +10,8 @@ from torch import Tensor
 
 from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, StateBatch, cost, parse_head
-from bertvision.heads import channels as channels_module
 from bertvision.heads.base import bare_batch
-from bertvision.heads.channels import channels, num_channels
+from bertvision.heads.channels import channels
 from bertvision.heads.layer_reader import layer_of
 
 LARGE = Geometry(states=25, hidden=1024)
@@ -374,20 +372,6 @@ def test_channels_stand_as_the_code_or_as_the_appendix_has_them() -> None:
         assert channels(changed(batch, states=batch.states.to(dtype)), "first").dtype == wanted
     head = shaken("cls_linear", Geometry(3, 12, 3, "window"))
     assert torch.equal(head(bare), head.project(batch.states[-1, :, 0]))
-
-
-def test_a_missing_pooler_is_logged_once_and_not_while_counting(caplog: pytest.LogCaptureFixture) -> None:
-    channels_module._log_no_pooler.cache_clear()
-    caplog.set_level(logging.INFO, "bertvision")
-    bare = Geometry(4, 6, 3, "window")
-    assert num_channels(WINDOW) == 4
-    assert cost(parse_head("tenney_small"), bare).parameters == 4 + 1 + 6 * 3 + 3
-    assert caplog.messages == []
-    for text in ("tenney_small", "adapter_pooler:size=3", "tenney_small"):
-        parse_head(text).build(bare, seed=0)
-    (message,) = caplog.messages
-    assert "no pooler" in message
-    assert "4 channels" in message
 
 
 def test_means_are_not_biased_in_half_precision() -> None:

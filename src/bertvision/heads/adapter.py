@@ -8,6 +8,7 @@ the output layer is applied layer by layer, so that the wide vector is never wri
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -109,13 +110,14 @@ class Adapter(Head):
 
     stackable = True
 
-    def __init__(self, config: AdapterConfig, geometry: Geometry) -> None:
+    def __init__(self, config: Any, geometry: Geometry, *, outputs: int = 0) -> None:
+        """`outputs` are the numbers a token, of a head that gives more than the task's logits."""
         super().__init__(config, geometry)
         L, H = geometry.states, geometry.hidden
-        layers = L if config.unshared else None
+        layers = L if isinstance(config, AdapterConfig) and config.unshared else None
         self.down = Down(H, config.size, kind=config.gelu, std=config.init_std, layers=layers)
         self.dropout = Dropout(config.dropout)
-        self.project = glorot_linear(config.size * L + (H if config.skip else 0), geometry.outputs)
+        self.project = glorot_linear(config.size * L + (H if config.skip else 0), outputs or geometry.outputs)
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
         own, skip = split_columns(self.project, self.config.size * self.geometry.states)

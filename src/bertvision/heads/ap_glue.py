@@ -20,8 +20,6 @@ from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, reg
 from bertvision.heads.options import DownConfig, Gelu, at_least
 from bertvision.shapes import Float
 
-__all__ = ["ApGlue", "ApGlueConfig"]
-
 
 @dataclass(frozen=True)
 class ApGlueConfig(DownConfig):

@@ -29,8 +29,6 @@ from bertvision.heads.options import HeadConfig, at_least
 from bertvision.heads.pooling import LearnedMix
 from bertvision.shapes import Bool, Float
 
-__all__ = ["AttentionPooler", "AttentionPoolerConfig"]
-
 
 @dataclass(frozen=True)
 class AttentionPoolerConfig(HeadConfig):

@@ -17,17 +17,11 @@ independent scorer of starts and ends.
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
-from bertvision.heads.adapter import Down, project_layers
-from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
-from bertvision.heads.layers import Dropout, split_columns
+from bertvision.heads.adapter import Adapter
+from bertvision.heads.base import Geometry, register
 from bertvision.heads.options import DownConfig, at_least, rate
-from bertvision.shapes import Float
-
-__all__ = ["Biaffine", "BiaffineConfig"]
 
 
 @dataclass(frozen=True)
@@ -42,27 +36,12 @@ class BiaffineConfig(DownConfig):
 
 
 @register("biaffine.v1", BiaffineConfig)
-class Biaffine(Head):
+class Biaffine(Adapter):
     """adapter over all layers [+ last state] -> start, end and their factors -> a score for every pair."""
 
-    stackable = True
-
     def __init__(self, config: BiaffineConfig, geometry: Geometry) -> None:
-        super().__init__(config, geometry)
         if geometry.outputs != 2:
             raise ConfigError(f"biaffine scores a start and an end: it has 2 outputs, not {geometry.outputs}")
-        L, H = geometry.states, geometry.hidden
-        self.down = Down(H, config.size, kind=config.gelu, std=config.init_std)
-        self.dropout = Dropout(config.dropout)
-        self.project = glorot_linear(config.size * L + (H if config.skip else 0), 2 + 2 * config.rank)
+        super().__init__(config, geometry, outputs=2 + 2 * config.rank)  # s, e, u and v of every token
         with torch.no_grad():
             self.project.weight[-config.rank :] = 0
-
-    def forward(self, batch: StateBatch) -> Float[Tensor, "B T joint"]:
-        """s, e, u and v of every token, side by side: 2 + 2r numbers."""
-        own, skip = split_columns(self.project, self.config.size * self.geometry.states)
-        reduced = self.dropout(self.down.padded(batch.states))
-        output = project_layers(reduced, own, self.config.size)
-        if self.config.skip:
-            output = output + F.linear(batch.states[-1], skip)
-        return output + self.project.bias

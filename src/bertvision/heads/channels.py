@@ -7,8 +7,6 @@ The papers' code puts the pooled vector first, so that channel -1 is the last la
 last. An encoder without a pooler gives the L channels alone.
 """
 
-import functools
-import logging
 from typing import Literal
 
 import torch
@@ -18,8 +16,6 @@ from bertvision.heads.base import Geometry, StateBatch
 from bertvision.shapes import Float
 
 __all__ = ["Order", "channels", "cls_vector", "num_channels"]
-
-logger = logging.getLogger(__name__)
 
 Order = Literal["first", "last"]
 """Where the pooled vector stands among the channels."""
@@ -42,14 +38,5 @@ def cls_vector(batch: StateBatch) -> Float[Tensor, "B H"]:
 
 
 def num_channels(geometry: Geometry) -> int:
-    """S: L + 1 with a pooler, L without one, which is logged once."""
-    if geometry.pooled:
-        return geometry.states + 1
-    if not torch.empty(0).is_meta:  # there a head is only counted
-        _log_no_pooler(geometry.states)
-    return geometry.states
-
-
-@functools.cache
-def _log_no_pooler(states: int) -> None:
-    logger.info("the encoder has no pooler: the head reads %d channels, one for each hidden state", states)
+    """S: L + 1 with a pooler, L without one."""
+    return geometry.states + geometry.pooled

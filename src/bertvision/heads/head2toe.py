@@ -27,8 +27,6 @@ from bertvision.heads.layers import unit_scale
 from bertvision.heads.options import HeadConfig, at_least
 from bertvision.shapes import Float
 
-__all__ = ["Head2Toe", "Head2ToeConfig"]
-
 _INIT_STD = 1e-3
 
 

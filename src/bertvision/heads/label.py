@@ -1,12 +1,9 @@
-"""Window heads on the [CLS] channels: the papers' poolers, and the controls for all window heads.
+"""Window heads on the [CLS] channels: the papers' poolers.
 
-    channels (S, B, H) = [CLS] of every hidden state and the pooled vector, S = L + 1 (heads/channels.py)
+channels (S, B, H) = [CLS] of every hidden state and the pooled vector, S = L + 1 (heads/channels.py)
 
-    tenney_small     gamma * sum_s softmax(w)_s channel_s                   --> Linear(C)
-    adapter_pooler   the same, or the mean --> GELU(W x + b) || channel -1  --> Linear(C)
-
-The controls read one vector alone. cls_linear is the head of plain fine-tuning; cls_mlp has as many parameters as an
-adapter_pooler: what that gains beyond it comes from the other channels, not from its size.
+tenney_small     gamma * sum_s softmax(w)_s channel_s                   --> Linear(C)
+adapter_pooler   the same, or the mean --> GELU(W x + b) || channel -1  --> Linear(C)
 """
 
 from dataclasses import dataclass
@@ -16,13 +13,10 @@ from torch import Tensor
 
 from bertvision.heads.adapter import Down
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
-from bertvision.heads.channels import Order, channels, cls_vector, num_channels
-from bertvision.heads.layers import Dropout, gelu
-from bertvision.heads.options import DownConfig, HeadConfig, NoOptions, at_least, rate
+from bertvision.heads.channels import Order, channels, num_channels
+from bertvision.heads.options import DownConfig, HeadConfig
 from bertvision.heads.pooling import LearnedMix, Pooling, make_mix
 from bertvision.shapes import Float
-
-__all__ = ["AdapterPooler", "AdapterPoolerConfig", "ClsLinear", "ClsMLP", "ClsMLPConfig", "TenneySmall"]
 
 
 @dataclass(frozen=True)
@@ -75,53 +69,3 @@ class AdapterPooler(Head):
         read = channels(batch, self.config.order)
         reduced = self.down(self.mix(read))  # (B, a)
         return self.project(torch.cat([reduced, read[-1]], dim=-1))
-
-
-@register("cls_linear.v1", NoOptions)
-class ClsLinear(Head):
-    """pooled vector (last layer's [CLS] without a pooler) -> Linear(H, C)."""
-
-    units = ("window",)
-    stackable = True
-    last_only = True
-    cls_only = True
-
-    def __init__(self, config: NoOptions, geometry: Geometry) -> None:
-        super().__init__(config, geometry)
-        self.project = glorot_linear(geometry.hidden, geometry.outputs)
-
-    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
-        return self.project(cls_vector(batch))
-
-
-@dataclass(frozen=True)
-class ClsMLPConfig(HeadConfig):
-    match: int = at_least(1, 386)
-    """Size of the adapter_pooler whose parameter count it comes nearest to."""
-    width: int = at_least(0, 0)
-    """Hidden numbers; 0 = as many as `match` asks for."""
-    dropout: float = rate()
-    """Part of the hidden numbers that is dropped while training."""
-
-
-@register("cls_mlp.v1", ClsMLPConfig)
-class ClsMLP(Head):
-    """last layer's [CLS] -> Linear(H, h) -> GELU -> Linear(h, C), as many parameters as adapter_pooler."""
-
-    units = ("window",)
-    stackable = True
-    last_only = True
-    cls_only = True
-
-    def __init__(self, config: ClsMLPConfig, geometry: Geometry) -> None:
-        super().__init__(config, geometry)
-        H, C, match = geometry.hidden, geometry.outputs, config.match
-        mix = geometry.states + geometry.pooled + 1
-        budget = mix + match * (H + 1) + (match + H) * C  # of adapter_pooler, its output bias apart
-        self.width = config.width or max(1, round(budget / (H + 1 + C)))
-        self.down = glorot_linear(H, self.width)
-        self.dropout = Dropout(config.dropout)
-        self.project = glorot_linear(self.width, C)
-
-    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
-        return self.project(self.dropout(gelu(self.down(batch.first[-1]), "tanh")))

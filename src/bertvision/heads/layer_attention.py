@@ -31,8 +31,6 @@ from bertvision.heads.layers import unit_scale
 from bertvision.heads.options import HeadConfig, at_least
 from bertvision.shapes import Float
 
-__all__ = ["LayerAttention", "LayerAttentionConfig"]
-
 
 @dataclass(frozen=True)
 class LayerAttentionConfig(HeadConfig):

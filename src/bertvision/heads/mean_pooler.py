@@ -20,8 +20,6 @@ from bertvision.heads.options import HeadConfig
 from bertvision.heads.pooling import LearnedMix
 from bertvision.shapes import Float
 
-__all__ = ["MeanPooler", "MeanPoolerConfig"]
-
 
 @dataclass(frozen=True)
 class MeanPoolerConfig(HeadConfig):

@@ -19,8 +19,6 @@ from bertvision.heads.layers import Dropout
 from bertvision.heads.options import HeadConfig, at_least, rate
 from bertvision.shapes import Float
 
-__all__ = ["MinBert", "MinBertConfig"]
-
 
 @dataclass(frozen=True)
 class MinBertConfig(HeadConfig):

@@ -27,8 +27,6 @@ from bertvision.heads.layers import Dropout, project_with_skip, unit_scale
 from bertvision.heads.options import HeadConfig, at_least, rate
 from bertvision.shapes import Float
 
-__all__ = ["Recurrent", "RecurrentConfig"]
-
 
 @dataclass(frozen=True)
 class RecurrentConfig(HeadConfig):

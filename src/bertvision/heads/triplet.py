@@ -17,8 +17,6 @@ from bertvision.heads.base import Geometry, Head, StateBatch, register
 from bertvision.heads.options import HeadConfig, at_least
 from bertvision.shapes import Float
 
-__all__ = ["Triplet", "TripletConfig"]
-
 
 @dataclass(frozen=True)
 class TripletConfig(HeadConfig):

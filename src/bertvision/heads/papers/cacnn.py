@@ -27,8 +27,6 @@ from bertvision.heads.layers import Dropout, truncated_normal_
 from bertvision.heads.options import HeadConfig, at_least, rate
 from bertvision.shapes import Bool, Float
 
-__all__ = ["CaCnn", "CaCnnConfig", "ContextFilters", "SimpleFilters", "pool_rows", "slide"]
-
 
 @dataclass(frozen=True)
 class CaCnnConfig(HeadConfig):

@@ -25,8 +25,6 @@ from bertvision.heads.papers.conv import BatchNorm, Conv, ConvHead, zero_pads
 from bertvision.heads.pooling import make_mix
 from bertvision.shapes import Bool, Float
 
-__all__ = ["CNN", "CNNConfig", "Stage"]
-
 STAGES = ((7, 100), (3, 100), (3, 200), (3, 200))
 """Kernel and filters."""
 

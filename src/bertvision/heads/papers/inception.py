@@ -26,8 +26,6 @@ from bertvision.heads.papers.conv import Conv, ConvHead, max_pool, zero_pads
 from bertvision.heads.pooling import LearnedMix
 from bertvision.shapes import Bool, Float
 
-__all__ = ["Inception", "InceptionConfig", "Module", "Pool", "interpolate"]
-
 Stride = tuple[int, int]
 """Along tokens, along features."""
 

@@ -44,16 +44,6 @@ from bertvision.heads.papers.conv import (
 from bertvision.heads.pooling import LearnedMix
 from bertvision.shapes import Float
 
-__all__ = [
-    "Xception",
-    "XceptionAbbr",
-    "XceptionAbbrConfig",
-    "XceptionBlock",
-    "XceptionConfig",
-    "XceptionMod",
-    "XceptionModConfig",
-]
-
 
 class XceptionBlock(nn.Module):
     """(ReLU - SepConv - BN) for each width [- pool 3, stride 2] + shortcut."""
