@@ -27,37 +27,7 @@ from bertvision.states.identity import Identity, Origin, StateType
 from bertvision.states.store import Store, open_store, plan_store
 from bertvision.states.stored import StoredStates
 
-__all__ = [
-    "IDENTITY",
-    "ORIGIN",
-    "copied",
-    "epoch_states",
-    "extract",
-    "extraction",
-    "fill",
-    "fixture_encoder",
-    "fixture_whole",
-    "fixture_windows",
-    "flip",
-    "marks",
-    "random_states",
-    "same_states",
-    "shard_bytes",
-    "toy_store",
-    "windows_of",
-]
-
-IDENTITY = Identity(
-    encoder="e",
-    configuration="c",
-    precision="fp32",
-    windows="w",
-    preprocessing={"stride": 1},
-    layers=(0, 1, 2),
-    hidden=4,
-    positions="all",
-    dtype="fp32",
-)
+IDENTITY = Identity("e", "c", "fp32", "w", {"stride": 1}, (0, 1, 2), hidden=4, positions="all", dtype="fp32")
 ORIGIN = Origin(fingerprint="toy", preprocessing={}, name="toy")
 
 
@@ -143,15 +113,9 @@ def extract(store: Store, encoder: Encoder, *, tokens_per_call: int = 200) -> No
 
 
 def extraction(
-    root: Path,
-    encoder: Path,
-    windows: Path,
-    made: Path,
-    *,
-    wait_for: Path | None = None,
-    pause: float = 0.0,
+    root: Path, encoder: Path, windows: Path, made: Path, *, wait_for: Path | None = None, pause: float = 0.0,
     **options: Any,
-) -> None:
+) -> None:  # fmt: skip
     """For a process of its own: extract a store and write down which shards were made; every error is one line."""
     real = extract_module._encode
 

@@ -4,15 +4,12 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cache_runner import WINDOWS, answered, as_json
@@ -24,7 +21,6 @@ from bertvision.cli.cache import ACTIONS
 from bertvision.cli.cache.texts import age, short
 from bertvision.states.shard import shard_name
 from bertvision.states.store import open_store
-from bertvision.states.stored import StoredStates
 
 HALF = ("--shard-tokens", "300")
 SMALL = ("--dtype", "int8", "--layers", "0,-1", "--positions", "context")
@@ -196,17 +192,6 @@ def test_extract_announces_the_size_and_is_right(source: Source, tmp_path: Path)
     assert "finished" in again
 
 
-def test_extract_refuses_what_the_disk_cannot_hold(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 5000, 5000))
-    outcome = bertvision("cache", "extract", *source, "--store", tmp_path / "stores")
-    assert outcome.code == 2
-    assert "has 5.00 kB free: make room" in outcome.err.splitlines()[-1]
-    assert not (tmp_path / "stores").exists()
-
-
 def test_extract_makes_only_what_is_missing(source: Source, root: Path, store: Path) -> None:
     before = files(store)
     shards = open_store(store).plan.shards
@@ -218,32 +203,6 @@ def test_extract_makes_only_what_is_missing(source: Source, root: Path, store: P
     assert "encode: 4 of 6 shards are there" in outcome.err
     assert "begun with --shard-tokens 300" in outcome.err
     assert files(store) == before
-
-
-def test_an_interrupted_extraction_keeps_its_shards_and_goes_on(
-    source: Source, store: Path, tmp_path: Path
-) -> None:
-    root = tmp_path / "again"
-    real, calls = StoredStates.read, []
-
-    def read(self: StoredStates, indices: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-        return real(self, indices)
-
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(StoredStates, "read", read)
-            outcome = bertvision("cache", "extract", *source, "--store", root, *HALF)
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    assert outcome.code == 130
-    there = files(root / store.name)
-    assert sorted(there) == ["plan.json", *map(shard_name, range(3)), "windows.safetensors"]
-    answered("extract", *source, "--store", root, *HALF)
-    assert files(root / store.name) == files(store)
 
 
 # ---- ls and info

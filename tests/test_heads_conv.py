@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from conv_reference import block_reference, module_reference, reference
+from conv_reference import block_reference, reference
 from head_cases import CASES, TOKEN, batch_of, cast, changed, real, shake, shaken
 
 from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, cost, parse_head
 from bertvision.heads.papers import conv
-from bertvision.heads.papers.cacnn import pool_rows, slide
-from bertvision.heads.papers.conv import BatchNorm, Conv, avg_pool, max_pool, same_padding
-from bertvision.heads.papers.inception import Module, interpolate
+from bertvision.heads.papers.cacnn import pool_rows
+from bertvision.heads.papers.conv import BatchNorm, Conv, same_padding
+from bertvision.heads.papers.inception import interpolate
 from bertvision.heads.papers.xception import XceptionBlock
 
 CONV = [case for case in CASES if case[0].startswith(("cnn", "cacnn", "inception", "xception"))]
@@ -92,13 +92,13 @@ def test_evaluation_in_parts_changes_no_logit(
 
 @pytest.mark.parametrize("hidden", [1, 7, 40])
 def test_any_width(hidden: int) -> None:
-    heads = [
+    heads = (
         "cnn",
         "cnn:dilated",
         "cnn:kernel=nxn,input=average",
         "inception:adapter=4",
         "xception_mod:adapter=7",
-    ]
+    )
     cases = [(text, Geometry(2, hidden, 3)) for text in heads]
     cases += [(text, Geometry(2, hidden, 1, "window")) for text in ("xception_abbr:cls", "xception")]
     for text, geometry in cases:
@@ -138,27 +138,6 @@ def test_an_xception_block_at_any_width(width: int, pool: Any) -> None:
     x = torch.randn(3, 4, width, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     expected = block_reference(block, [x.transpose(1, 2)])[0]
     assert torch.allclose(block(x).transpose(1, 2), expected, atol=1e-12)
-
-
-def test_a_googlenet_module_is_its_formula() -> None:
-    module = Module(5, (2, 3, 4, 2, 3, 2)).double()
-    shake(module)
-    generator = torch.Generator().manual_seed(3)
-    x = torch.randn(2, 5, 6, 4, dtype=torch.float64, generator=generator) - 2  # a pad of 0 would be a maximum
-    mask = torch.arange(6) < torch.tensor([6, 3])[:, None]
-    out, after = module(x, mask)
-    assert torch.equal(after, mask)
-    for b, length in enumerate((6, 3)):
-        expected = module_reference(module, x[b, :, :length].permute(1, 2, 0))
-        assert torch.allclose(out[b, :, :length].permute(1, 2, 0), expected, atol=1e-12)
-
-
-def test_pools_leave_out_what_lies_beyond_the_edge() -> None:
-    x = torch.tensor([[[-3.0, -6.0, -9.0, -1.0]]])
-    assert avg_pool(x, 3, 2).tolist() == [[[-6.0, -5.0]]]
-    assert max_pool(x, 3, (2,)).tolist() == [[[-3.0, -1.0]]]
-    assert avg_pool(x[..., :3], 3, 2).tolist() == [[[-4.5, -7.5]]]
-    assert max_pool(x[..., :3], 3, (2,)).tolist() == [[[-3.0, -6.0]]]
 
 
 def test_padding_as_keras_counts_it() -> None:
@@ -294,17 +273,6 @@ def test_every_length_gives_all_rows(rows: int, pool: Any) -> None:
             assert 0 <= first < past <= length
             part = x[b, :, first:past]
             torch.testing.assert_close(pooled[b, :, r], part.amax(-1) if pool == "max" else part.mean(-1))
-
-
-@pytest.mark.parametrize(("windows", "tokens", "rows"), [(1, 1, 1), (1, 9, 2), (4, 3, 5), (5, 9, 6)])
-def test_one_grouped_convolution_is_the_loop_over_windows(windows: int, tokens: int, rows: int) -> None:
-    z, filters = torch.randn(windows, 4, tokens), torch.randn(windows, 2, 4, rows)
-    expected = torch.zeros(windows, 2, tokens)
-    for b, n, t, j in torch.cartesian_prod(*map(torch.arange, (windows, 2, tokens, rows))).tolist():
-        at = t + j - (rows - 1) // 2
-        if 0 <= at < tokens:
-            expected[b, n, t] += z[b, :, at] @ filters[b, n, :, j]
-    torch.testing.assert_close(slide(z, filters), expected, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()

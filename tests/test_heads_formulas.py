@@ -360,12 +360,8 @@ def test_zero_parameters_leave_zero() -> None:
 # ---- window heads
 
 
-def test_channels_stand_as_the_code_or_as_the_appendix_has_them() -> None:
+def test_without_a_pooler_the_channels_are_the_states() -> None:
     batch = batch_of(WINDOW)
-    assert batch.pooled is not None
-    first, last = channels(batch, "first"), channels(batch, "last")
-    assert torch.equal(first, torch.cat([batch.pooled[None], batch.states[:, :, 0]]))
-    assert torch.equal(last, torch.cat([batch.states[:, :, 0], batch.pooled[None]]))
     bare = changed(batch, pooled=None)
     assert torch.equal(channels(bare, "first"), batch.states[:, :, 0])
     for dtype, wanted in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)):
@@ -392,15 +388,6 @@ def test_ap_glue_refuses_windows_longer_than_it_was_built_for() -> None:
     head, batch = shaken("ap_glue:size=2,tokens=9", WINDOW), batch_of(WINDOW, tokens=10)
     with pytest.raises(ConfigError, match="tokens=10"):
         head(batch)
-
-
-def test_pairs_are_neighbours_in_a_batch() -> None:
-    head, batch = shaken("minbert:blocks=1,vectors=2", WINDOW), batch_of(WINDOW)
-    assert batch.pooled is not None
-    logits, turned = head(batch), head(changed(batch, pooled=batch.pooled[[1, 0, 2, 3]]))
-    torch.testing.assert_close(logits[1:], head(batch.rows(slice(2, 4))))
-    torch.testing.assert_close(turned[1], logits[1])
-    assert not torch.allclose(turned[0], logits[0])
 
 
 def test_readers_know_their_layer() -> None:

@@ -107,22 +107,15 @@ def test_every_source_gives_the_model_s_pooled_vectors(
         assert seen == 2 * len(split.windows)
 
 
-@pytest.mark.parametrize("architecture", ["distilbert", "modernbert", "electra"])
-def test_without_a_pooler_there_is_nothing_pooled(
+@pytest.mark.parametrize("architecture", ["distilbert", "modernbert", "electra", "bert"])
+def test_without_a_pooler_or_the_last_state_nothing_is_pooled(
     architecture: str, lively_encoder: Callable[[str], Path], tmp_path: Path
 ) -> None:
     source = lively_encoder(architecture)
     encoder, split = Encoder.load(str(source)), split_of(label_texts(9), source)
-    assert not encoder.has_pooler
-    for states in sources(encoder, split, tmp_path).values():
-        assert not states.has_pooled
-        assert all(batch.pooled is None for batch in states.walk())
-
-
-def test_without_the_last_state_there_is_nothing_pooled(bert: Path, tmp_path: Path) -> None:
-    encoder = Encoder.load(str(bert))
-    texts = split_of(label_texts(9), bert)
-    for states in sources(encoder, texts, tmp_path / "b", Selection((0, 1))).values():
+    assert encoder.has_pooler == (architecture == "bert")
+    selection = Selection((0, 1)) if encoder.has_pooler else EVERYTHING
+    for states in sources(encoder, split, tmp_path, selection).values():
         assert not states.has_pooled
         assert all(batch.pooled is None for batch in states.walk())
 
@@ -188,15 +181,6 @@ def test_states_kept_in_half_precision_are_read_under_bf16(kind: str, bert: Path
         assert one.history[-1]["loss"] == pytest.approx(exact[name].history[-1]["loss"], rel=0.05), name
 
 
-def test_stacked_heads_are_those_fitted_alone(bert: Path, tmp_path: Path) -> None:
-    encoder, split = Encoder.load(str(bert)), split_of(score_texts(25), bert)
-    states = LiveStates(encoder, split.windows)
-    texts = [f"{h}{',' if ':' in h else ':'}lr={rate}" for h in (*HEADS, *WIDE) for rate in ("1e-3", "3e-3")]
-    stacked = fitted(states, split, tmp_path / "on", *texts, stack="on")
-    alone = fitted(states, split, tmp_path / "off", *texts, stack="off")
-    assert largest(stacked, alone) < 2e-6
-
-
 def zoo(encoder: Encoder, train: Split, folder: Path, *heads: str, states: Any = None, **values: Any) -> Any:
     config = FitConfig(heads=heads, epochs=2, batch_size=6, lr=3e-3, **values)
     return fit_zoo(
@@ -256,25 +240,6 @@ def test_pairs_apart_are_not_fitted_on_frozen_states(bert: Path, tmp_path: Path)
     with pytest.raises(ConfigError, match="use finetune, or leave out --apart"):
         zoo(Encoder.load(str(bert)), split, tmp_path / "out", "cls_linear")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_store_of_texts_is_named_by_its_data(bert: Path, tmp_path: Path) -> None:
-    """Its windows have labels, but nothing says what they mean."""
-    table = tmp_path / "texts.tsv"
-    rows = [f"{e.first}\t{('no', 'yes')[int(e.label or 0)]}" for e in label_texts(12, 2).examples]
-    table.write_text("\n".join(["sentence\tlabel", *rows]) + "\n", encoding="utf-8")
-    words = ("--train", table, "--heads", "cls_linear", "mean_pooler", "--max-seq-length", "64")
-    kept = ("--states.source", "stored", "--states.store", tmp_path / "states")
-    done = bertvision("fit", bert, *words, "--out", tmp_path / "a", *kept)
-    assert done.code == 0, done.err
-    (store,) = [path.name for path in (tmp_path / "states").iterdir() if path.is_dir()]
-    for head in ("cls_linear", "last_state"):
-        words = ("--train", f"store:{store}", "--heads", head, *kept)
-        done = bertvision("fit", bert, *words, "--out", tmp_path / "b")
-        assert done.code == 2
-        assert "name the data" in done.err
-        assert done.err.count("\n") == 1
-        assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.slow
