@@ -3,6 +3,7 @@
 import threading
 import warnings
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from bertvision.errors import ConfigError, EncoderError
 from bertvision.states.base import States
 from bertvision.states.batch import StateBatch
 from bertvision.states.codec import STORED
-from bertvision.states.config import EVERYTHING, Selection, StatesConfig
+from bertvision.states.config import Selection, StatesConfig
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
 from bertvision.states.plan import (
@@ -52,25 +53,19 @@ Heads = dict[str, FittedHead]
 def test_every_window_once_an_epoch(
     lengths: np.ndarray, batch_size: int, seed: int, epoch: int, run: int
 ) -> None:
-    def plans() -> list[list[np.ndarray]]:
-        return [
-            epoch_batches(lengths, batch_size, seed=seed, epoch=epoch, run=run),
-            head_batches(lengths, batch_size, seed=seed, epoch=epoch),
-        ]
-
-    for batches, again in zip(plans(), plans(), strict=True):
+    how: dict[str, Any] = {"seed": seed, "epoch": epoch}
+    for plan in (partial(epoch_batches, run=run), head_batches):
+        batches, again = (plan(lengths, batch_size, **how) for _ in range(2))
         assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
         sizes = sorted(map(len, batches))
         assert sizes[1:] == [batch_size] * (len(batches) - 1)
         assert 1 <= sizes[0] <= batch_size
         assert all(np.array_equal(a, b) for a, b in zip(batches, again, strict=True))
-
-
-def test_seed_and_epoch_decide_the_order() -> None:
-    lengths = np.random.default_rng(0).integers(10, 300, 500)
-    for plan in (epoch_batches, head_batches):
-        orders = [np.concatenate(plan(lengths, 8, seed=s, epoch=e)).tolist() for s in (0, 1) for e in (0, 1)]
-        assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
+        other = plan(lengths, batch_size, **how | {"seed": seed + 10})
+        later = plan(lengths, batch_size, **how | {"epoch": epoch + 4})
+        if len(lengths) > 50:
+            orders = [np.concatenate(one).tolist() for one in (batches, other, later)]
+            assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
 def test_batches_hold_windows_of_similar_length() -> None:
@@ -155,10 +150,7 @@ def finished(roots: Path, encoder: Encoder, train: Split, request: pytest.Fixtur
     return stored(roots, encoder, train, dtype=request.param)
 
 
-SOURCES = ("live", "memory", "stored", "written")
-
-
-@pytest.fixture(params=SOURCES)
+@pytest.fixture(params=["live", "memory", "stored", "written"])
 def source(
     request: pytest.FixtureRequest, roots: Path, encoder: Encoder, train: Split, tmp_path: Path
 ) -> States:
@@ -282,33 +274,30 @@ def test_stored_parts_are_parts_of_the_whole(
 # ---- targets and the classification token
 
 
+@pytest.mark.parametrize("positions", ["all", "context"])
+@pytest.mark.parametrize("kind", ["window", "token"])
 def test_targets_of_windows_and_of_tokens(
-    source: States, encoder: Encoder, train: Split, roots: Path
+    positions: Any, kind: str, encoder: Encoder, train: Split, tmp_path: Path
 ) -> None:
-    windows = train.windows
-    rng = np.random.default_rng(0)
+    windows, rng, selection = train.windows, np.random.default_rng(0), Selection(positions=positions)
     wide = rng.normal(size=(len(windows), 2)).astype(np.float32)  # two scores are no positions
     flat = rng.integers(0, 9, windows.num_tokens)
-    for targets in (wide, flat):
-        for selection in (EVERYTHING, Selection(positions="context")):
-            if isinstance(source, StoredStates):
-                if selection is not EVERYTHING:
+    targets, mask = (wide if kind == "window" else flat), kept_tokens(windows, positions)
+    store, spans = toy_store(tmp_path, encoder, windows, selection=selection), windows.offsets.tolist()
+    for states in (
+        LiveStates(encoder, windows, targets=targets, selection=selection),
+        MemoryStates(encoder, windows, targets=targets, selection=selection),
+        StoredStates(encoder, store, targets=targets, tokens_per_call=CALL),
+    ):
+        for batch in states.walk():
+            for row, w in enumerate(batch.windows.tolist()):
+                own = slice(spans[w], spans[w + 1])
+                if kind == "window":
+                    assert torch.equal(batch.targets[row], torch.from_numpy(wide[w]))
                     continue
-                states: States = StoredStates(encoder, source.store, targets=targets, tokens_per_call=CALL)
-            else:
-                states = type(source)(encoder, windows, targets=targets, selection=selection)
-            mask = kept_tokens(windows, selection.positions)
-            for batch in states.walk():
-                for row, w in enumerate(batch.windows.tolist()):
-                    span = slice(int(windows.offsets[w]), int(windows.offsets[w + 1]))
-                    if targets.ndim == 2:
-                        assert torch.equal(batch.targets[row], torch.from_numpy(wide[w]))
-                        continue
-                    expected = flat[span][mask[span]].tolist()
-                    assert batch.targets.shape == batch.mask.shape
-                    assert batch.targets[row].tolist() == expected + [-1] * (
-                        batch.mask.shape[1] - len(expected)
-                    )
+                expected = flat[own][mask[own]].tolist()
+                pads = [-1] * (batch.mask.shape[1] - len(expected))
+                assert batch.targets[row].tolist() == expected + pads
     with pytest.raises(ValueError, match="targets"):
         LiveStates(encoder, windows, targets=flat[1:])
 

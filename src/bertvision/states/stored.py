@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -59,7 +59,7 @@ class StoredStates(States):
         )
         self.store = store
         self._missing = set(store.missing())
-        self._times = StateTimes()
+        self._read = self._wait = self._write = 0.0  # seconds
         self._cuda = encoder.device.type == "cuda"
         stored = identity.dtype
         # Heads are float32; autocast, where it is on, picks its own precision from half.
@@ -69,10 +69,7 @@ class StoredStates(States):
 
     @property
     def times(self) -> StateTimes:
-        return replace(self._times, encode=super().times.encode)
-
-    def _spent(self, **seconds: float) -> None:
-        self._times = replace(self._times, **{k: getattr(self._times, k) + s for k, s in seconds.items()})
+        return StateTimes(super().times.encode, self._read, self._wait, self._write)
 
     def _states(
         self, batches: Sequence[NDArray[np.int64]], start: int, memory: Memory
@@ -101,7 +98,7 @@ class StoredStates(States):
                 make_shard(self.store, self, number)
                 self._missing.discard(number)
         encoding = super().times.encode - encoded
-        self._spent(write=max(0.0, time.perf_counter() - began - encoding))
+        self._write += max(0.0, time.perf_counter() - began - encoding)
 
     def _begin(self, indices: NDArray[np.int64], memory: Memory) -> "_Job":
         """Have threads put a batch together, each some of its rows."""
@@ -141,7 +138,8 @@ class StoredStates(States):
         began, made = time.perf_counter(), list[int]()
         while True:
             try:
-                self._spent(read=sum(part.result() for part in job.parts), wait=time.perf_counter() - began)
+                self._read += sum(part.result() for part in job.parts)
+                self._wait += time.perf_counter() - began
                 break
             except DamagedShard as damage:
                 for part in job.parts:

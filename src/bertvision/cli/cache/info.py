@@ -8,12 +8,12 @@ import tyro
 from bertvision.cli.cache import texts
 from bertvision.cli.cache.texts import StoreArgs
 from bertvision.console import size_text
-from bertvision.states.catalogue import Entry, find_entry
+from bertvision.states.catalogue import find_entry
 
 __all__ = ["ARGS", "InfoArgs", "main"]
 
 _SHOWN = 20
-"""Missing shards that are named."""
+"""Missing files that are named."""
 
 
 @dataclass(frozen=True)
@@ -31,32 +31,17 @@ def main(args: InfoArgs) -> None:
     from bertvision import console
 
     entry = find_entry(args.root, args.name)
+    facts, missing = texts.row(entry), entry.missing
     if args.json:
-        console.emit_json(texts.row(entry) | {"missing": entry.missing, "plan": entry.plan})
+        console.emit_json(facts | {"missing": missing, "plan": entry.plan})
         return
-    for name, text in _facts(entry).items():
-        console.emit(f"{name:<10} {text}")
-
-
-def _facts(entry: Entry) -> dict[str, str]:
-    plan, used = entry.plan, f"last used {texts.age(entry.age)} ago"
-    facts = {"key": entry.key, "folder": entry.files.address}
-    if not plan:
-        return facts | {"size": f"{size_text(entry.nbytes)}, {used}", "damaged": entry.damage}
-    identity = plan["identity"]
-    there = f"{entry.shards} of {entry.planned} shards of about {plan['shard_tokens']:,} tokens"
-    facts |= {
-        "encoder": f"{plan['encoder']}, computed in {identity['precision']}",
-        "weights": f"{identity['encoder']} (fingerprint of weights and tokenizer)",
-        "data": f"{plan['data']}: {plan['windows']:,} windows, {plan['tokens']:,} tokens",
-        "windows": ", ".join(f"{name} {value}" for name, value in identity["preprocessing"].items()),
-        "states": f"{', '.join(map(str, identity['layers']))}; {identity['hidden']} numbers each",
-        "positions": identity["positions"],
-        "dtype": identity["dtype"],
-        "size": f"{size_text(entry.nbytes)}, {there}",
-        "state": f"{'finished' if entry.finished else 'unfinished'}, {used}",
-    }
-    if missing := entry.missing:
-        named = ", ".join(missing[:_SHOWN]) + (" ..." if len(missing) > _SHOWN else "")
-        facts["missing"] = f"{len(missing)}: {named}"
-    return facts
+    # All that the plan holds, the settings of windows and the weights' fingerprint among it.
+    identity = entry.plan.get("identity", {})
+    named = ", ".join(missing[:_SHOWN]) + (" ..." if len(missing) > _SHOWN else "")
+    facts |= {"weights": identity.get("encoder")} | identity.get("preprocessing", {})
+    facts |= {"bytes": size_text(entry.nbytes), "missing": f"{len(missing)}: {named}" if missing else ""}
+    facts |= {"last used": f"{texts.age(entry.age)} ago", "age_seconds": None}
+    for name, value in facts.items():
+        if value not in (None, ""):
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            console.emit(f"{name.replace('_', ' '):<18} {text}")

@@ -31,8 +31,8 @@ ARGS = VerifyArgs
 def main(args: VerifyArgs) -> None:
     from bertvision import console
 
-    root, rows = args.root, []
-    for entry in find_entries(root, args.names):
+    rows = []
+    for entry in find_entries(args.root, args.names):
         checked, damaged = _verify(entry, drop=args.drop)
         missing = [name for name in entry.missing if name not in damaged]
         rows.append(
@@ -44,24 +44,18 @@ def main(args: VerifyArgs) -> None:
             there = f", {len(missing)} not made yet" if missing else ""
             console.emit(f"{texts.name(entry)}: {texts.count(checked, 'shard')} checked{there}, {verdict}")
             for name, why in damaged.items():
-                console.emit(
-                    f"  {entry.files.address}/{name}: {why}; {_way_out(name, entry, drop=args.drop)}"
-                )
+                console.emit(f"  {entry.files.address}/{name}: {why}")
     total = sum(len(row["damaged"]) for row in rows)
     if args.json:
         console.emit_json({"stores": rows, "damaged": total})
+    elif total:
+        dropped = "dropped shards" if args.drop else "shards that --drop removes"
+        console.emit(f"the next extraction or fit makes {dropped} and {WINDOWS_FILE} anew; `bertvision cache rm` "
+                     f"removes a store without its {PLAN}")  # fmt: skip
     elif not rows:
-        console.emit(f"no stores in {root}")
+        console.emit(f"no stores in {args.root}")
     if total:
         raise SystemExit(1)
-
-
-def _way_out(name: str, entry: Entry, *, drop: bool) -> str:
-    if name == PLAN:
-        return f"`bertvision cache rm {entry.key[: texts.KEY]}` removes the store"
-    if name == WINDOWS_FILE:
-        return "the next extraction or fit writes it again"
-    return f"{'dropped' if drop else '--drop removes it'}, and the next extraction or fit makes it anew"
 
 
 def _verify(entry: Entry, *, drop: bool) -> tuple[int, dict[str, str]]:
