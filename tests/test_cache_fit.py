@@ -83,7 +83,7 @@ def test_a_store_is_fitted_on_without_its_data(
         ((tiny_bert, "--max-train-examples", "3"), "--max-train-examples"),
         ((tiny_bert, "--max-seq-length", "48"), "has windows of its own"),
         ((tiny_bert, "--states.layers", "0"), "has layers and positions of its own"),
-        ((tiny_bert, "--dev", f"store:{made['key']}"), "has no questions to score"),
+        ((tiny_bert, "--dev", f"store:{made['key']}"), "has no examples to score"),
     ):
         fit = ("fit", *words, "--train", f"store:{made['key']}", *flags, "--out", tmp_path / "h")
         done = bertvision(*fit)

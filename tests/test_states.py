@@ -53,16 +53,15 @@ Heads = dict[str, FittedHead]
 def test_every_window_once_an_epoch(
     lengths: np.ndarray, batch_size: int, seed: int, epoch: int, run: int
 ) -> None:
-    how: dict[str, Any] = {"seed": seed, "epoch": epoch}
     for plan in (partial(epoch_batches, run=run), head_batches):
-        batches, again = (plan(lengths, batch_size, **how) for _ in range(2))
+        batches, again = (plan(lengths, batch_size, seed=seed, epoch=epoch) for _ in range(2))
         assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
         sizes = sorted(map(len, batches))
         assert sizes[1:] == [batch_size] * (len(batches) - 1)
         assert 1 <= sizes[0] <= batch_size
         assert all(np.array_equal(a, b) for a, b in zip(batches, again, strict=True))
-        other = plan(lengths, batch_size, **how | {"seed": seed + 10})
-        later = plan(lengths, batch_size, **how | {"epoch": epoch + 4})
+        other = plan(lengths, batch_size, seed=seed + 10, epoch=epoch)
+        later = plan(lengths, batch_size, seed=seed, epoch=epoch + 4)
         if len(lengths) > 50:
             orders = [np.concatenate(one).tolist() for one in (batches, other, later)]
             assert orders[0] != orders[1] != orders[2] != orders[0]
@@ -255,6 +254,7 @@ def test_two_epochs_at_once_and_one_that_is_left(source: States) -> None:
 def test_stored_parts_are_parts_of_the_whole(
     tmp_path: Path, encoder: Encoder, train: Split, selection: Selection, dtype: str
 ) -> None:
+    """The same batches as live and from memory, whose parts are tested in test_subsets.py."""
     states = stored(tmp_path, encoder, train, selection=selection, dtype=dtype)
     whole = stored(tmp_path, encoder, train, dtype=dtype)
     live = LiveStates(encoder, train.windows, tokens_per_call=CALL, selection=selection)

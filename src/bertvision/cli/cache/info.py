@@ -40,6 +40,7 @@ def main(args: InfoArgs) -> None:
     named = ", ".join(missing[:_SHOWN]) + (" ..." if len(missing) > _SHOWN else "")
     facts |= {"weights": identity.get("encoder")} | identity.get("preprocessing", {})
     facts |= {"bytes": size_text(entry.nbytes), "missing": f"{len(missing)}: {named}" if missing else ""}
+    facts["damaged"] = facts.pop("damage")
     facts |= {"last used": f"{texts.age(entry.age)} ago", "age_seconds": None}
     for name, value in facts.items():
         if value not in (None, ""):
