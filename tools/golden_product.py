@@ -50,6 +50,8 @@ FLAGS = {
     "tune_lr": "--finetune.lr",
 }
 """Keyword of `bv` -> flag, where the flag is not simply the keyword with two dashes in front."""
+VALUES = {"hf_nbest": "nbest"}
+"""Values of flags that are called otherwise in the record."""
 CACHE_VARIABLE = "BERTVISION_CACHE"
 NOT_COMPARED = {"head", "folder", "seconds", "system", "name", "epoch"}
 """Keys of a row of scores that name things or tell the time."""
@@ -104,7 +106,7 @@ def written(folder: Path) -> Items:
 def run_scores(folder: Path) -> Items:
     """Scores of every system of a run."""
     systems = json.loads((folder / "results.json").read_text())["systems"]
-    return {f"{i}-{system['kind']}": system["scores"] for i, system in enumerate(systems)}
+    return {f"{system['kind']}: {system['label']}": system["scores"] for system in systems}
 
 
 def policy_counts(policy: str) -> list[int]:
@@ -139,7 +141,8 @@ def bv(
     argv = ["bertvision", verb, *map(str, words)]
     for key, value in flags.items():
         argv.append(FLAGS.get(key, f"--{key.replace('_', '-')}"))
-        argv += map(str, value if isinstance(value, list) else [] if value is True else [value])
+        values = value if isinstance(value, list) else [] if value is True else [value]
+        argv += (VALUES.get(str(one), str(one)) for one in values)
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = os.fork()
         if not child:
