@@ -31,12 +31,12 @@ from bertvision.data.load import load_span_data
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head
-from bertvision.serve.onnx import export_onnx, use_onnx
-from bertvision.serve.predictor import Predictor
+from bertvision.model.onnx import export_onnx, use_onnx
+from bertvision.model.predictor import Predictor
+from bertvision.model.trained import Trained
 from bertvision.states.config import EVERYTHING
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span import SPAN
-from bertvision.train.trained import Trained
 
 WINDOW, STRIDE, MOST = 384, 128, 30
 CASES = ("longest", "window", "one")

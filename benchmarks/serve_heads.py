@@ -24,10 +24,10 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head
 from bertvision.heads.base import Head
-from bertvision.serve.bundle import Bundle
+from bertvision.model.model import Bundle
+from bertvision.model.trained import Trained
 from bertvision.states.config import EVERYTHING
 from bertvision.tasks.label import LabelTask
-from bertvision.train.trained import Trained
 
 HEADS = (
     "tenney_small",

@@ -20,7 +20,7 @@ from bertvision import console
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads.files import load_head
-from bertvision.pipeline.record import Record, evaluate
+from bertvision.model.record import Record, evaluate
 from bertvision.states.config import StatesConfig
 from bertvision.states.source import open_states
 from bertvision.tasks.compare import Difference

@@ -31,7 +31,8 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads.base import Geometry
 from bertvision.heads.spec import parse_head
-from bertvision.report.origin import environment
+from bertvision.model.origin import environment
+from bertvision.model.trained import read_trained
 from bertvision.states.config import StatesConfig
 from bertvision.tasks.triplet import TripletTask
 from bertvision.tasks.walk import walk_windows
@@ -41,7 +42,6 @@ from bertvision.train.fit import FitConfig
 from bertvision.train.multitask import TaskSpec, load_jobs
 from bertvision.train.scoring import dev_logits, score_logits
 from bertvision.train.splits import Split, load_split, window_split
-from bertvision.train.trained import read_trained
 from bertvision.train.zoo import fit_zoo
 
 GLUE = {"CoLA": 64, "SST-2": 64, "MRPC": 128, "STS-B": 128, "RTE": 256, "WNLI": 128}

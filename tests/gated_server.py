@@ -29,7 +29,7 @@ def serve(words: list[str], gate: str | None, environment: dict[str, str]) -> No
 
 
 def _install(gate: Path) -> None:
-    from bertvision.serve.bundle import Bundle
+    from bertvision.model.model import Bundle
 
     real: Any = Bundle.predict
 

@@ -20,14 +20,14 @@ from bertvision.data.windows import make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
 from bertvision.heads import Geometry, parse_head
-from bertvision.serve.bundle import Bundle, short_names
-from bertvision.serve.load import read_systems
-from bertvision.serve.predictor import Predictor
+from bertvision.model.load import read_systems
+from bertvision.model.model import Bundle, short_names
+from bertvision.model.predictor import Predictor
+from bertvision.model.trained import Trained, logits_of_trained, read_trained
 from bertvision.states.config import EVERYTHING, Selection
 from bertvision.states.live import LiveStates
 from bertvision.tasks.predictions import LabelPrediction, Prediction, ScorePrediction
 from bertvision.tasks.walk import narrow, wide_selection
-from bertvision.train.trained import Trained, logits_of_trained, read_trained
 
 MILL = "The mill in Arden was built by Ada Holt in 1871."
 TEXTS = [

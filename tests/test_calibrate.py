@@ -162,7 +162,7 @@ def test_numbers_that_mean_nothing_are_refused(numbers: tuple[float, float]) -> 
 def test_a_run_keeps_a_calibration_that_serves(finished_run: Path) -> None:
     """Of the best head: it is what a fit to its own answers on dev gives, and `load` uses it."""
     import bertvision as bv
-    from bertvision.train.trained import read_trained
+    from bertvision.model.trained import read_trained
 
     tuning = json.loads((read_trained(finished_run).folder / "metrics.json").read_text())["tuning"]
     assert tuning["on"]

@@ -16,11 +16,11 @@ from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, SAME, save_span, save_s
 from bertvision.data.load import Columns, load_data
 from bertvision.data.texts import TextData
 from bertvision.encoder.encoder import Encoder
-from bertvision.report.card import head_card
-from bertvision.report.intervals import head_intervals
-from bertvision.report.origin import file_name, plain_command
-from bertvision.serve.export import CardConfig, write_package
-from bertvision.serve.sources import find_sources
+from bertvision.model.card import head_card
+from bertvision.model.export import CardConfig, write_package
+from bertvision.model.intervals import head_intervals
+from bertvision.model.origin import file_name, plain_command
+from bertvision.model.sources import find_sources
 from bertvision.tasks.base import Task
 from bertvision.tasks.compare import mean_difference
 from bertvision.tasks.span import SPAN

@@ -12,14 +12,14 @@ from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, WINDOWS, save_span, sav
 from bertvision.artifacts import write_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
-from bertvision.serve.bundle import Bundle
-from bertvision.serve.export import write_package
-from bertvision.serve.load import load_bundle
-from bertvision.serve.sources import find_readers, find_sources
+from bertvision.model.export import write_package
+from bertvision.model.load import load_bundle
+from bertvision.model.model import Bundle
+from bertvision.model.sources import find_readers, find_sources
+from bertvision.model.trained import Trained, read_trained
 from bertvision.states.batch import StateBatch
 from bertvision.states.config import Selection
 from bertvision.tasks.span import SPAN
-from bertvision.train.trained import Trained, read_trained
 
 MILL = "The mill in Arden was built by Ada Holt in 1871."
 QUESTION = "Who built the mill?"

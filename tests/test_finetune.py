@@ -34,12 +34,12 @@ from bertvision.encoder.policy import parse_policy
 from bertvision.errors import BertvisionError, ConfigError
 from bertvision.heads import load_head
 from bertvision.heads.base import bare_batch
+from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.tasks.logits import Logits
 from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune
 from bertvision.train.job import Job
 from bertvision.train.splits import Split, load_split
-from bertvision.train.trained import logits_of_trained, read_trained
 
 # ---- what trains
 

@@ -15,6 +15,7 @@ from toy import save_encoder, squad_json
 
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
+from bertvision.model.trained import load_encoder, logits_of_trained, read_trained
 from bertvision.train import tuning as tuning_module
 from bertvision.train.finetune import FinetuneConfig, tune, tune_jobs
 from bertvision.train.finetune_config import MultitaskConfig
@@ -23,7 +24,6 @@ from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.scoring import logits_of
 from bertvision.train.splits import Split, load_split
 from bertvision.train.steps import GraphSteps, Steps
-from bertvision.train.trained import load_encoder, logits_of_trained, read_trained
 
 pytestmark = [
     pytest.mark.gpu,

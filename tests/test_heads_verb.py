@@ -15,6 +15,7 @@ import torch
 from cli_runner import bertvision, tree
 from toy import save_encoder
 
+from bertvision import words
 from bertvision.cli import VERBS
 from bertvision.cli.flags import parse
 from bertvision.cli.heads import bert_parameters
@@ -24,7 +25,6 @@ from bertvision.heads.base import bare_batch, head_class
 from bertvision.heads.catalogue import CATALOGUE, SETS, expand, find_row
 from bertvision.heads.layer_reader import layer_of
 from bertvision.heads.spec import TrainOverrides, for_windows
-from bertvision.report import words
 from bertvision.train.fit import FitConfig
 from bertvision.train.zoo import zoo_members
 

@@ -18,13 +18,13 @@ from bertvision.heads.base import Head, head_class
 from bertvision.heads.catalogue import CATALOGUE
 from bertvision.heads.papers import cnn, inception, xception
 from bertvision.heads.papers.xception import XceptionBlock
-from bertvision.serve import onnx
-from bertvision.serve.bundle import Bundle
-from bertvision.serve.graph import Graph
-from bertvision.serve.onnx import OnnxReport, export_onnx, onnx_of, use_onnx
+from bertvision.model import onnx
+from bertvision.model.graph import Graph
+from bertvision.model.model import Bundle
+from bertvision.model.onnx import OnnxReport, export_onnx, onnx_of, use_onnx
+from bertvision.model.trained import read_trained
 from bertvision.states.config import Selection
 from bertvision.tasks.span import SPAN
-from bertvision.train.trained import read_trained
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

@@ -16,11 +16,11 @@ import bertvision as bv
 from bertvision.data.load import load_span_data
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
-from bertvision.serve.bundle import Bundle
-from bertvision.serve.export import write_package
-from bertvision.serve.load import load_bundle, read_systems
-from bertvision.serve.package import read_layers, read_package
-from bertvision.serve.sources import find_readers, find_sources
+from bertvision.model.export import write_package
+from bertvision.model.load import load_bundle, read_systems
+from bertvision.model.model import Bundle
+from bertvision.model.package import read_layers, read_package
+from bertvision.model.sources import find_readers, find_sources
 from bertvision.states.config import Selection
 from bertvision.tasks.span import SPAN
 

@@ -14,9 +14,9 @@ from serve_cases import MOOD, SAME, save_span, save_system
 import bertvision as bv
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.serve.export import write_package
-from bertvision.serve.hub import push_to_hub
-from bertvision.serve.sources import find_sources
+from bertvision.model.export import write_package
+from bertvision.model.hub import push_to_hub
+from bertvision.model.sources import find_sources
 
 SCRIPT = """
 import sys, json

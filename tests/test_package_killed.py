@@ -13,9 +13,9 @@ from serve_cases import save_span
 from bertvision.artifacts import remove
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError
-from bertvision.serve.load import read_systems
-from bertvision.serve.package import is_package, read_package
-from bertvision.serve.sources import find_sources
+from bertvision.model.load import read_systems
+from bertvision.model.package import is_package, read_package
+from bertvision.model.sources import find_sources
 
 
 @pytest.fixture(scope="module")

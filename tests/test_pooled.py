@@ -17,6 +17,7 @@ from toy import save_encoder
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.heads import load_head
+from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Selection, StatesConfig
 from bertvision.states.live import LiveStates
@@ -26,7 +27,6 @@ from bertvision.tasks.walk import head_logits
 from bertvision.train.fit import FitConfig, fit
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split
-from bertvision.train.trained import logits_of_trained, read_trained
 from bertvision.train.zoo import fit_zoo, zoo_members
 
 CALL = 120

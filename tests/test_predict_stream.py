@@ -16,9 +16,9 @@ from serve_cases import ALIKE, MOOD, SAME, save_span, save_system
 import bertvision as bv
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import DataError
-from bertvision.serve import stream
-from bertvision.serve.bundle import Bundle
-from bertvision.serve.stream import answer_stream
+from bertvision.model import stream
+from bertvision.model.model import Bundle
+from bertvision.model.stream import answer_stream
 from bertvision.tasks.predictions import to_json
 
 MILL = "The mill in Arden was built by Ada Holt in 1871."

@@ -17,7 +17,7 @@ from bertvision.data.load import load_span_data
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError, EncoderError
 from bertvision.heads import Geometry, parse_head, save_head
-from bertvision.train.trained import load_encoder, read_trained
+from bertvision.model.trained import load_encoder, read_trained
 
 WINDOWS = ["--max-seq-length", "48", "--max-query-length", "16", "--doc-stride", "16"]
 MILL = "The mill in Arden was built by Ada Holt in 1871."
@@ -86,7 +86,7 @@ def test_a_run_loads_its_best_head_at_its_threshold(home: Path) -> None:
 
 def test_an_ensemble_joins_its_members(home: Path) -> None:
     """The mean of two heads' probabilities, one window, computed from their own logits."""
-    from bertvision.train.trained import logits_of_trained
+    from bertvision.model.trained import logits_of_trained
 
     members = [
         read_trained(home / "run" / "fit" / "snapshot-1" / n) for n in ("last-state.seed0", "adapter-8.seed0")

@@ -19,8 +19,9 @@ import pytest
 from browsing import CHROMIUM, browse
 from report_cases import KINDS, Parsed, make_results, system
 
+from bertvision import words
 from bertvision.errors import ArtifactError, OutputError
-from bertvision.report import details, drawing, figures, words
+from bertvision.report import details, drawing, figures
 from bertvision.report.examples import marked
 from bertvision.report.results import View, check, read_results
 from bertvision.report.run import headline, render_run, write_page

@@ -12,7 +12,7 @@ from text_cases import make_texts, make_windows, said, task_of
 from bertvision.data.texts import TextData
 from bertvision.data.windows import WindowConfig
 from bertvision.heads import Geometry, parse_head
-from bertvision.pipeline.record import Record
+from bertvision.model.record import Record
 from bertvision.pipeline.results import collect
 from bertvision.pipeline.systems import System, kind_of, pairs_to_join
 from bertvision.tasks.base import Task

@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving import Server, save_package, serving
 
 import bertvision as bv
+from bertvision.model.model import Bundle
 from bertvision.serve.app import PAGE
-from bertvision.serve.bundle import Bundle
 from bertvision.serve.schemas import NOT_BLANK, BatchAnswer, Explanation, Models, PredictAnswer
 from bertvision.tasks.predictions import to_json
 

@@ -10,7 +10,7 @@ from serving import Server, serving
 from test_server import LONG, MILL, assert_same, plain
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.serve.load import load_bundle
+from bertvision.model.load import load_bundle
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

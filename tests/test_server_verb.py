@@ -13,10 +13,10 @@ from serving import save_package, serving
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
+from bertvision.model.model import Bundle
+from bertvision.model.trained import read_trained
 from bertvision.serve.app import create_app
-from bertvision.serve.bundle import Bundle
 from bertvision.serve.config import ServeConfig, bytes_of, read_key
-from bertvision.train.trained import read_trained
 
 KEY = "correct-horse-battery"
 
@@ -82,7 +82,7 @@ def test_signals_while_it_loads_end_it_well(tmp_path: Path, monkeypatch: pytest.
         def load(*_: object, number: signal.Signals = number, **__: object) -> None:
             signal.raise_signal(number)
 
-        monkeypatch.setattr("bertvision.serve.load.load_bundle", load)
+        monkeypatch.setattr("bertvision.model.load.load_bundle", load)
         outcome = bertvision("serve", tmp_path, "--port", "0")
         assert outcome.code == code
         assert words in outcome.err

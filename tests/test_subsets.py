@@ -22,7 +22,8 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
 from bertvision.heads import Head, load_head
 from bertvision.heads.base import bare_batch
-from bertvision.serve.load import load
+from bertvision.model.load import load
+from bertvision.model.trained import read_trained
 from bertvision.states.batch import StateBatch
 from bertvision.states.config import Selection, StatesConfig
 from bertvision.states.live import LiveStates
@@ -34,7 +35,6 @@ from bertvision.tasks.span_logits import combine, span_logits
 from bertvision.tasks.threshold import best_threshold
 from bertvision.train.fit import FitConfig
 from bertvision.train.splits import Split
-from bertvision.train.trained import read_trained
 from bertvision.train.zoo import fit_zoo
 
 READINGS = [

@@ -9,8 +9,8 @@ from cli_runner import Outcome, bertvision, tree
 from killing import finish, kill_when, start
 
 from bertvision.cli.flags import parse
+from bertvision.model.trained import read_trained
 from bertvision.train.search import Trial
-from bertvision.train.trained import read_trained
 
 SMALL = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24", "--batch-size", "8")
 VARY = ("--heads", "adapter", "--vary", "size=2,4", "lr=1e-3,3e-2")

@@ -19,13 +19,13 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, load_head, parse_head
 from bertvision.heads.base import bare_batch
+from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import TextConfig
 from bertvision.tasks.walk import head_logits
 from bertvision.train.splits import Split, load_split, window_split
-from bertvision.train.trained import logits_of_trained, read_trained
 
 HEADS = ("minbert:vectors=2,dropout=0.5", "minbert:vectors=2,blocks=0")
 

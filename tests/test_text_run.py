@@ -22,10 +22,10 @@ from bertvision.cli.flags import parse
 from bertvision.data.load import load_data
 from bertvision.data.texts import TextData
 from bertvision.heads.spec import parse_head
+from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.report.results import read_results
 from bertvision.report.run import headline
 from bertvision.tasks.logits import Logits
-from bertvision.train.trained import logits_of_trained, read_trained
 
 SMALL = ("--max-seq-length", "32", "--doc-stride", "8", "--finetune.batch-size", "8", "--finetune.lr", "1e-3",
          "--fit.batch-size", "8", "--states.source", "live")  # fmt: skip

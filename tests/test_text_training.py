@@ -30,12 +30,12 @@ from tuning_helpers import (
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, OutputError, TrainingError
 from bertvision.heads import load_head
+from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune
 from bertvision.train.job import Job
 from bertvision.train.run_folder import read_metrics
 from bertvision.train.splits import Split
-from bertvision.train.trained import logits_of_trained, read_trained
 
 # Adam divides by the gradient's own size; a large eps keeps it from blowing rounding up.
 SETTINGS: dict[str, Any] = {"epochs": 2.0, "eps": 1e-2, "weight_decay": 0.1, "lr": 1e-2}

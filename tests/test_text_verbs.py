@@ -14,7 +14,7 @@ from serve_cases import ALIKE, COLOUR, MOOD, save_span, save_system
 from serve_cases import ANSWERABLE as QUESTIONS
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.train.trained import read_trained
+from bertvision.model.trained import read_trained
 
 ANSWERABLE = replace(QUESTIONS, pairs=True)
 PAIRED = replace(ALIKE, pairs=True)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from bertvision.data.texts import TextData
     from bertvision.encoder.encoder import Encoder
     from bertvision.errors import BertvisionError
+    from bertvision.model.load import load
+    from bertvision.model.model import Bundle
+    from bertvision.model.predictor import Predictor
     from bertvision.pipeline.fit import fit
-    from bertvision.serve.bundle import Bundle
-    from bertvision.serve.load import load
-    from bertvision.serve.predictor import Predictor
     from bertvision.tasks.predictions import LabelPrediction, Prediction, ScorePrediction
 
 __all__ = [
@@ -43,16 +43,16 @@ __all__ = [
 
 _WHERE = {
     "BertvisionError": "bertvision.errors",
-    "Bundle": "bertvision.serve.bundle",
+    "Bundle": "bertvision.model.model",
     "Encoder": "bertvision.encoder.encoder",
     "LabelPrediction": "bertvision.tasks.predictions",
     "Prediction": "bertvision.tasks.predictions",
-    "Predictor": "bertvision.serve.predictor",
+    "Predictor": "bertvision.model.predictor",
     "ScorePrediction": "bertvision.tasks.predictions",
     "SpanData": "bertvision.data.examples",
     "TextData": "bertvision.data.texts",
     "fit": "bertvision.pipeline.fit",
-    "load": "bertvision.serve.load",
+    "load": "bertvision.model.load",
     "load_data": "bertvision.data.load",
 }
 

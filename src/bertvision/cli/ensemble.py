@@ -50,8 +50,8 @@ def main(args: EnsembleArgs) -> None:
     from bertvision.artifacts import check_output
     from bertvision.cli.eval import members, scoring, show, unique_names
     from bertvision.errors import ConfigError, OutputError
+    from bertvision.model.trained import read_trained
     from bertvision.pipeline.evaluate import join_systems
-    from bertvision.train.trained import read_trained
 
     folders = members(args.folders)
     if len(folders) < 2:

@@ -16,8 +16,8 @@ from bertvision.tasks.settings import DecodeConfig
 
 if TYPE_CHECKING:
     from bertvision.cli.ensemble import EnsembleArgs
+    from bertvision.model.trained import Trained
     from bertvision.pipeline.evaluate import Scoring
-    from bertvision.train.trained import Trained
 
 __all__ = ["ARGS", "EvalArgs", "main", "members", "scoring", "show", "unique_names"]
 
@@ -62,8 +62,8 @@ ARGS = EvalArgs
 
 def main(args: EvalArgs) -> None:
     from bertvision.artifacts import check_output
+    from bertvision.model.trained import read_trained
     from bertvision.pipeline.evaluate import score_systems
-    from bertvision.train.trained import read_trained
 
     if not args.folders:
         raise ConfigError("eval needs at least one folder that fit, finetune, ensemble or run wrote")
@@ -122,7 +122,7 @@ def _above(folder: Path) -> str:
 def members(folders: Sequence[Path]) -> list[Path]:
     """The folders as given; a whole fit or fine-tuning stands for all its heads or snapshots. Of a fine-tuning for
     several tasks one head must be named: no data is for all of them."""
-    from bertvision.train.trained import members_of
+    from bertvision.model.trained import members_of
 
     found: list[Path] = []
     for folder in folders:

@@ -65,9 +65,9 @@ def main(args: ExportArgs) -> None:
 
     from bertvision import console
     from bertvision.artifacts import check_output
-    from bertvision.serve.export import CardConfig, check_out, write_package
-    from bertvision.serve.hub import check_reachable, check_repo, push_to_hub
-    from bertvision.serve.sources import find_readers, find_sources
+    from bertvision.model.export import CardConfig, check_out, write_package
+    from bertvision.model.hub import check_reachable, check_repo, push_to_hub
+    from bertvision.model.sources import find_readers, find_sources
 
     _check(args)
     if args.push is not None:

@@ -93,8 +93,7 @@ def main(args: FinetuneArgs) -> None:
 def _finetune(args: FinetuneArgs, parallel: "Parallel") -> None:
     from bertvision.artifacts import check_output
     from bertvision.encoder.encoder import Encoder
-    from bertvision.pipeline.finetune import record_snapshots
-    from bertvision.train.compare import inference_seconds
+    from bertvision.pipeline.finetune import inference_seconds, record_snapshots
     from bertvision.train.finetune import tune
     from bertvision.train.job import Job
     from bertvision.train.splits import load_split

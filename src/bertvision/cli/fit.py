@@ -91,8 +91,7 @@ def _fit(args: FitArgs, parallel: "Parallel") -> None:
 
 def _show(fitted: "Fitted", out: Path) -> None:
     """The heads as a table, best first, and below it those that diverged."""
-    from bertvision import console
-    from bertvision.report import words
+    from bertvision import console, words
 
     task, rows = fitted.task, fitted.rows
     cells = [

@@ -129,7 +129,7 @@ def _row(text: str, shapes: "dict[str, Geometry]", args: HeadsArgs, encoder: int
 
 def _table(rows: list[dict[str, Any]], width: int) -> list[str]:
     """The numbers, no line longer than `width`."""
-    from bertvision.report import words
+    from bertvision import words
 
     cells = [
         {

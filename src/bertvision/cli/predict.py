@@ -11,13 +11,13 @@ from bertvision.cli.flags import OptionalFloat, OptionalInt, OptionalPath, Optio
 from bertvision.data.columns import Columns
 from bertvision.encoder.device import Precision
 from bertvision.errors import ConfigError, nearest
-from bertvision.serve.config import Backend
+from bertvision.model.config import Backend
 
 if TYPE_CHECKING:
     from bertvision.data.examples import SpanData
     from bertvision.data.texts import TextData
-    from bertvision.serve.bundle import Bundle
-    from bertvision.train.trained import Trained
+    from bertvision.model.model import Bundle
+    from bertvision.model.trained import Trained
 
 __all__ = ["ARGS", "PredictArgs", "main"]
 
@@ -85,8 +85,8 @@ def main(args: PredictArgs) -> None:
     from bertvision.artifacts import check_output
     from bertvision.data.glue import check_rows
     from bertvision.data.texts import TextData
-    from bertvision.serve.load import load_bundle, read_systems
-    from bertvision.serve.stream import answer_stream
+    from bertvision.model.load import load_bundle, read_systems
+    from bertvision.model.stream import answer_stream
 
     _check(args)
     if args.out is not None:

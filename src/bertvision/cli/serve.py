@@ -7,7 +7,8 @@ import tyro
 
 from bertvision.cli.flags import OptionalPath, OptionalText
 from bertvision.encoder.device import Precision
-from bertvision.serve.config import Backend, ServeConfig
+from bertvision.model.config import Backend
+from bertvision.serve.config import ServeConfig
 
 __all__ = ["ARGS", "ServeArgs", "main"]
 
@@ -55,9 +56,9 @@ def _serve(args: ServeArgs) -> None:
     import logging
 
     from bertvision import console
+    from bertvision.model.load import load_bundle
     from bertvision.serve.app import create_app
     from bertvision.serve.config import read_key
-    from bertvision.serve.load import load_bundle
     from bertvision.serve.server import listen, serve, url_of
 
     key, config = read_key(args.api_key_file), args.config

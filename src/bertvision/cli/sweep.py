@@ -52,9 +52,8 @@ def main(args: SweepArgs) -> None:
 
 def _show(results: Mapping[str, Any], out: Path) -> None:
     """The best candidates as a table, and what to do next."""
-    from bertvision import console
+    from bertvision import console, words
     from bertvision.cli.columns import columns, terminal_width
-    from bertvision.report import words
     from bertvision.report.results import View, check
 
     view = View(check(results))

@@ -15,7 +15,8 @@ from bertvision.errors import ConfigError
 from bertvision.heads.base import Head
 from bertvision.heads.costs import cost
 from bertvision.heads.files import load_head
-from bertvision.pipeline.record import Made, record
+from bertvision.model.record import Made, record
+from bertvision.model.trained import selection_of
 from bertvision.states.config import StatesConfig
 from bertvision.states.source import open_states
 from bertvision.tasks.base import Task
@@ -25,7 +26,6 @@ from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.scoring import logits_of
 from bertvision.train.splits import Split, load_split
-from bertvision.train.trained import selection_of
 from bertvision.train.zoo import check_heads, encoder_reference, fit_zoo, keep_encoder, zoo_members
 
 __all__ = ["FitJob", "Fitted", "fit", "fit_heads"]

@@ -27,8 +27,8 @@ import numpy as np
 from bertvision._version import __version__
 from bertvision.heads.base import Head
 from bertvision.heads.costs import cost
+from bertvision.model.origin import commit, environment
 from bertvision.pipeline.systems import System, mark_best, snapshot_of
-from bertvision.report.origin import commit, environment
 from bertvision.report.results import SCHEMA
 from bertvision.tasks.base import Task
 from bertvision.train.run_folder import RunFolder, read_metrics

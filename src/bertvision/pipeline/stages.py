@@ -9,8 +9,9 @@ from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
+from bertvision.model.record import Made, evaluate, record
+from bertvision.model.trained import selection_of
 from bertvision.pipeline.config import RunConfig
-from bertvision.pipeline.record import Made, evaluate, record
 from bertvision.pipeline.results import collect
 from bertvision.pipeline.systems import System, by_label, kind_of, pairs_to_join
 from bertvision.states.base import States
@@ -22,7 +23,6 @@ from bertvision.train.finetune import tune
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.scoring import logits_of
 from bertvision.train.splits import Split
-from bertvision.train.trained import selection_of
 from bertvision.train.zoo import fit_zoo
 
 __all__ = ["Stages"]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bertvision.heads.base import Head
-from bertvision.pipeline.record import Record
+from bertvision.model.record import Record
 from bertvision.tasks.base import Task
 from bertvision.train.run_folder import RunFolder
 

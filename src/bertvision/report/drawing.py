@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from bertvision.report.words import finite
+from bertvision.words import finite
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from bertvision.report import words
+from bertvision import words
 from bertvision.report.page import Example
 
 __all__ = ["example", "marked"]

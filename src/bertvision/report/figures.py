@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertvision.report import words
+from bertvision import words
 from bertvision.report.drawing import (
     DASHED,
     MARKERS,

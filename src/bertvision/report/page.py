@@ -5,27 +5,20 @@ sorting to tables that are complete without it. Text of the user's data is escap
 say is in run.py and sweep.py; a new kind of block is a class here and a branch of the template.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
+from bertvision import words
 from bertvision._version import __version__
-from bertvision.report import words
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 __all__ = [
     "Cell", "Code", "Column", "Example", "Examples", "Fact", "Figure", "Figures", "Lists", "Notes", "Page", "Row",
-    "Section", "Table", "dated", "drawn", "lines", "render", "template",
+    "Section", "Table", "dated", "drawn", "render",
 ]  # fmt: skip
-
-_HIDDEN = {"profiles", "checkpoint_seconds", "activation_gb", "log_every", "accumulate", "classes", "keep"}
-"""Settings that no score depends on, or that are shown elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -179,46 +172,14 @@ class Page:
 def render(page: Page) -> str:
     """The whole page as text."""
     sections = [section for section in page.sections if section.filled]
-    return template("page.html.j2", escape=True).render(page=page, sections=sections)
-
-
-def template(name: str, *, escape: bool) -> "Template":
-    """A template of this folder: `escape` for HTML; `inline` keeps a text on its line and out of Markdown's tables."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=escape,  # explicit: jinja's own guess goes by the file ending and would miss ".j2"
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
+    return words.template(Path(__file__).with_name("page.html.j2"), escape=True).render(
+        page=page, sections=sections
     )
-    environment.filters["svg"] = Markup
-    environment.filters["inline"] = lambda text: re.sub(r"[<>|`\r\n]+", " ", str(text)).strip()
-    return environment.get_template(name)
 
 
 def drawn(*figures: tuple[str | None, str, str]) -> Figures:
     """Those of the figures (SVG, title, caption) that there was something to draw of."""
     return Figures([Figure(svg, title, caption) for svg, title, caption in figures if svg is not None])
-
-
-def lines(facts: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
-    """Names and values of settings and costs as text; what is not known is left out."""
-    for key, value in facts.items():
-        name = f"{before}{key}".replace("_", " ")
-        if value in (None, "", (), []) or key in _HIDDEN:
-            continue
-        if isinstance(value, Mapping):
-            yield from lines(value, f"{name} ")
-        elif key == "fingerprint":
-            yield name, str(value)[:16]  # enough to recognise it; results.json holds the whole
-        elif key.endswith("seconds"):
-            yield name, words.duration(value)
-        else:
-            yield name, words.plain(value)
 
 
 def dated(created: str) -> str:

@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from bertvision import words
 from bertvision.artifacts import read_json
 from bertvision.errors import ArtifactError
-from bertvision.report import words
 
 __all__ = ["KINDS", "RESULTS_FILE", "SCHEMA", "System", "View", "check", "read_results"]
 

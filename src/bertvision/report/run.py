@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bertvision import words
 from bertvision.artifacts import write_text
-from bertvision.report import details, figures, page, space, words
+from bertvision.report import details, figures, page, space
 from bertvision.report.examples import example
 from bertvision.report.page import Cell, Column, Fact, Row, Section, drawn
 from bertvision.report.results import System, View, check
@@ -105,7 +106,7 @@ def _sentences(view: View) -> list[str]:
             f"The best {kind} on dev ({system['label']}) reaches {view.number(score)} on {view.split}, {place}."
         )
     made = view.results["finetune"]
-    settings = page.lines({name: made.get(name) for name in _TUNED})
+    settings = words.lines({name: made.get(name) for name in _TUNED})
     tuned = (
         f"fine-tuned: {', '.join(' '.join(pair) for pair in settings)}" if made else "the encoder as it came"
     )
@@ -195,7 +196,7 @@ def _scores(view: View) -> Section:
     columns.append(Column(view.title(), "against snapshot", "difference with its 95 % interval"))
     columns += [Column(title, "cost") for title in ("parameters", "of encoder", "FLOPs/token", "time")]
     columns += [Column("epochs"), Column("status", text=True)]
-    rate = " ".join(text for pair in page.lines({"lr": made.get("lr")}) for text in pair)
+    rate = " ".join(text for pair in words.lines({"lr": made.get("lr")}) for text in pair)
     rows = []
     for system in view.systems:
         scores = [_metric_cell(view, system, name) for name in names]
@@ -338,7 +339,7 @@ def _made(view: View) -> Section:
         "Fitting heads": held["fit"] | {"seeds": seeds},
         "Environment": {"bertvision": held.get("bertvision"), **held["environment"]},
     }
-    lists = [(title, found) for title, facts in groups.items() if (found := list(page.lines(facts)))]
+    lists = [(title, found) for title, facts in groups.items() if (found := list(words.lines(facts)))]
     return Section("run", "How it was made", [*blocks, page.Lists(lists)])
 
 

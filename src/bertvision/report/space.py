@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertvision.report import drawing, words
+from bertvision import words
+from bertvision.report import drawing
 from bertvision.report.page import Figures, Section, drawn
 from bertvision.report.results import System, View
 

@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from bertvision._version import __version__
-from bertvision.serve.bundle import Bundle
+from bertvision.model.model import Bundle
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.guard import OPEN, Guard
 from bertvision.serve.metrics import METRICS_TYPE

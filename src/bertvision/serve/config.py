@@ -6,13 +6,11 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from bertvision.errors import ConfigError
 
-__all__ = ["KEY_VARIABLE", "Backend", "ServeConfig", "bytes_of", "check_extra", "read_key"]
+__all__ = ["KEY_VARIABLE", "ServeConfig", "bytes_of", "check_extra", "read_key"]
 
-Backend = Literal["torch", "onnx"]
 KEY_VARIABLE = "BERTVISION_API_KEY"
 """The server's key, where no file names one."""
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}

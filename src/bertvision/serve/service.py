@@ -13,8 +13,8 @@ from starlette.requests import Request
 
 from bertvision.errors import DataError
 from bertvision.heads.spec import HeadSpec
+from bertvision.model.model import Bundle
 from bertvision.serve.batching import Batcher, Full, TooLong, work_of
-from bertvision.serve.bundle import Bundle
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.metrics import Metrics
 from bertvision.tasks.predictions import to_json

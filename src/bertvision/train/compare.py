@@ -6,24 +6,17 @@ Hulburd's efficiency score weighs what a model reaches against what was trained 
 """
 
 import math
-import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from bertvision.encoder.delta import delta_folder, read_about
-from bertvision.encoder.device import Precision
 from bertvision.encoder.freeze import check_policy
 from bertvision.encoder.load import bases_of, load_config
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
-from bertvision.states.live import LiveStates
-from bertvision.tasks.walk import head_logits
-from bertvision.train.splits import Split
-from bertvision.train.trained import load_encoder, read_trained
 
-__all__ = ["check_policies", "efficiency", "inference_seconds"]
+__all__ = ["check_policies", "efficiency"]
 
 
 def efficiency(f1: float, trainable: int) -> float:
@@ -48,19 +41,3 @@ def check_policies(texts: tuple[str, ...], encoder: str) -> list[str]:
     if twice:
         raise ConfigError(f"--compare names {twice[0]} twice: name each policy once")
     return names
-
-
-def inference_seconds(
-    snapshot: Path, dev: Split, *, device: str = "auto", precision: Precision = "auto"
-) -> float:
-    """Seconds that a saved snapshot, loaded as any other is, takes for all windows of dev; the second of two walks."""
-    trained = read_trained(snapshot)
-    encoder = load_encoder(trained, device=device, precision=precision)
-    states = LiveStates(encoder, dev.windows)
-    heads = {"head": trained.heads[0].to(encoder.device)}
-    seconds = 0.0
-    for label in ("inference, warm-up", "inference"):
-        began = time.perf_counter()
-        head_logits(states, heads, dev.task, label=label)  # gives numbers on the CPU, so the device is done
-        seconds = time.perf_counter() - began
-    return seconds

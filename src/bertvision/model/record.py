@@ -13,8 +13,8 @@ from typing import Any
 
 from bertvision.artifacts import read_json, write_json, write_text
 from bertvision.config import to_mapping
-from bertvision.report.card import head_card
-from bertvision.report.origin import file_name, plain_command
+from bertvision.model.card import head_card
+from bertvision.model.origin import file_name, plain_command
 from bertvision.tasks.base import Task
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig

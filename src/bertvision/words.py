@@ -4,7 +4,13 @@ Metrics with `percent` are written as 71.3, all others as 0.713. What is not kno
 """
 
 import math
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 __all__ = [
     "UNKNOWN",
@@ -14,14 +20,18 @@ __all__ = [
     "duration",
     "finite",
     "interval",
+    "lines",
     "number",
     "p_value",
     "percent",
     "plain",
+    "template",
     "verdict",
 ]
 
 UNKNOWN = "–"
+_HIDDEN = {"profiles", "checkpoint_seconds", "activation_gb", "log_every", "accumulate", "classes", "keep"}
+"""Settings that no score depends on, or that are shown elsewhere."""
 _MINUS = "−"  # U+2212: as wide as the plus sign, so that columns of differences align
 
 
@@ -143,3 +153,37 @@ def plain(value: Any) -> str:
     if abs(known) >= 1000 and known.is_integer():
         return count(known)
     return f"{known:g}"
+
+
+def lines(facts: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
+    """Names and values of settings and costs as text; what is not known is left out."""
+    for key, value in facts.items():
+        name = f"{before}{key}".replace("_", " ")
+        if value in (None, "", (), []) or key in _HIDDEN:
+            continue
+        if isinstance(value, Mapping):
+            yield from lines(value, f"{name} ")
+        elif key == "fingerprint":
+            yield name, str(value)[:16]  # enough to recognise it; results.json holds the whole
+        elif key.endswith("seconds"):
+            yield name, duration(value)
+        else:
+            yield name, plain(value)
+
+
+def template(path: Path, *, escape: bool) -> "Template":
+    """A template of Jinja: `escape` for HTML; `inline` keeps a text on its line and out of Markdown's tables."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(path.parent),
+        autoescape=escape,  # explicit: jinja's own guess goes by the file ending and would miss ".j2"
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["svg"] = Markup
+    environment.filters["inline"] = lambda text: re.sub(r"[<>|`\r\n]+", " ", str(text)).strip()
+    return environment.get_template(path.name)

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from bertvision.serve.bundle import Bundle, Walked
-    from bertvision.train.trained import Trained
+    from bertvision.model.model import Bundle, Walked
+    from bertvision.model.trained import Trained
 
 __all__ = ["explain"]
 

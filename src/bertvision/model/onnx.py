@@ -37,9 +37,9 @@ from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.heads.base import Head
-from bertvision.serve.bundle import Bundle
-from bertvision.serve.graph import Graph, quiet, sample_windows
-from bertvision.serve.package import is_package, read_package
+from bertvision.model.graph import Graph, quiet, sample_windows
+from bertvision.model.model import Bundle
+from bertvision.model.package import is_package, read_package
 from bertvision.states.plan import cut_by_tokens
 from bertvision.tasks.logits import Logits, Seen, TokenPlaces
 from bertvision.tasks.walk import Reader

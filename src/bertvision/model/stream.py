@@ -24,7 +24,7 @@ from typing import IO, Any
 from bertvision.console import emit
 from bertvision.data.building import shorten
 from bertvision.errors import BertvisionError, DataError
-from bertvision.serve.bundle import Bundle
+from bertvision.model.model import Bundle
 from bertvision.tasks.predictions import to_json
 
 __all__ = ["MOST_LINES", "answer_stream"]

@@ -5,7 +5,7 @@
     a package                                what it holds: one of these; "hub:ORG/NAME" is one on the Hub
 
 A folder of several tasks is a snapshot of `multitask` (snapshot-1/heads/NAME), or any folder with heads of one encoder
-somewhere below it: pkg/encoder, pkg/sst/HEAD, pkg/sts/HEAD. In a package (serve/package.py) tasks have the names that
+somewhere below it: pkg/encoder, pkg/sst/HEAD, pkg/sts/HEAD. In a package (model/package.py) tasks have the names that
 it gives them, and several heads of spans may stand side by side.
 """
 
@@ -16,10 +16,10 @@ from bertvision.artifacts import restore
 from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError
-from bertvision.serve.bundle import Bundle, short_names
-from bertvision.serve.config import Backend
-from bertvision.serve.hub import local_folder
-from bertvision.serve.package import (
+from bertvision.model.config import Backend
+from bertvision.model.hub import local_folder
+from bertvision.model.model import Bundle, short_names
+from bertvision.model.package import (
     check_finished,
     is_package,
     is_reader,
@@ -27,8 +27,8 @@ from bertvision.serve.package import (
     read_package,
     read_tasks,
 )
-from bertvision.serve.predictor import Predictor
-from bertvision.train.trained import Trained, heads_below, load_encoder, read_trained
+from bertvision.model.predictor import Predictor
+from bertvision.model.trained import Trained, heads_below, load_encoder, read_trained
 
 __all__ = ["Backend", "load", "load_bundle", "open_encoder", "read_systems"]
 
@@ -76,7 +76,7 @@ def load_bundle(
     systems = read_systems(folder)
     graph = None
     if backend == "onnx":
-        from bertvision.serve.onnx import onnx_of
+        from bertvision.model.onnx import onnx_of
 
         graph = onnx_of(folder)
         # The graph computes; what is loaded cuts windows and is compared with it.
@@ -84,7 +84,7 @@ def load_bundle(
     source = open_encoder(systems, encoder, device=device, precision=precision)
     bundle = Bundle(list(systems.values()), source, names=list(systems), layers=read_layers(folder))
     if graph is not None:
-        from bertvision.serve.onnx import use_onnx
+        from bertvision.model.onnx import use_onnx
 
         use_onnx(bundle, graph)
     return bundle

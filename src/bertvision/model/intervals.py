@@ -11,8 +11,8 @@ from typing import Any
 from bertvision.artifacts import read_json
 from bertvision.data.columns import Columns
 from bertvision.errors import BertvisionError
-from bertvision.report.words import finite
 from bertvision.tasks.base import Task
+from bertvision.words import finite
 
 __all__ = ["Intervals", "head_intervals"]
 

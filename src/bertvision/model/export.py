@@ -1,8 +1,8 @@
-"""Write a package: copy heads, their layers' readers and, where asked, the encoder into one folder (serve/package.py).
+"""Write a package: copy heads, their layers' readers and, where asked, the encoder into one folder (model/package.py).
 
 The folder appears whole or not at all. What is copied loses its ties to this machine: heads name the encoder by a path
 inside the package or by a name others know, and data by the names of files. The key "made" of metrics.json
-(pipeline/record.py) gets all data, commands and intervals that the card shows, so that a package can be exported again
+(model/record.py) gets all data, commands and intervals that the card shows, so that a package can be exported again
 without them at hand.
 """
 
@@ -21,14 +21,14 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import EMBEDDED, bases_of, lasting_name
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.heads.costs import cost
-from bertvision.report.card import CardEncoder, CardHead
-from bertvision.report.card import card as card_text
-from bertvision.report.intervals import head_intervals
-from bertvision.report.origin import file_name, plain_command
-from bertvision.serve.bundle import Bundle
-from bertvision.serve.bundled import bundle_encoder, known_anywhere, plain_encoder_name
-from bertvision.serve.load import open_encoder
-from bertvision.serve.package import (
+from bertvision.model.bundled import bundle_encoder, known_anywhere, plain_encoder_name
+from bertvision.model.card import CardEncoder, CardHead
+from bertvision.model.card import card as card_text
+from bertvision.model.intervals import head_intervals
+from bertvision.model.load import open_encoder
+from bertvision.model.model import Bundle
+from bertvision.model.origin import file_name, plain_command
+from bertvision.model.package import (
     FORMAT,
     PACKAGE,
     Package,
@@ -37,11 +37,11 @@ from bertvision.serve.package import (
     parse_package,
     read_package,
 )
-from bertvision.serve.sources import Sources, read_members
-from bertvision.train.trained import Trained
+from bertvision.model.sources import Sources, read_members
+from bertvision.model.trained import Trained
 
 if TYPE_CHECKING:
-    from bertvision.serve.onnx import OnnxReport
+    from bertvision.model.onnx import OnnxReport
 
 __all__ = ["CardConfig", "Exported", "check_out", "write_package"]
 
@@ -183,7 +183,7 @@ def _bundle(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
 
 
 def _graph(sources: Sources, encoder: Encoder, path: Path) -> "OnnxReport":
-    from bertvision.serve.onnx import export_onnx
+    from bertvision.model.onnx import export_onnx
 
     systems = list(sources.tasks.values())
     return export_onnx(Bundle(systems, encoder, names=list(sources.tasks), layers=sources.layers), path)
@@ -302,7 +302,7 @@ def _told_data(folder: Path) -> Iterable[tuple[str, str]]:
 
 
 def _kept(folder: Path) -> dict[str, Any]:
-    """What training or an earlier export kept for the card (pipeline/record.py)."""
+    """What training or an earlier export kept for the card (model/record.py)."""
     path = folder / "metrics.json"
     found = read_json(path) if path.exists() else {}
     kept: Any = found.get("made", {}) if isinstance(found, dict) else []

@@ -4,8 +4,8 @@ The encoder is walked over once for all systems that read the same windows (`Tra
 of its states (serve/walk.py). Texts that a system asks about with a prompt of its own are other windows, and are walked
 over once for each prompt. Probabilities are calibrated as the heads' folders say (serve/calibrate.py).
 
-`explain` tells what the answers were made of (serve/explain.py): the same walk, in which the layers' own readers stand
-beside the heads, if there are any. What walks is `walk` or a graph of ONNX (serve/onnx.py).
+`explain` tells what the answers were made of (model/explain.py): the same walk, in which the layers' own readers stand
+beside the heads, if there are any. What walks is `walk` or a graph of ONNX (model/onnx.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +16,14 @@ from bertvision.data.texts import TextData
 from bertvision.data.windows import Windows, make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError, nearest
-from bertvision.serve.explain import explain
-from bertvision.serve.inputs import checked_texts, short_names
-from bertvision.serve.package import layer_number
+from bertvision.model.explain import explain
+from bertvision.model.inputs import checked_texts, short_names
+from bertvision.model.package import layer_number
+from bertvision.model.trained import Trained
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.predictions import AnyPrediction, check_n_best
 from bertvision.tasks.texts import holds_questions
 from bertvision.tasks.walk import Reader, walk_windows
-from bertvision.train.trained import Trained
 
 __all__ = ["Bundle", "Texts", "Walk", "Walked", "short_names"]
 
@@ -157,7 +157,7 @@ class Bundle:
         tasks: Sequence[str] | None = None,
         n_best: int = 5,
     ) -> dict[str, Any]:
-        """What every task makes of one text or pair, and of what: see serve/explain.py for what is told."""
+        """What every task makes of one text or pair, and of what: see model/explain.py for what is told."""
         check_n_best(n_best)
         asked = self.fitting(tasks, pairs=second is not None)
         data = checked_texts([first], [second], questions=self._all_ask(asked))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bertvision.data.hub import hub_unreachable
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.serve.bundled import known_anywhere
-from bertvision.serve.package import PACKAGE, read_package
+from bertvision.model.bundled import known_anywhere
+from bertvision.model.package import PACKAGE, read_package
 
 __all__ = ["HUB", "check_reachable", "check_repo", "local_folder", "push_to_hub"]
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertvision.report import words
-from bertvision.report.intervals import Intervals
-from bertvision.report.origin import file_name
-from bertvision.report.page import lines, template
+from bertvision import words
+from bertvision.model.intervals import Intervals
+from bertvision.model.origin import file_name
 from bertvision.tasks.base import Task, task_from_config
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class CardHead:
         tuning = dict(self.metrics.get("tuning") or {})
         groups[f"Tuned on {file_name(str(tuning.pop('on', '')) or 'dev')}"] = tuning
         said = {
-            title: ", ".join(f"{name} {value}" for name, value in lines(facts))
+            title: ", ".join(f"{name} {value}" for name, value in words.lines(facts))
             for title, facts in groups.items()
         }
         return [(title, text) for title, text in said.items() if text]
@@ -162,7 +161,7 @@ def card(
         license: The Hub's name of the licence the weights are under; empty = none is set.
         datasets: Names on the Hub of the data it was trained on.
     """
-    text = template("card.md.j2", escape=False).render(
+    text = words.template(Path(__file__).with_name("card.md.j2"), escape=False).render(
         title=title,
         heads=heads,
         encoder=encoder,

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.serve.bundle import Bundle, Texts, Walk
+from bertvision.model.model import Bundle, Texts, Walk
+from bertvision.model.trained import Trained
 from bertvision.tasks.walk import walk_windows
-from bertvision.train.trained import Trained
 
 __all__ = ["Predictor"]
 
@@ -59,5 +59,5 @@ class Predictor:
         return answers
 
     def explain(self, first: str, second: str | None = None, *, n_best: int = 5) -> dict[str, Any]:
-        """What the answer was made of (serve/explain.py)."""
+        """What the answer was made of (model/explain.py)."""
         return self.bundle.explain(first, second, n_best=n_best)

@@ -4,15 +4,15 @@
                            "encoder": {"name", "fingerprint", "path"?: "encoder"},
                            "tasks": {NAME: {"folder": "heads/NAME", "kind": "span" | "label" | "score", "label"}},
                            "layers"?: {NAME: ["layers/NAME/0", ...]}, "onnx"?: "onnx/model.onnx"}
-    PKG/README.md         the card (report/card.py)
-    PKG/encoder/          the encoder in Hugging Face format, or a delta with its base below it (serve/bundled.py);
+    PKG/README.md         the card (model/card.py)
+    PKG/encoder/          the encoder in Hugging Face format, or a delta with its base below it (model/bundled.py);
                           where it is missing the encoder is named, and found by its fingerprint
     PKG/heads/NAME/       config.json, model.safetensors, metrics.json (threshold, temperature); of an ensemble its
                           members below it
     PKG/layers/NAME/K/    the reader of hidden state K of a task (heads/layer_reader.py)
-    PKG/onnx/             the whole as one graph (serve/onnx.py)
+    PKG/onnx/             the whole as one graph (model/onnx.py)
 
-This file reads packages; serve/export.py writes them. package.json is written last, so a folder that has one is whole.
+This file reads packages; model/export.py writes them. package.json is written last, so a folder that has one is whole.
 All paths in it are relative and stay inside the folder, and so do those of an ensemble's members and a delta's base.
 """
 
@@ -28,8 +28,8 @@ from bertvision.encoder.load import EMBEDDED, bases_of
 from bertvision.errors import ArtifactError
 from bertvision.heads.files import read_head_config
 from bertvision.heads.layer_reader import layer_of
+from bertvision.model.trained import Trained, ensemble_of, read_trained
 from bertvision.tasks.base import kinds
-from bertvision.train.trained import Trained, ensemble_of, read_trained
 
 __all__ = [
     "FORMAT",

@@ -18,7 +18,7 @@ from bertvision.encoder.mpnet import forget_widths
 from bertvision.encoder.stack import pooled_by, read_tokens
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Head, bare_batch
-from bertvision.serve.bundle import Bundle
+from bertvision.model.model import Bundle
 from bertvision.shapes import Int
 from bertvision.tasks.walk import Reader
 

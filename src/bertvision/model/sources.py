@@ -18,9 +18,9 @@ from pathlib import Path
 from bertvision.artifacts import read_json, restore
 from bertvision.errors import ArtifactError, ConfigError, nearest
 from bertvision.heads.spec import parse_head
-from bertvision.serve.bundle import short_names
-from bertvision.serve.hub import local_folder
-from bertvision.serve.package import (
+from bertvision.model.hub import local_folder
+from bertvision.model.model import short_names
+from bertvision.model.package import (
     check_finished,
     is_package,
     is_reader,
@@ -30,7 +30,7 @@ from bertvision.serve.package import (
     read_package,
     read_tasks,
 )
-from bertvision.train.trained import Trained, ensemble_of, heads_below, read_trained
+from bertvision.model.trained import Trained, ensemble_of, heads_below, read_trained
 
 __all__ = ["Sources", "find_readers", "find_sources"]
 
