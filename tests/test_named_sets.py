@@ -164,10 +164,10 @@ def test_broken_rows_of_quora_are_left_out_with_their_lines(
         assert [(e.id, e.label) for e in load(f"glue:qqp:{path}").examples] == [("1", 1), ("8", 0)]
         load(source(shared_data, "cs224n:quora", "quora-dev.csv"))
     assert caplog.messages[:2] == [
-        f"{path}: 1 row without the 6 cells of the header is left out (line 3)",
-        f"{path}: 1 row without a label is left out (line 4)",
+        f"{path}: 1 row is left out without the 6 cells of the header (line 3)",
+        f"{path}: 1 row is left out without a label (line 4)",
     ]
-    assert "2 rows without a label are left out (line 2577, 14222)" in caplog.messages[2]
+    assert "2 rows are left out without a label (line 2577, 14222)" in caplog.messages[2]
     # To predict on, a row needs no label; a test set is read whole, because the submission names every row.
     whole = write(tmp_path, header, "1|2|3|a|b|1", "7|8|9|c|d|")
     found = [(e.id, e.label) for e in load(f"glue:qqp:{whole}", answers_required=False).examples]

@@ -193,7 +193,7 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "wrong label": ("tsv", "text\nx\n", {"columns": Columns(label="stars")}, r"tsv:1 has no column 'stars'"),
     "ragged csv": ("csv", "text,label\nx,1\ny\n", {}, r"set\.csv:3 has 1 cells where the header has 2; write those"),
     "overfull csv": ("csv", "text,label\nx,y,1\n", {}, r"set\.csv:2 has 3 cells .*; put cells .* in double quotes"),
-    "ragged tsv": ("tsv", "text\tlabel\nx\t1\ny\tz\t1\n", {}, r"set\.tsv:3 has 3 cells .*; write spaces for the tabs"),
+    "ragged tsv": ("tsv", "text\tlabel\nx\t1\ny\tz\t1\n", {}, r"set\.tsv:3 has 3 cells .*; write spaces for tabs"),
     "ragged jsonl": ("jsonl", ONE + '{"label": 1}\n', {}, r"set\.jsonl:2 has no 'text', which rows before it have"),
     "missing label": ("csv", "text,label\nx,1\ny,\n", {}, r"set\.csv:3: there is no label"),
     "missing label in jsonl": ("jsonl", ONE + '\n{"text": "b"}\n', {}, r"set\.jsonl:3: there is no label"),
@@ -260,14 +260,9 @@ def test_reading_stops_at_the_examples_asked_for(tmp_path: Path) -> None:
     refused(path, "at least 1", max_examples=0)
 
 
-def test_a_table_read_in_part_leaves_no_limit_behind(tmp_path: Path) -> None:
-    """The csv module's limit is one for the whole process, also while a table is only partly read."""
-    before = csv.field_size_limit()
-    path = write(tmp_path, "csv", columns(text=["a" * (before + 1), "b"], label=["x", "y"]))
-    assert len(load(path).examples[0].first) == before + 1
-    begun = iter(open_table(str(path)).read(["text"]))
-    next(begun)
-    assert csv.field_size_limit() == before
+def test_a_cell_may_be_long(tmp_path: Path) -> None:
+    path = write(tmp_path, "csv", columns(text=["a" * 200_000, "b"], label=["x", "y"]))
+    assert len(load(path).examples[0].first) == 200_000
 
 
 def test_named_columns_of_parquet_alone_are_read(tmp_path: Path) -> None:
@@ -364,7 +359,7 @@ def test_contexts_are_kept_once_and_ids_are_made(tmp_path: Path) -> None:
         (row(["Norah"]), "'Norah' is not in the context"),
         (row([{"text": "Nora", "answer_start": 1}]), "does not stand at answer_start 1"),
         (row({"text": ["Nora", "mill"], "answer_start": [0]}), "as many values"),
-        (row({"answer_start": [0]}), "must hold a list under 'text'"),
+        (row({"answer_start": [0]}), "an answer needs a text"),
         (row([3]), "an answer needs a text"),
         (row(3), "answers must be a list"),
         (row([], id="first"), "already used"),

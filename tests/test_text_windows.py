@@ -105,7 +105,7 @@ def test_the_longer_text_of_a_pair_is_cut(
     made = tokenizer(style)
     template = probe_template(made)
     counts = [len(made(text, add_special_tokens=False)["input_ids"]) for text in (first, second)]
-    room = length - template.num_special
+    room = length - len(template.special)
     config = WindowConfig(length, doc_stride=overlap, stride="overlap")
     windows = make_windows(pairs((first, second)), made, config)
     assert windows.lengths.max() <= length
@@ -217,11 +217,12 @@ def test_the_null_token_is_the_first_of_a_text() -> None:
 
 
 def test_windows_that_leave_no_room_are_one_sentence() -> None:
-    with pytest.raises(ConfigError, match="--max-seq-length 3 leaves no room"):
-        make_windows(singles("x"), tokenizer("bert"), WindowConfig(3))
+    with pytest.raises(DataError, match=r"takes 2 tokens .* leaves no room .* window of 2; raise --max-seq"):
+        make_windows(singles("x"), tokenizer("bert"), WindowConfig(2))
     short = WindowConfig(16, doc_stride=14, stride="overlap")
     with pytest.raises(
-        DataError, match=r"example 0 leaves 14 tokens .* overlap of 14; raise --max-seq-length"
+        DataError,
+        match=r"example 0 takes 2 tokens .* overlap of 14 .*; raise --max-seq-length or lower --doc-stride$",
     ):
         make_windows(singles("mill " * 20), tokenizer("bert"), short)
     assert len(make_windows(singles("mill"), tokenizer("bert"), short)) == 1  # nothing to cut

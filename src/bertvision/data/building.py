@@ -82,30 +82,21 @@ def parse_answers(value: Any, context: str) -> tuple[Answer, ...]:
     """
     if value is None or value == "":
         return ()
-    if isinstance(value, str):
-        return (_answer(value, None, context),)
-    if isinstance(value, dict):
-        texts, starts = value.get("text"), value.get("answer_start")
-        if isinstance(texts, str):
-            texts, starts = [texts], [starts]
-        if not isinstance(texts, list):
-            raise Flaw(f"answers must hold a list under 'text', not {shorten(texts)}")
-        if starts is None:
-            starts = [None] * len(texts)
+    if isinstance(value, dict) and isinstance(value.get("text"), list):
+        texts, starts = value["text"], value.get("answer_start")
+        starts = [None] * len(texts) if starts is None else starts
         if not isinstance(starts, list) or len(starts) != len(texts):
             raise Flaw("answers need as many values under 'answer_start' as under 'text'")
-        return tuple(_answer(text, start, context) for text, start in zip(texts, starts, strict=True))
+        value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    elif isinstance(value, str | dict):
+        value = [value]
     if not isinstance(value, list):
         raise Flaw(f"answers must be a list, not {shorten(value)}; write [] where there is no answer")
-    return tuple(
-        _answer(one.get("text"), one.get("answer_start"), context)
-        if isinstance(one, dict)
-        else _answer(one, None, context)
-        for one in value
-    )
+    return tuple(_answer(one if isinstance(one, dict) else {"text": one}, context) for one in value)
 
 
-def _answer(text: Any, start: Any, context: str) -> Answer:
+def _answer(given: dict[str, Any], context: str) -> Answer:
+    text, start = given.get("text"), given.get("answer_start")
     if not isinstance(text, str) or not text:
         raise Flaw(f"an answer needs a text, not {shorten(text)}; write [] where there is no answer")
     if start is None:

@@ -19,7 +19,7 @@ class Cut:
     The text that is cut is called the context: of a question the paragraph, of a pair the longer text.
     """
 
-    question: NDArray[np.int64]  # tokens of the other text that are kept, in every window
+    kept: NDArray[np.int64]  # tokens of the other text that stand in every window
     document: NDArray[np.int64]  # tokens of the context
     room: NDArray[np.int64]  # most context tokens in a window
     step: NDArray[np.int64]  # tokens between the beginnings of windows
@@ -32,20 +32,16 @@ class Cut:
 
 
 def cut_evenly(
-    question: NDArray[np.int64],
-    document: NDArray[np.int64],
-    *,
-    room: NDArray[np.int64],
-    step: NDArray[np.int64],
+    kept: NDArray[np.int64], document: NDArray[np.int64], *, room: NDArray[np.int64], step: NDArray[np.int64]
 ) -> Cut:
     """Windows of at most `room` tokens, `step` apart, until every token of the context is in one."""
     # Every example has a window, even one whose context the tokenizer turns into nothing.
     count = 1 + np.maximum(0, -((room - document) // step))
-    example = np.repeat(np.arange(len(question)), count)
+    example = np.repeat(np.arange(len(kept)), count)
     number = spread(np.zeros(len(count), np.int64), count)
     begin = number * step[example]
     length = np.minimum(document[example] - begin, room[example])
-    return Cut(question, document, room, step, count, example, number, begin, length)
+    return Cut(kept, document, room, step, count, example, number, begin, length)
 
 
 def max_context(
@@ -59,17 +55,11 @@ def max_context(
     """
     best = in_context  # right already where an example has one window
     several = cut.count[cut.example] > 1
-    example = np.repeat(
-        cut.example[several], cut.length[several]
-    )  # (tokens of examples with several windows,)
+    example = np.repeat(cut.example[several], cut.length[several])  # a number for each of their tokens
     number = np.repeat(cut.number[several], cut.length[several])
     token = spread(cut.begin[several], cut.length[several])  # counted in the paragraph
-    document, room, step, last = (
-        cut.document[example],
-        cut.room[example],
-        cut.step[example],
-        cut.count[example] - 1,
-    )
+    document, room, step = cut.document[example], cut.room[example], cut.step[example]
+    last = cut.count[example] - 1
     nearest = -((room - 1 + step - 2 * token) // (2 * step))  # rounded up, so that halves go to the first
     nearest = np.clip(nearest, 0, last - 1)
     from_left = token - nearest * step

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -54,11 +55,10 @@ def saved_table(folder: Path) -> Table:
 
 def _table(dataset: Any, source: str) -> Table:
     def read(names: Sequence[str]) -> Iterator[Row]:
-        number = 0
-        for batch in dataset.select_columns(list(names)).iter(batch_size=1000):
-            for values in zip(*(batch[name] for name in names), strict=True):
-                number += 1
-                yield number, dict(zip(names, values, strict=True))
+        # A thousand rows at a time: row by row is thirty times slower, all at once doubles the memory.
+        batches = dataset.select_columns(list(names)).iter(batch_size=1000)
+        rows = chain.from_iterable(zip(*(batch[name] for name in names), strict=True) for batch in batches)
+        return enumerate((dict(zip(names, row, strict=True)) for row in rows), start=1)
 
     return Table(source, dataset.column_names, read, classes=class_labels(dataset.features.to_dict()))
 

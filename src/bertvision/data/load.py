@@ -11,9 +11,11 @@ from typing import Any, Literal
 
 from bertvision.data.building import Flaw, SpanBuilder, parse_answers, shorten
 from bertvision.data.columns import Columns, holds_questions
+from bertvision.data.demo import demo_data
 from bertvision.data.examples import SpanData
 from bertvision.data.files import parse_json
 from bertvision.data.named_sets import COLLECTIONS, read_named
+from bertvision.data.squad import read_squad
 from bertvision.data.tables import FORMATS, Table, open_file
 from bertvision.data.text_building import TextRow, build_texts
 from bertvision.data.texts import ANSWERABLE, TextData, TextKind, answerable
@@ -74,12 +76,20 @@ def load_data(
             f"--max-...-examples must be at least 1, not {max_examples}; leave it out to take all of {source}"
         )
     scheme, _, rest = source.partition(":")
+    path = Path(source).expanduser()
+    data: SpanData | TextData
     if scheme == "answerable" or scheme in COLLECTIONS:
         if columns.named:
             flags = ", ".join(f"{columns.prefix}.{name}" for name in ("text", "pair", "label"))
             raise ConfigError(f"{scheme}: knows its columns; leave out {flags} and {columns.prefix}.id")
         if scheme == "answerable":
-            data = _load_answerable(rest, classes, max_examples, answers_required=answers_required)
+            if classes not in (None, ANSWERABLE):
+                raise DataError(
+                    f"{source} has the classes {' and '.join(ANSWERABLE)}, not {', '.join(classes)}; "
+                    "give data of the task that was trained"
+                )
+            spans = load_span_data(rest, max_examples=max_examples, answers_required=answers_required)
+            data = answerable(spans, answers_required=answers_required)
         else:
             data = read_named(
                 scheme, rest, classes=classes, labels_required=answers_required, max_examples=max_examples
@@ -87,14 +97,14 @@ def load_data(
         if task not in ("auto", data.kind):
             raise ConfigError(f"{source} is a {data.kind} task, not {task}; leave out --text.task")
         return data
-    path = Path(source).expanduser()
     if scheme == "demo" or (path.suffix.lower() == ".json" and not path.is_dir()):
         if task in ("label", "score"):
             raise ConfigError(
                 f"{source} can only hold questions over paragraphs; leave out --text.task {task}, write "
                 f"answerable:{source} for answer / no answer, or give a table with columns of texts and labels"
             )
-        return _load_whole(scheme, rest, path, max_examples, answers_required=answers_required)
+        data = demo_data(rest) if scheme == "demo" else read_squad(path, answers_required=answers_required)
+        return data.take(range(len(data))[:max_examples])
     table = open_table(source)
     if task == "span" or (task == "auto" and not columns.named and holds_questions(table.columns)):
         return spans_of_table(table, answers_required=answers_required, max_examples=max_examples)
@@ -129,33 +139,6 @@ def open_table(source: str) -> Table:
     return open_file(path)
 
 
-def _load_whole(
-    scheme: str, rest: str, path: Path, max_examples: int | None, *, answers_required: bool
-) -> SpanData:
-    """Questions that are no table: the demo set or a SQuAD file."""
-    if scheme == "demo":
-        from bertvision.data.demo import demo_data
-
-        data = demo_data(rest)
-    else:
-        from bertvision.data.squad import read_squad
-
-        data = read_squad(path, answers_required=answers_required)
-    return data if max_examples is None or max_examples >= len(data) else data.take(range(max_examples))
-
-
-def _load_answerable(
-    source: str, classes: tuple[str, ...] | None, max_examples: int | None, *, answers_required: bool
-) -> TextData:
-    if classes not in (None, ANSWERABLE):
-        raise DataError(
-            f"answerable:{source} has the classes {' and '.join(ANSWERABLE)}, not {', '.join(classes)}; "
-            "give data of the task that was trained"
-        )
-    spans = load_span_data(source, max_examples=max_examples, answers_required=answers_required)
-    return answerable(spans, answers_required=answers_required)
-
-
 # ---- from rows to examples
 
 
@@ -184,9 +167,8 @@ def spans_of_table(
             given = row.get("id")
             id = f"row-{number}" if given is None or given == "" else given
             title = str(row.get("title") or "")
-            builder.add(
-                str(id) if isinstance(id, int) else id, row["question"], paragraph, answers, title=title
-            )
+            id = str(id) if isinstance(id, int) else id
+            builder.add(id, row["question"], paragraph, answers, title=title)
         except Flaw as flaw:
             raise DataError(f"{table.place(number)}: {flaw}") from None
     return builder.build()

@@ -11,7 +11,7 @@ else accuracy. A row is called by its index column, or by its number from 0 on.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -192,35 +192,31 @@ def _file_rows(
             f"{path}:{line} has no column {' and '.join(missing)} (it has {', '.join(header)}); {hint}"
         )
     # In a file without labels, a test set, no row is left out: the submission needs them all.
-    if known.lenient and known.label in header:
-        cells = _whole_rows(path, header, cells, label=header.index(known.label) if labels_required else None)
+    lenient = known.lenient and known.label in header
+    left_out: dict[str, list[int]] = {
+        f"without the {len(header)} cells of the header": [],
+        "without a label": [],
+    }
+    cut, unlabelled = left_out.values()
+
+    def whole_rows() -> Iterator[tuple[int, list[str]]]:
+        for line, row in cells:
+            if lenient and len(row) != len(header):
+                cut.append(line)
+            elif lenient and labels_required and not row[header.index(known.label)].strip():
+                unlabelled.append(line)
+            else:
+                yield line, row
+
     id = next((name for name in IDS if name in header), None)
-    for number, (line, row) in enumerate(named_rows(path, header, cells, quoted=collection.quoted)):
+    for number, (line, row) in enumerate(named_rows(path, header, whole_rows(), quoted=collection.quoted)):
         first, second = (*(row[name].strip() for name in known.texts), None)[:2]
         yield f"{path}:{line}", row[id] if id else str(number), first, second, row.get(known.label)
-
-
-def _whole_rows(
-    path: Path, header: Sequence[str], cells: Iterator[tuple[int, list[str]]], *, label: int | None
-) -> Iterator[tuple[int, list[str]]]:
-    """Rows that have all their cells, and something in the cell `label`; warn about the others."""
-    cut: list[int] = []
-    unlabelled: list[int] = []
-    for line, row in cells:
-        if len(row) != len(header):
-            cut.append(line)
-        elif label is not None and not row[label].strip():
-            unlabelled.append(line)
-        else:
-            yield line, row
-    for lines, why in (
-        (cut, f"without the {len(header)} cells of the header"),
-        (unlabelled, "without a label"),
-    ):
+    for why, lines in left_out.items():
         if lines:
-            rows, verb = ("row", "is") if len(lines) == 1 else ("rows", "are")
+            rows = "row is" if len(lines) == 1 else "rows are"
             shown = ", ".join(map(str, lines[:10])) + ", ..." * (len(lines) > 10)
-            logger.warning("%s: %d %s %s %s left out (line %s)", path, len(lines), rows, why, verb, shown)
+            logger.warning("%s: %d %s left out %s (line %s)", path, len(lines), rows, why, shown)
 
 
 def _sample_rows(known: NamedSet, path: Path) -> Iterator[TextRow]:

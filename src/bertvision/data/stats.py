@@ -1,7 +1,6 @@
 """What is in a data set, seen through one tokenizer: balance, lengths, windows."""
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -68,66 +67,46 @@ def data_stats(
     group = 2 if apart and pairs else 1
     lengths = pair_lengths(windows) if group == 1 else windows.lengths.reshape(-1, group).max(axis=1)
     suggested = suggest_max_length(lengths, limit=limit)
-    about = _spans(data, windows) if isinstance(data, SpanData) else _texts(data, windows)
+    kind, names, positive, paragraphs = "span", ("with answer", "without answer"), None, None
+    if isinstance(data, SpanData):
+        labels = [int(not e.answerable) for e in data.examples]
+        missing = windows.labels[:, 0] == windows.null
+        in_windows = Counter(missing.tolist())  # False is 0: with answer
+        unlabelled = labels.count(0) - len(np.unique(windows.example[~missing]))
+        paragraphs = len({e.paragraph for e in data.examples})
+    else:
+        kind, names = data.kind, data.classes
+        labels = [e.label for e in data.examples]
+        in_windows = Counter(windows.labels[:, 0].tolist())
+        unlabelled = labels.count(None)
+        positive = names[data.positive] if len(names) == 2 else None
+    known = np.array([label for label in labels if label is not None], np.float64)
+    scores: dict[str, float] = {}
+    if kind == "score" and len(known):
+        values = {"mean": known.mean(), "spread": known.std(), "min": known.min(), "max": known.max()}
+        scores = {name: round(float(value), 4) for name, value in values.items()}
+    percentiles = np.percentile(lengths, _PERCENTILES, method="higher")
     return DataStats(
         name=data.name,
+        kind=kind,
         examples=len(data),
         windows=len(windows),
         tokens=windows.num_tokens,
+        classes={name: ClassCount(labels.count(i), in_windows[i]) for i, name in enumerate(names)},
+        positive=positive,
+        scores=scores,
+        unlabelled=unlabelled,
         pairs=pairs,
+        paragraphs=paragraphs,
         examples_with_one_window=int((np.bincount(windows.example) == group).sum()),
-        lengths=_summary(lengths),
+        lengths={
+            "mean": round(float(lengths.mean()), 1),
+            **{f"p{p}": int(value) for p, value in zip(_PERCENTILES, percentiles, strict=True)},
+            "max": int(lengths.max()),
+        },
         suggested_max_seq_length=suggested,
         fits_in_one_window=round(float((lengths <= suggested).mean()), 4),
-        **about,
     )
-
-
-def _spans(data: SpanData, windows: Windows) -> dict[str, Any]:
-    answerable = sum(e.answerable for e in data.examples)
-    inside = windows.labels[:, 0] != windows.null
-    counts = [answerable, len(data) - answerable], [int(inside.sum()), int((~inside).sum())]
-    return {
-        "kind": "span",
-        "classes": _by_class(("with answer", "without answer"), *counts),
-        "positive": None,
-        "scores": {},
-        "unlabelled": answerable - len(np.unique(windows.example[inside])),
-        "paragraphs": len({e.paragraph for e in data.examples}),
-    }
-
-
-def _texts(data: TextData, windows: Windows) -> dict[str, Any]:
-    labels = Counter(example.label for example in data.examples)
-    in_windows = Counter(windows.labels[:, 0].tolist())
-    numbers = range(len(data.classes))
-    known = np.array([e.label for e in data.examples if e.label is not None], np.float64)
-    scores: dict[str, float] = {}
-    if data.kind == "score" and len(known):
-        values = {"mean": known.mean(), "spread": known.std(), "min": known.min(), "max": known.max()}
-        scores = {name: round(float(value), 4) for name, value in values.items()}
-    return {
-        "kind": data.kind,
-        "classes": _by_class(data.classes, [labels[i] for i in numbers], [in_windows[i] for i in numbers]),
-        "positive": data.classes[data.positive] if len(data.classes) == 2 else None,
-        "scores": scores,
-        "unlabelled": labels[None],
-        "paragraphs": None,
-    }
-
-
-def _by_class(names: Iterable[str], examples: Iterable[int], windows: Iterable[int]) -> dict[str, ClassCount]:
-    return dict(zip(names, map(ClassCount, examples, windows), strict=True))
-
-
-def _summary(lengths: NDArray[np.int64]) -> dict[str, float]:
-    """Mean, percentiles and the longest, by the names they are shown under."""
-    percentiles = np.percentile(lengths, _PERCENTILES, method="higher")
-    return {
-        "mean": round(float(lengths.mean()), 1),
-        **{f"p{p}": int(value) for p, value in zip(_PERCENTILES, percentiles, strict=True)},
-        "max": int(lengths.max()),
-    }
 
 
 def pair_lengths(windows: Windows) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,6 @@ __all__ = ["FORMATS", "Row", "Table", "class_labels", "named_rows", "open_file",
 
 Row = tuple[int, Mapping[str, Any]]
 """Number of the row, and its values by the names of their columns."""
-
-_BATCH = 1000
-"""Rows at a time: row by row is thirty times slower, all at once doubles the memory."""
 
 
 @dataclass(frozen=True)
@@ -69,35 +67,22 @@ def open_file(path: Path) -> Table:
 # ---- text files
 
 
-def _open_csv(path: Path) -> Table:
-    return _cell_table(path, read_cells(path, delimiter=",", quoted=True), quoted=True)
-
-
-def _open_tsv(path: Path) -> Table:
-    return _cell_table(path, read_cells(path, delimiter="\t", quoted=False), quoted=False)
-
-
-def _cell_table(path: Path, cells: Iterator[tuple[int, list[str]]], *, quoted: bool) -> Table:
+def _open_cells(path: Path, *, delimiter: str, quoted: bool) -> Table:
+    cells = read_cells(path, delimiter=delimiter, quoted=quoted)
     line, header = next(cells, (1, []))
     names = [name.strip() for name in header]
-    return Table(
-        str(path),
-        names,
-        lambda _: named_rows(path, names, cells, quoted=quoted),
-        lines=True,
-        header=f"{path}:{line}",
-        cells=True,
-    )
+
+    def read(_: Sequence[str]) -> Iterator[Row]:
+        return named_rows(path, names, cells, quoted=quoted)
+
+    return Table(str(path), names, read, lines=True, header=f"{path}:{line}", cells=True)
 
 
 def _open_jsonl(path: Path) -> Table:
     rows = _json_rows(path)
-    first = next(rows, None)
-    if first is None:
-        return Table(str(path), [], lambda _: rows, lines=True)
-    return Table(
-        str(path), list(first[1]), lambda _: chain([first], rows), lines=True, header=f"{path}:{first[0]}"
-    )
+    first = list(islice(rows, 1))
+    names, header = (list(first[0][1]), f"{path}:{first[0][0]}") if first else ([], "")
+    return Table(str(path), names, lambda _: chain(first, rows), lines=True, header=header)
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
@@ -121,39 +106,22 @@ def read_cells(
         quoted: Whether double quotes around a cell mean something. In GLUE's files they are characters like any other.
         strict: Refuse text behind the quote that closes a cell.
     """
-    if quoted:
-        yield from _csv_cells(path, delimiter, strict)
+    if not quoted:
+        for number, line in enumerate(read_lines(path, newline="\n"), start=1):
+            if text := line.removesuffix("\n").removesuffix("\r"):
+                yield number, text.split(delimiter)
         return
-    for number, line in enumerate(read_lines(path, newline="\n"), start=1):
-        if text := line.removesuffix("\n").removesuffix("\r"):
-            yield number, text.split(delimiter)
-
-
-def _csv_cells(path: Path, delimiter: str, strict: bool) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(2**31 - 1)  # one for the whole process; by default 131,072 characters
     # Line ends inside quoted cells stay as they are, so that answer offsets count them as the author did.
     reader = csv.reader(read_lines(path, newline=""), delimiter=delimiter, strict=strict)
-    line, more = 1, True
-    while more:
-        rows: list[tuple[int, list[str]]] = []
-        try:
-            with _long_cells():
-                for cells in islice(reader, _BATCH):
-                    rows.append((line, cells))
-                    line = reader.line_num + 1
-        except csv.Error as error:
-            raise DataError(f"{path}:{line} is not valid CSV ({error}); check its quotes") from None
-        yield from ((number, cells) for number, cells in rows if cells)
-        more = bool(rows)
-
-
-@contextmanager
-def _long_cells() -> Iterator[None]:
-    """Allow cells beyond the csv module's default of 131,072 characters; its limit is one for the whole process."""
-    limit = csv.field_size_limit(2**31 - 1)
+    number = 1
     try:
-        yield
-    finally:
-        csv.field_size_limit(limit)
+        for cells in reader:
+            if cells:
+                yield number, cells
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path}:{number} is not valid CSV ({error}); check its quotes") from None
 
 
 def named_rows(
@@ -162,14 +130,12 @@ def named_rows(
     """Cells by the names of their columns; a row with more or fewer cells than the header is refused."""
     for line, row in cells:
         if len(row) != len(header):
-            if len(row) < len(header):
-                way_out = "write those it lacks"
-            elif quoted:
-                way_out = "put cells that hold separators in double quotes, or correct the row"
-            else:
-                way_out = "write spaces for the tabs in its texts"
+            too_many = (
+                "put cells that hold separators in double quotes" if quoted else "write spaces for tabs"
+            )
             raise DataError(
-                f"{path}:{line} has {len(row)} cells where the header has {len(header)}; {way_out}"
+                f"{path}:{line} has {len(row)} cells where the header has {len(header)}; "
+                f"{'write those it lacks' if len(row) < len(header) else too_many}"
             )
         yield line, dict(zip(header, row, strict=True))
 
@@ -185,30 +151,29 @@ def _open_parquet(path: Path) -> Table:
         raise ConfigError(
             f"{path} needs the package `pyarrow`: run `pip install 'bertvision[data]'`"
         ) from error
-    with reading(path), _whole(path, pyarrow.ArrowException):
+
+    @contextmanager
+    def whole() -> Iterator[None]:
+        try:
+            with reading(path):
+                yield
+        except pyarrow.ArrowException as error:
+            first = str(error).strip().split("\n")[0]
+            raise DataError(
+                f"{path} is not a whole parquet file ({first}); write or download it again"
+            ) from None
+
+    with whole():
         file = pyarrow.parquet.ParquetFile(path)
 
     def read(names: Sequence[str]) -> Iterator[Row]:
-        number = 0
-        with reading(path), _whole(path, pyarrow.ArrowException):
-            for batch in file.iter_batches(batch_size=_BATCH, columns=list(names)):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
+        with whole():
+            batches = file.iter_batches(batch_size=1000, columns=list(names))
+            yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
 
     about = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-    return Table(
-        str(path), file.schema_arrow.names, read, classes=class_labels(about.get("info", {}).get("features"))
-    )
-
-
-@contextmanager
-def _whole(path: Path, error: type[Exception]) -> Iterator[None]:
-    try:
-        yield
-    except error as problem:
-        first = str(problem).strip().split("\n")[0]
-        raise DataError(f"{path} is not a whole parquet file ({first}); write or download it again") from None
+    classes = class_labels(about.get("info", {}).get("features"))
+    return Table(str(path), file.schema_arrow.names, read, classes=classes)
 
 
 def class_labels(features: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
@@ -221,5 +186,8 @@ def class_labels(features: Mapping[str, Any] | None) -> dict[str, tuple[str, ...
 
 
 FORMATS: dict[str, Callable[[Path], Table]] = {
-    ".csv": _open_csv, ".tsv": _open_tsv, ".jsonl": _open_jsonl, ".parquet": _open_parquet,
-}  # fmt: skip
+    ".csv": partial(_open_cells, delimiter=",", quoted=True),
+    ".tsv": partial(_open_cells, delimiter="\t", quoted=False),
+    ".jsonl": _open_jsonl,
+    ".parquet": _open_parquet,
+}

@@ -47,18 +47,8 @@ class PairTemplate:
     """Position that means "no answer", counted from the end where negative."""
 
     @property
-    def num_special(self) -> int:
-        return len(self.prefix) + len(self.middle) + len(self.suffix)
-
-    @property
-    def special_types(self) -> NDArray[np.uint8]:
-        """(num_special,) segment ids of the special tokens."""
-        return np.array(self.types[0] + self.types[2] + self.types[4], np.uint8)
-
-    @property
-    def piece_types(self) -> NDArray[np.uint8]:
-        """(5,) segment ids of the pieces; 0 for those of special tokens."""
-        return np.array([0, self.types[1], 0, self.types[3], 0], np.uint8)
+    def special(self) -> tuple[int, ...]:
+        return self.prefix + self.middle + self.suffix
 
 
 @dataclass(frozen=True)
@@ -102,38 +92,27 @@ def probe_template(
 
     Without `segments` all segment ids are 0, as they are where the encoder has none.
     """
-    texts = ["Who was there?", "She was there, and so was he."] if pair else ["She was there, and so was he."]
+    texts = ["Who was there?", "She was there, and so was he."][not pair :]
     with _backend(tokenizer) as backend:
         whole = backend.encode(*texts)
-        apart = [backend.encode(text, add_special_tokens=False).ids for text in texts]
-    ids, name = whole.ids, tokenizer.name_or_path
-    has_types = segments and "token_type_ids" in tokenizer.model_input_names
-    types = whole.type_ids if has_types else [0] * len(ids)
-    sides = [-1 if side is None else side for side in whole.sequence_ids]
-    if not all(apart) or not set(range(len(texts))) <= set(sides):
+        alone = [backend.encode(text, add_special_tokens=False).ids for text in texts]
+    ids = whole.ids
+    types = whole.type_ids if segments and "token_type_ids" in tokenizer.model_input_names else [0] * len(ids)
+    at = [[i for i, side in enumerate(whole.sequence_ids) if side == text] for text in range(len(texts))]
+    special = [i for i, side in enumerate(whole.sequence_ids) if side is None]
+    kept = special and all(alone) and [[ids[i] for i in own] for own in at] == alone
+    if not kept or any(own != list(range(own[0], own[-1] + 1)) for own in at) or at != sorted(at):
         raise EncoderError(
-            f"the tokenizer of {name} makes no tokens of plain English; choose another encoder"
+            f"the tokenizer of {tokenizer.name_or_path} does not keep texts whole between special tokens; "
+            "choose another encoder"
         )
-    ranges = [(sides.index(i), sides.index(i) + len(own)) for i, own in enumerate(apart)]
-    (q, q_end), (c, c_end) = ranges if pair else ((ranges[0][0], ranges[0][0]), ranges[0])
-    expected = (
-        [-1] * q + [0] * (q_end - q) + [-1] * (c - q_end) + [1] * (c_end - c) + [-1] * (len(ids) - c_end)
-    )
-    kept = all(ids[begin:end] == own for (begin, end), own in zip(ranges, apart, strict=True))
-    if not kept or (pair and sides != expected):
-        raise EncoderError(
-            f"the tokenizer of {name} does not keep texts and special tokens apart; choose another encoder"
-        )
-    special = [*range(q), *range(q_end, c), *range(c_end, len(ids))]
-    if not special:
-        raise EncoderError(
-            f"the tokenizer of {name} puts no special token around a text; choose another encoder"
-        )
+    c, c_end = at[-1][0], at[-1][-1] + 1
+    q, q_end = (at[0][0], at[0][-1] + 1) if pair else (c, c)
     # The classification token means "no answer"; where a tokenizer has none, the first special token does.
     null = next((i for i in special if ids[i] == tokenizer.cls_token_id), special[0])
     if q <= null < c:
         raise EncoderError(
-            f"the tokenizer of {name} puts its [CLS] between the texts; choose another encoder"
+            f"the tokenizer of {tokenizer.name_or_path} puts its [CLS] between the texts; choose another encoder"
         )
     return PairTemplate(
         prefix=tuple(ids[:q]), middle=tuple(ids[q_end:c]), suffix=tuple(ids[c_end:]),
@@ -170,18 +149,14 @@ def _trim(chars: NDArray[np.int32], texts: Sequence[str], lengths: NDArray[np.in
     at such an offset would begin with a space.
     """
     points = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
-    bases = ragged_offsets(np.fromiter(map(len, texts), np.int64, len(texts)))[:-1]
-    at = chars[:, 0] + np.repeat(bases, lengths)
     # An empty token may stand one past the last character.
-    starts_on_space = _is_space(points[np.minimum(at, len(points) - 1)]) & (chars[:, 1] > chars[:, 0])
-    if not starts_on_space.any():
-        return chars
-    places = np.arange(len(points) + 1)
-    places[:-1][_is_space(points)] = len(points)
-    next_word = np.minimum.accumulate(places[::-1])[::-1]  # nearest non-space at or after each character
-    starts = np.minimum(next_word[at] - (at - chars[:, 0]), chars[:, 1])
-    return np.stack([np.where(starts_on_space, starts, chars[:, 0]), chars[:, 1]], axis=1).astype(np.int32)
-
-
-def _is_space(points: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    return _SPACES[np.minimum(points, len(_SPACES) - 1)]
+    space = np.append(_SPACES[np.minimum(points, len(_SPACES) - 1)], False)
+    bases = ragged_offsets(np.fromiter(map(len, texts), np.int64, len(texts)))[:-1]
+    at = np.repeat(bases, lengths)
+    moving = np.arange(len(chars))
+    while True:
+        begin, end = chars[moving].T
+        moving = moving[(begin < end) & space[at[moving] + begin]]
+        if not len(moving):
+            return chars
+        chars[moving, 0] += 1

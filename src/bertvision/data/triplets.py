@@ -37,11 +37,12 @@ logger = logging.getLogger(__name__)
 
 TripletSet = Literal["sst", "sts", "quora"]
 
-_WANTED: dict[TripletSet, str] = {
-    "sst": "single texts with a label",
-    "sts": "pairs with a score from 0 to 5",
-    "quora": "pairs with two classes",
+_WANTED: dict[TripletSet, tuple[str, bool, str]] = {
+    "sst": ("label", False, "single texts with a label"),
+    "sts": ("score", True, "pairs with a score from 0 to 5"),
+    "quora": ("label", True, "pairs with two classes"),
 }
+"""Kind of the labels, whether they are of pairs, and both in words."""
 _NEGATIVES = 3
 """Of the anchor's own set."""
 
@@ -121,9 +122,9 @@ def _mine(name: TripletSet, data: TextData, number: dict[str, int]) -> _Mined:
     """Anchors and pools of one set; texts it brings first get their numbers here."""
     if not len(data):
         raise DataError(f"{data.name}: there are no examples to make triplets of")
-    kind: tuple[str, bool] = {"sst": ("label", False), "sts": ("score", True), "quora": ("label", True)}[name]
-    if (data.kind, data.pairs) != kind or (name == "quora" and len(data.classes) != 2):
-        raise ConfigError(f"{data.name}: the {name} set of triplets is {_WANTED[name]}")
+    *kind, wanted = _WANTED[name]
+    if [data.kind, data.pairs] != kind or (name == "quora" and len(data.classes) != 2):
+        raise ConfigError(f"{data.name}: the {name} set of triplets is {wanted}")
     texts = (text for e in data.examples for text in (e.first, e.second) if text is not None and text.strip())
     every = np.unique(np.array([number.setdefault(text, len(number)) for text in texts], np.int64))
     labelled = list(_labelled(data, number))

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import zlib
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,14 +73,20 @@ def windows_for(
         return make_windows(data, tokenizer, config)
     key = windows_fingerprint(data, tokenizer, config, tokenizer_fingerprint=tokenizer_fingerprint)
     path = cache_dir / "windows" / f"{key}.safetensors"
-    windows = _read(path)
-    if windows is None:
-        windows = make_windows(data, tokenizer, config)
-        try:
-            with atomic_file(path) as temporary:
-                temporary.write_bytes(pack_windows(windows))
-        except (OutputError, OSError) as error:
-            logger.warning("windows of %s are not kept: %s", data.name, error)
+    blob = b""
+    with suppress(OSError):  # not there yet, or not to be read
+        blob = path.read_bytes()
+    windows = unpack_windows(blob)
+    if windows is not None:
+        return windows
+    if blob or path.exists():
+        logger.warning("%s is damaged; its windows are made again", path)
+    windows = make_windows(data, tokenizer, config)
+    try:
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(pack_windows(windows))
+    except (OutputError, OSError) as error:
+        logger.warning("windows of %s are not kept: %s", data.name, error)
     return windows
 
 
@@ -107,17 +114,3 @@ def unpack_windows(blob: bytes) -> Windows | None:
     except (SafetensorError, ValueError, KeyError, TypeError):
         return None
     return Windows(**found) if whole else None
-
-
-def _read(path: Path) -> Windows | None:
-    """The windows in `path`, or None where there is no file or not a whole one."""
-    try:
-        windows = unpack_windows(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        logger.warning("%s cannot be read (%s); its windows are made again", path, error)
-        return None
-    if windows is None:
-        logger.warning("%s is damaged; its windows are made again", path)
-    return windows

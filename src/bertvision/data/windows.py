@@ -8,8 +8,9 @@ windows, E examples.
     a pair of texts          the longer text is cut; the shorter stands whole in each window, up to half the room
     a pair read apart        two windows, rows 2i and 2i + 1, a text each, cut off at `max_seq_length`
 
-Each different text is tokenised once. A window is five pieces (prefix, first text, middle, second text, suffix) of one
-pool of tokens, and one gather fills all windows; a single text is the second of a pair without a first.
+All four are pairs of texts of which one is cut and the other kept; a single text is the second of a pair with an empty
+first. Each different text is tokenised once. A window is five pieces (prefix, first text, middle, second text, suffix)
+of one pool of tokens, and one gather fills all windows.
 
 The stride has two meanings. `step`: windows begin that many tokens apart (Google's BERT, the older Hugging Face
 processor). `overlap`: neighbours share that many tokens (fast tokenizers' `stride`, run_qa.py).
@@ -140,12 +141,144 @@ def make_windows(
         tokenizer: A fast Hugging Face tokenizer.
         config: Lengths, stride, segment ids. The caller checks that the encoder has that many positions.
     """
-    if isinstance(data, SpanData):
-        return _question_windows(data, tokenizer, config)
-    if data.spans is not None:
-        windows = _question_windows(data.spans, tokenizer, config)
-        return replace(windows, labels=_answerable_labels(data, windows))
-    return _text_windows(data, tokenizer, config)
+    spans = data if isinstance(data, SpanData) else data.spans
+    if spans is not None:
+        if config.apart:
+            raise ConfigError(
+                "--apart is for pairs with a label or a score: a question is read together with its paragraph"
+            )
+        windows = _windows(spans, [(e.question, spans.context(e)) for e in spans.examples], tokenizer, config)
+        return windows if isinstance(data, SpanData) else replace(windows, labels=_answerable(data, windows))
+    assert isinstance(data, TextData)
+    apart = config.apart and data.pairs
+    pairs = [(e.first, e.second) if e.second is not None else ("", e.first) for e in data.examples]
+    pairs = [("", one) for pair in pairs for one in pair] if apart else pairs
+    windows = _windows(data, pairs, tokenizer, replace(config, apart=apart))
+    example = windows.example // 2 if apart else windows.example
+    return replace(windows, example=example, labels=_text_labels(data)[example])
+
+
+def _windows(
+    data: SpanData | TextData,
+    pairs: list[tuple[str, str]],
+    tokenizer: "PreTrainedTokenizerBase",
+    config: WindowConfig,
+) -> Windows:
+    """Windows of pairs of texts, or of ("", text); labelled where they are questions and paragraphs."""
+    spans = isinstance(data, SpanData)
+    joined = isinstance(data, SpanData) or (data.pairs and not config.apart)
+    template = probe_template(tokenizer, pair=joined, segments=config.segments)
+    numbers: dict[str, int] = {}
+    of = np.array([numbers.setdefault(text, len(numbers)) for pair in pairs for text in pair], np.int64)
+    of = of.reshape(-1, 2)  # which texts an example has: each different text is tokenised once
+    tokens = tokenise(list(numbers), tokenizer, chars=spans)
+    cut, second_is_cut = _cut(data, tokens.lengths[of], len(template.special), config)
+    windows = _assemble(tokens, of, cut, second_is_cut, template)
+    if not spans:
+        return windows
+    return replace(windows, labels=_answer_labels(windows, cut, _answer_tokens(data, tokens, of[:, 1])))
+
+
+def _cut(
+    data: SpanData | TextData, lengths: NDArray[np.int64], special: int, config: WindowConfig
+) -> tuple[Cut, NDArray[np.bool_]]:
+    """Where the windows of each pair begin, and (E,) whether its second text is cut; `lengths` (E, 2)."""
+    spans = isinstance(data, SpanData)
+    whole = config.max_seq_length - special
+    second_is_cut = (lengths[:, 1] >= lengths[:, 0]) | spans
+    kept = np.where(second_is_cut, lengths[:, 0], lengths[:, 1])
+    document = np.where(second_is_cut, lengths[:, 1], lengths[:, 0])
+    if spans:
+        most, too_long = config.max_query_length, kept > config.max_query_length
+        _warn(
+            data.name, too_long, f"questions are longer than {most} tokens and are cut (--max-query-length)"
+        )
+    else:
+        most, too_long = whole // 2, (kept > whole // 2) & (kept + document > whole)
+        _warn(data.name, too_long, f"pairs have two long texts; the shorter is cut off at {most} tokens "
+                                   "(--max-seq-length)")  # fmt: skip
+    kept = np.where(too_long, most, kept)
+    if config.apart:
+        _warn(data.name, document > whole,
+              f"texts are longer than {whole} tokens and are cut off (--max-seq-length)")  # fmt: skip
+        document = np.minimum(document, whole)
+    room = whole - kept
+    shared = config.doc_stride if config.stride == "overlap" else 0
+    narrow = (room < 1) | ((document > room) & (room <= shared))
+    if narrow.any():
+        worst = int(np.where(narrow, room, whole).argmin())
+        beyond = f" beyond the overlap of {shared}" if shared else ""
+        lower = [*["--doc-stride"] * (shared > 0), *["--max-query-length"] * spans]
+        raise DataError(
+            f"{data.name}: {'question' if spans else 'example'} {data.examples[worst].id} takes "
+            f"{kept[worst] + special} tokens with its special tokens and leaves no room for the text that is cut"
+            f"{beyond} in a window of {config.max_seq_length}; raise --max-seq-length"
+            + (f" or lower {' or '.join(lower)}" if lower else "")
+        )
+    if config.stride == "overlap":
+        step = np.where(document > room, room - shared, room)
+    else:
+        step = np.minimum(room, config.doc_stride)
+    return cut_evenly(kept, document, room=room, step=step), second_is_cut
+
+
+def _warn(name: str, which: NDArray[np.bool_], what: str) -> None:
+    if which.any():
+        logger.warning("%s: %d of %d %s", name, which.sum(), len(which), what)
+
+
+def _assemble(
+    tokens: Ragged,
+    of: NDArray[np.int64],
+    cut: Cut,
+    second_is_cut: NDArray[np.bool_],
+    template: PairTemplate,
+) -> Windows:
+    """All windows, without labels; `of` (E, 2) says which texts of `tokens` an example has."""
+    # The pool: special tokens, then the tokens of all texts.
+    fixed = np.array(template.special, np.int32)
+    pool = np.concatenate([fixed, tokens.ids])
+    prefix, middle, suffix = len(template.prefix), len(template.middle), len(template.suffix)
+    example, second = cut.example, second_is_cut[cut.example]  # (W,)
+    kept, zero = cut.kept[example], np.zeros(len(example), np.int64)
+    first_at, second_at = len(fixed) + tokens.offsets[of[example]].T  # (W,) each
+
+    def pieces(*each: Any) -> NDArray[Any]:
+        """(5 W,) a value for each piece of each window."""
+        return np.stack(np.broadcast_arrays(*each, zero)[:5], axis=1).ravel()
+
+    begins = pieces(
+        0, first_at + np.where(second, 0, cut.begin), prefix,
+        second_at + np.where(second, cut.begin, 0), prefix + middle,
+    )  # fmt: skip
+    lengths = pieces(
+        prefix, np.where(second, kept, cut.length), middle, np.where(second, cut.length, kept), suffix
+    )
+    source = spread(begins, lengths)
+    in_context = np.repeat(pieces(False, ~second, False, second, False), lengths)
+    types = np.repeat(pieces(0, template.types[1], 0, template.types[3], 0).astype(np.uint8), lengths)
+    special = np.flatnonzero(source < len(fixed))
+    types[special] = np.array(template.types[0] + template.types[2] + template.types[4], np.uint8)[
+        source[special]
+    ]
+
+    offsets = ragged_offsets(lengths.reshape(-1, 5).sum(axis=1))
+    begin = prefix + np.where(second, kept + middle, 0)
+    null = template.null + (zero if template.null >= 0 else np.diff(offsets))
+    chars = np.full((len(source), 2), -1, np.int32)
+    if tokens.chars is not None:
+        chars[in_context] = tokens.chars[source[in_context] - len(fixed)]
+    return Windows(
+        ids=pool[source],
+        types=types,
+        chars=chars,
+        offsets=offsets,
+        example=example.astype(np.int32),
+        context=np.stack([begin, begin + cut.length], axis=1).astype(np.int32),
+        labels=np.zeros((len(example), 0), np.int32),
+        null=null.astype(np.int32),
+        best=max_context(cut, offsets[:-1] + begin, in_context=in_context),
+    )
 
 
 # ---- labels
@@ -162,7 +295,33 @@ def _answer_labels(windows: Windows, cut: Cut, answers: NDArray[np.int64]) -> ND
     return np.where(inside[:, None], in_window, windows.null[:, None]).astype(np.int32)
 
 
-def _answerable_labels(data: TextData, windows: Windows) -> NDArray[np.int32]:
+def _answer_tokens(data: SpanData, tokens: Ragged, paragraph: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(examples, 2) first and last token of the first answer, counted in the paragraph; (-1, -1) without one.
+
+    The first token is the first that ends after the answer begins, the last the last that begins before it ends. Both
+    are looked up for all examples at once: number of the text and character offset make one ascending key.
+    """
+    spans = np.array([
+        (e.answers[0].start, e.answers[0].start + len(e.answers[0].text)) if e.answers else (-1, -1)
+        for e in data.examples
+    ], np.int64).reshape(-1, 2)  # fmt: skip
+    has_answer = spans[:, 0] >= 0
+    assert tokens.chars is not None
+    stretch = int(max(tokens.chars.max(initial=0), spans.max(initial=0))) + 1
+    bases = np.repeat(np.arange(len(tokens.lengths)) * stretch, tokens.lengths)
+    # A normaliser may reorder characters; the running maximum keeps the keys ascending all the same.
+    begins = np.maximum.accumulate(bases + tokens.chars[:, 0])
+    ends = np.maximum.accumulate(bases + tokens.chars[:, 1])
+    wanted = paragraph[:, None] * stretch + spans
+    first = np.searchsorted(ends, wanted[:, 0], side="right") - tokens.offsets[paragraph]
+    last = np.searchsorted(begins, wanted[:, 1], side="left") - 1 - tokens.offsets[paragraph]
+    # An answer of characters the tokenizer drops has no token.
+    found = has_answer & (first <= last) & (first >= 0) & (last < tokens.lengths[paragraph])
+    _warn(data.name, has_answer & ~found, "answers have no token of their own and count as unanswerable")
+    return np.where(found[:, None], np.stack([first, last], axis=1), -1)
+
+
+def _answerable(data: TextData, windows: Windows) -> NDArray[np.int32]:
     """(W, 1) 1 where the answer is not inside a window of a question, 0 where it is, -1 where it is not known."""
     missing = windows.labels[:, :1] == windows.null[:, None]
     known = np.array([e.label is not None for e in data.examples])[windows.example]
@@ -171,224 +330,5 @@ def _answerable_labels(data: TextData, windows: Windows) -> NDArray[np.int32]:
 
 def _text_labels(data: TextData) -> NDArray[Any]:
     """(E, 1) label of each example; -1 or NaN where it is not known."""
-    if data.kind == "score":
-        scores = [np.nan if e.label is None else e.label for e in data.examples]
-        return np.array(scores, np.float32).reshape(-1, 1)
-    classes = [-1 if e.label is None else e.label for e in data.examples]
-    return np.array(classes, np.int32).reshape(-1, 1)
-
-
-# ---- questions over paragraphs
-
-
-def _question_windows(data: SpanData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig) -> Windows:
-    if config.apart:
-        raise ConfigError(
-            "--apart is for pairs with a label or a score: a question is read together with its paragraph"
-        )
-    template = probe_template(tokenizer, segments=config.segments)
-    questions = tokenise([e.question for e in data.examples], tokenizer)
-    of_example = np.fromiter((e.paragraph for e in data.examples), np.int64, len(data))
-    # A subset of the examples keeps all paragraphs: only those asked about are tokenised.
-    used, of_example = np.unique(of_example, return_inverse=True)
-    paragraphs = tokenise([data.paragraphs[i] for i in used], tokenizer, chars=True)
-    sides = _Sides(questions, np.arange(len(data)), paragraphs, of_example)
-    cut = _cut_paragraphs(data, sides.lengths, template=template, config=config)
-    windows = _assemble(sides, cut, np.ones(len(data), np.bool_), template)
-    return replace(windows, labels=_answer_labels(windows, cut, _answer_tokens(data, paragraphs, of_example)))
-
-
-def _cut_paragraphs(
-    data: SpanData, lengths: NDArray[np.int64], *, template: PairTemplate, config: WindowConfig
-) -> Cut:
-    """Where the windows of each question begin; `lengths` (E, 2) of question and paragraph."""
-    question, document = lengths[:, 0], lengths[:, 1]
-    too_long = int((question > config.max_query_length).sum())
-    if too_long:
-        logger.warning(
-            "%d of %d questions are longer than %d tokens and are cut (--max-query-length)",
-            too_long, len(question), config.max_query_length,
-        )  # fmt: skip
-    question = np.minimum(question, config.max_query_length)
-    room = config.max_seq_length - question - template.num_special
-    shared = config.doc_stride if config.stride == "overlap" else 0
-    if len(room) and room.min() <= shared:
-        worst = int(room.argmin())
-        taken = question[worst] + template.num_special
-        beyond = f" beyond the overlap of {shared}" if shared else ""
-        smaller = "lower --doc-stride or --max-query-length" if shared else "lower --max-query-length"
-        raise DataError(
-            f"{data.name}: question {data.examples[worst].id} takes {taken} tokens with its special tokens "
-            f"and leaves no room for the context{beyond} in a window of {config.max_seq_length}; "
-            f"raise --max-seq-length or {smaller}"
-        )
-    step = room - shared if config.stride == "overlap" else np.minimum(room, config.doc_stride)
-    return cut_evenly(question, document, room=room, step=step)
-
-
-def _answer_tokens(data: SpanData, paragraphs: Ragged, of_example: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(examples, 2) first and last token of the first answer, counted in the paragraph; (-1, -1) without one.
-
-    The first token is the first that ends after the answer begins, the last the last that begins before it
-    ends. Both are looked up for all examples at once: paragraph number and character offset make one
-    ascending key.
-    """
-    spans = np.full((len(data), 2), -1, np.int64)
-    for i, e in enumerate(data.examples):
-        if e.answers:
-            answer = e.answers[0]
-            spans[i] = answer.start, answer.start + len(answer.text)
-    has_answer = spans[:, 0] >= 0
-    assert paragraphs.chars is not None
-    stretch = int(max(paragraphs.chars.max(initial=0), spans.max(initial=0))) + 1
-    bases = np.repeat(np.arange(len(paragraphs.lengths)) * stretch, paragraphs.lengths)
-    # A normaliser may reorder characters; the running maximum keeps the keys ascending all the same.
-    begins = np.maximum.accumulate(bases + paragraphs.chars[:, 0])
-    ends = np.maximum.accumulate(bases + paragraphs.chars[:, 1])
-    wanted = of_example[:, None] * stretch + spans
-    first = np.searchsorted(ends, wanted[:, 0], side="right") - paragraphs.offsets[of_example]
-    last = np.searchsorted(begins, wanted[:, 1], side="left") - 1 - paragraphs.offsets[of_example]
-    # An answer of characters the tokenizer drops has no token.
-    found = has_answer & (first <= last) & (first >= 0) & (last < paragraphs.lengths[of_example])
-    lost = int(has_answer.sum() - found.sum())
-    if lost:
-        logger.warning("%d answers have no token of their own and count as unanswerable", lost)
-    return np.where(found[:, None], np.stack([first, last], axis=1), -1)
-
-
-# ---- texts and pairs
-
-
-def _text_windows(data: TextData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig) -> Windows:
-    apart = config.apart and data.pairs
-    template = probe_template(tokenizer, pair=data.pairs and not apart, segments=config.segments)
-    room = config.max_seq_length - template.num_special
-    if room < 2:
-        raise ConfigError(
-            f"--max-seq-length {config.max_seq_length} leaves no room for text beside "
-            f"{template.num_special} special tokens; raise it"
-        )
-    # A prompt in front of every example, or a sentence of many pairs, is tokenised once.
-    pairs = [(e.first, e.second) if e.second is not None else ("", e.first) for e in data.examples]
-    numbers: dict[str, int] = {}
-    indices = [numbers.setdefault(text, len(numbers)) for pair in pairs for text in pair]
-    of = np.array(indices, np.int64).reshape(-1, 2)
-    texts = tokenise(list(numbers), tokenizer)
-    if apart:
-        of = np.repeat(of.reshape(-1, 1), 2, axis=1)  # (2E, 2) twice as many single texts
-    sides = _Sides(texts, of[:, 0], texts, of[:, 1])
-    if apart:
-        cut, second_is_cut = _cut_off(data, sides.lengths[:, 1], room), np.ones(len(of), np.bool_)
-    else:
-        cut, second_is_cut = _cut_longer(data, sides.lengths, room, config=config)
-    windows = _assemble(sides, cut, second_is_cut, template)
-    example = windows.example // 2 if apart else windows.example
-    return replace(windows, example=example, labels=_text_labels(data)[example])
-
-
-def _cut_longer(
-    data: TextData, lengths: NDArray[np.int64], room: int, *, config: WindowConfig
-) -> tuple[Cut, NDArray[np.bool_]]:
-    """Where the windows of each pair begin, and (E,) whether its second text is cut; `lengths` (E, 2)."""
-    second_is_cut = lengths[:, 1] >= lengths[:, 0]
-    kept, document = lengths.min(axis=1), lengths.max(axis=1)
-    fits = kept + document <= room
-    shorter = np.where(fits, kept, np.minimum(kept, room // 2))
-    lost = int((shorter < kept).sum())
-    if lost:
-        logger.warning(
-            "%s: in %d of %d pairs both texts are long, and the shorter one is cut off at %d tokens "
-            "(--max-seq-length)", data.name, lost, len(kept), room // 2,
-        )  # fmt: skip
-    left = room - shorter
-    if config.stride == "step":
-        step = np.minimum(left, config.doc_stride)
-    else:
-        step = np.where(fits, left, left - config.doc_stride)
-        if (step < 1).any():
-            worst = int(step.argmin())
-            raise DataError(
-                f"{data.name}: example {data.examples[worst].id} leaves {left[worst]} tokens of a window to its "
-                f"longer text, no more than the overlap of {config.doc_stride}; raise --max-seq-length or lower "
-                "--doc-stride"
-            )
-    return cut_evenly(shorter, document, room=left, step=np.maximum(step, 1)), second_is_cut
-
-
-def _cut_off(data: TextData, lengths: NDArray[np.int64], room: int) -> Cut:
-    """One window for each text, none longer than `room`."""
-    too_long = int((lengths > room).sum())
-    if too_long:
-        logger.warning(
-            "%s: %d of %d texts are longer than %d tokens and are cut off (--max-seq-length)",
-            data.name, too_long, len(lengths), room,
-        )  # fmt: skip
-    full = np.full(len(lengths), room)
-    return cut_evenly(np.zeros(len(lengths), np.int64), np.minimum(lengths, room), room=full, step=full)
-
-
-# ---- from pieces to windows
-
-
-@dataclass(frozen=True)
-class _Sides:
-    """The two texts of every example; a single text is the second."""
-
-    firsts: Ragged
-    first: NDArray[np.int64]  # (E,) which of `firsts` an example has
-    seconds: Ragged
-    second: NDArray[np.int64]  # (E,)
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """(E, 2) tokens of first and second."""
-        return np.stack([self.firsts.lengths[self.first], self.seconds.lengths[self.second]], axis=1)
-
-
-def _assemble(sides: _Sides, cut: Cut, second_is_cut: NDArray[np.bool_], template: PairTemplate) -> Windows:
-    """All windows, without labels; `second_is_cut` (E,) says which text is the context."""
-    # The pool: special tokens, all first texts, all second texts.
-    fixed = np.array(template.prefix + template.middle + template.suffix, np.int32)
-    pool = np.concatenate([fixed, sides.firsts.ids, sides.seconds.ids])
-    first_at = len(fixed) + sides.firsts.offsets[sides.first]
-    seconds_at = len(fixed) + len(sides.firsts.ids)
-    second_at = seconds_at + sides.seconds.offsets[sides.second]
-
-    num_prefix, num_middle, num_suffix = len(template.prefix), len(template.middle), len(template.suffix)
-    example, second = cut.example, second_is_cut[cut.example]  # (W,)
-    kept = cut.question[example]
-    pieces = np.empty((len(example), 5, 2), np.int64)  # (W, piece, first token in the pool and length)
-    pieces[:, 0] = 0, num_prefix
-    pieces[:, 1, 0] = first_at[example] + np.where(second, 0, cut.begin)
-    pieces[:, 1, 1] = np.where(second, kept, cut.length)
-    pieces[:, 2] = num_prefix, num_middle
-    pieces[:, 3, 0] = second_at[example] + np.where(second, cut.begin, 0)
-    pieces[:, 3, 1] = np.where(second, cut.length, kept)
-    pieces[:, 4] = num_prefix + num_middle, num_suffix
-    lengths = pieces[:, :, 1].ravel()
-    source = spread(pieces[:, :, 0].ravel(), lengths)
-
-    is_context = np.zeros((len(example), 5), np.bool_)
-    is_context[:, 1], is_context[:, 3] = ~second, second
-    in_context = np.repeat(is_context.ravel(), lengths)
-    types = np.repeat(np.tile(template.piece_types, len(example)), lengths)
-    special = np.flatnonzero(source < len(fixed))
-    types[special] = template.special_types[source[special]]
-
-    offsets = ragged_offsets(pieces[:, :, 1].sum(axis=1))
-    begin = num_prefix + np.where(second, kept + num_middle, 0)
-    null = np.full(len(example), template.null) if template.null >= 0 else np.diff(offsets) + template.null
-    chars = np.full((len(source), 2), -1, np.int32)
-    if sides.seconds.chars is not None:
-        chars[in_context] = sides.seconds.chars[source[in_context] - seconds_at]
-    return Windows(
-        ids=pool[source],
-        types=types,
-        chars=chars,
-        offsets=offsets,
-        example=example.astype(np.int32),
-        context=np.stack([begin, begin + cut.length], axis=1).astype(np.int32),
-        labels=np.zeros((len(example), 0), np.int32),
-        null=null.astype(np.int32),
-        best=max_context(cut, offsets[:-1] + begin, in_context=in_context),
-    )
+    unknown, dtype = (np.nan, np.float32) if data.kind == "score" else (-1, np.int32)
+    return np.array([unknown if e.label is None else e.label for e in data.examples], dtype).reshape(-1, 1)
