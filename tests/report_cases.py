@@ -171,7 +171,7 @@ def system(results: dict[str, Any], name: str) -> dict[str, Any]:
 class Parsed(HTMLParser):
     """Rows of tables (the lines of their cells), text, tags and attributes; unclosed elements are an error."""
 
-    EMPTY = frozenset({"meta", "link", "br", "img", "input", "hr"})
+    EMPTY = frozenset({"meta", "link", "br", "img", "input", "hr", "wbr"})
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -195,6 +195,8 @@ class Parsed(HTMLParser):
         self.attributes += [(tag, name, value or "") for name, value in attrs]
         if tag not in self.EMPTY:
             self._open.append(tag)
+        if tag == "wbr" and self._cell:  # a line may break there, and need not
+            self.rows[-1][-1] = self.rows[-1][-1].removesuffix("\n")
         if tag == "tr":
             self.rows.append([])
         if tag in ("td", "th"):

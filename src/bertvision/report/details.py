@@ -22,7 +22,7 @@ from bertvision.report.drawing import (
     styled,
     to_svg,
 )
-from bertvision.report.results import System, View
+from bertvision.report.results import View
 
 __all__ = ["KEYS", "calibration", "confusion", "drawings", "errors", "points"]
 
@@ -32,31 +32,15 @@ KEYS = ("seed", "confusion", "calibration", "points", "errors")
 _NAMED = 12
 """Classes up to which a figure has room for their names."""
 _READABLE = 40
-"""Classes up to which a matrix or a histogram can be read at all."""
+"""Classes up to which a matrix can be read at all."""
+
+Compared = list[tuple[str, str, Any]]
+"""What is drawn of the snapshot and the chosen head: (name of its colour, label, value)."""
 
 
-def _detail(view: View, system: System, key: str) -> Any:
-    return (view.results["details"].get(system["name"]) or {}).get(key)
-
-
-def _compared(view: View) -> list[tuple[str, System]]:
-    """The snapshot and the chosen head, as far as there are any, with the names of their colours."""
-    return [(kind, s) for kind, s in (("snapshot", view.snapshot), ("head", view.head)) if s is not None]
-
-
-def _found(view: View, key: str) -> list[tuple[str, System, Any]]:
-    return [(kind, s, value) for kind, s in _compared(view) if (value := _detail(view, s, key))]
-
-
-def _classes(view: View, count: int) -> list[str]:
-    names = view.results["task"].get("classes") or []
-    return [str(name) for name in names] if len(names) == count else [str(i) for i in range(count)]
-
-
-def confusion(view: View, system: System) -> str | None:
+def confusion(table: list[list[int]], classes: list[str], label: str) -> str | None:
     """Counts, shaded by their share of the row."""
-    table = _detail(view, system, "confusion")
-    if not table or len(table) > _READABLE:
+    if len(table) > _READABLE:
         return None
     from matplotlib.patches import Rectangle
 
@@ -80,7 +64,7 @@ def confusion(view: View, system: System) -> str | None:
         axes.set_xlim(0, size)
         axes.set_ylim(size, 0)
         axes.grid(visible=False)
-        names = _classes(view, size) if named else []
+        names = (classes if len(classes) == size else list(map(str, range(size)))) if named else []
         places = [i + 0.5 for i in range(len(names))]
         axes.set_xticks(places, [short(name, limit) for name in names])
         axes.set_yticks(places, [short(name, limit + 4) for name in names])
@@ -90,25 +74,22 @@ def confusion(view: View, system: System) -> str | None:
         axes.set_xlabel("predicted")
         axes.set_ylabel("true")
         axes.spines[["left", "bottom"]].set_visible(False)
-        return to_svg(figure, f"Confusion matrix of {system['label']} over {size} classes")
+        return to_svg(figure, f"Confusion matrix of {label} over {size} classes")
 
 
-def calibration(view: View) -> str | None:
+def calibration(curves: Compared) -> str:
     """Share of correct predictions against their mean probability; below, how many examples each bin has."""
-    curves = _found(view, "calibration")
-    if not curves:
-        return None
     with styled():
         figure = new_figure(3.6)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         upper.plot([0, 1], [0, 1], color=PALETTE["soft"], linewidth=1.0, linestyle=DASHED)
-        for j, (kind, system, bins) in enumerate(curves):
+        for j, (kind, label, bins) in enumerate(curves):
             full = [part for part in bins if part["count"]]
             upper.plot(
                 [part["confidence"] for part in full],
                 [part["accuracy"] for part in full],
                 color=PALETTE[kind], linewidth=1.6, marker=MARKERS[kind], markersize=4,
-                label=short(system["label"], 26),
+                label=short(label, 26),
             )  # fmt: skip
             total = sum(part["count"] for part in bins) or 1
             wide = 0.84 / len(bins) / len(curves)
@@ -123,13 +104,8 @@ def calibration(view: View) -> str | None:
         return to_svg(figure, "Share of correct predictions by the probability of the predicted class")
 
 
-def points(view: View, system: System) -> str | None:
-    """A point an example; on the dashed line the prediction is exact."""
-    own = _detail(view, system, "points")
-    if not own:
-        return None
-    # Both systems on the same axes, or the wider one would look as good as the narrower.
-    drawn = list(chain.from_iterable(chain.from_iterable(value for _, _, value in _found(view, "points"))))
+def points(own: list[list[float]], drawn: list[float], label: str) -> str:
+    """A point an example; on the dashed line the prediction is exact. The axes hold all of `drawn`."""
     low, high = min(drawn), max(drawn)
     reach = 0.04 * (high - low) or 1.0
     with styled():
@@ -141,24 +117,21 @@ def points(view: View, system: System) -> str | None:
         axes.set_ylim(low - reach, high + reach)
         axes.set_xlabel("true score")
         axes.set_ylabel("predicted score")
-        return to_svg(figure, f"Predicted against true scores of {len(own)} examples by {system['label']}")
+        return to_svg(figure, f"Predicted against true scores of {len(own)} examples by {label}")
 
 
-def errors(view: View) -> str | None:
+def errors(found: Compared) -> str:
     """Histogram of predicted minus true."""
-    found = _found(view, "errors")
-    if not found:
-        return None
     with styled():
         figure = new_figure(3.0)
         axes = figure.subplots()
         axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
-        for kind, system, histogram in found:
+        for kind, label, histogram in found:
             # Densities: the two systems need not have bins of one width.
             scale = (sum(histogram["counts"]) or 1) * (histogram["edges"][1] - histogram["edges"][0])
             density = [count / scale for count in histogram["counts"]]
-            label = short(system["label"], 26)
-            axes.stairs(density, histogram["edges"], linewidth=1.6, color=PALETTE[kind], label=label)
+            look = {"linewidth": 1.6, "color": PALETTE[kind], "label": short(label, 26)}
+            axes.stairs(density, histogram["edges"], **look)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("predicted minus true score")
         axes.set_ylabel("density")
@@ -167,15 +140,29 @@ def errors(view: View) -> str | None:
 
 
 def drawings(view: View) -> list[tuple[str | None, str, str]]:
-    """Every figure with its title and caption; None where there is nothing to draw."""
+    """Every figure with its title and caption."""
+    both = [("snapshot", view.snapshot), ("head", view.head)]
+    known = [(kind, s, view.results["details"].get(s["name"]) or {}) for kind, s in both if s is not None]
+
+    def values(key: str) -> Compared:
+        return [(kind, system["label"], own[key]) for kind, system, own in known if own.get(key)]
+
+    # Both systems on the same axes, or the wider one would look as good as the narrower.
+    every = list(chain.from_iterable(chain.from_iterable(value for _, _, value in values("points"))))
     found: list[tuple[str | None, str, str]] = []
-    for _, system in reversed(_compared(view)):
-        seed, name = _detail(view, system, "seed"), system["label"]
-        which = f" Seed {seed}." if seed is not None and len(system["seeds"] or []) > 1 else ""
-        shaded = f"Examples, and their share of the true class. Blue: correct; orange: confused.{which}"
-        dots = f"A point an example (at most 1,500, drawn at random); dashed: exact.{which}"
-        found.append((confusion(view, system), f"Confusions of {name}", shaded))
-        found.append((points(view, system), f"Predictions of {name}", dots))
-    sure = "On the dashed line a probability is correct as often as it promises; below it the system is too sure."
-    narrow = "Left of zero the score was predicted too low. The narrower the better."
-    return [*found, (calibration(view), "Calibration", sure), (errors(view), "Prediction errors", narrow)]
+    for _, system, own in reversed(known):
+        name, classes = system["label"], list(map(str, view.results["task"].get("classes") or []))
+        which = f" Seed {own['seed']}." if len(system["seeds"] or []) > 1 and "seed" in own else ""
+        if own.get("confusion"):
+            shaded = f"Examples, and their share of the true class. Blue: correct; orange: confused.{which}"
+            found.append((confusion(own["confusion"], classes, name), f"Confusions of {name}", shaded))
+        if own.get("points"):
+            dots = f"A point an example (at most 1,500, drawn at random); dashed: exact.{which}"
+            found.append((points(own["points"], every, name), f"Predictions of {name}", dots))
+    if curves := values("calibration"):
+        sure = "On the dashed line a probability is correct as often as it promises; below it the system is too sure."
+        found.append((calibration(curves), "Calibration", sure))
+    if histograms := values("errors"):
+        narrow = "Left of zero the score was predicted too low. The narrower the better."
+        found.append((errors(histograms), "Prediction errors", narrow))
+    return found

@@ -30,9 +30,9 @@ __all__ = [
     "COSTS",
     "differences",
     "finetune_curve",
+    "first_weight",
     "fit_curves",
     "layer_weights",
-    "over_pooled",
     "score_against_cost",
 ]
 
@@ -227,10 +227,11 @@ def fit_curves(view: View) -> str | None:
 # ---- layer weights
 
 
-def over_pooled(view: View, system: System) -> bool:
-    """Whether a head weighs the pooled vector too, first: it has one weight more than there are states."""
+def first_weight(view: View, system: System) -> str:
+    """What a head weighs first: the pooled vector, where it has one weight more than there are states."""
     weights = view.results["layer_weights"].get(system["name"]) or []
-    return len(weights) - 1 == view.results["encoder"].get("states")
+    pooled = len(weights) - 1 == view.results["encoder"].get("states")
+    return "The pooled vector, then input" if pooled else "Input"
 
 
 def layer_weights(view: View, system: System) -> str | None:
@@ -239,7 +240,7 @@ def layer_weights(view: View, system: System) -> str | None:
     weights = [weight for weight in raw if weight is not None]
     if not weights or len(weights) < len(raw):
         return None
-    pooled = over_pooled(view, system)
+    pooled = "pooled" in first_weight(view, system)
     names = ["pooled"] * pooled + _state_names(view, len(weights) - pooled)
     every = -(-len(weights) // 9)
     shown = [i for i in range(len(weights)) if i % every == 0 or i == len(weights) - 1]

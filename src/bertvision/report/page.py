@@ -5,6 +5,7 @@ sorting to tables that are complete without it. Text of the user's data is escap
 say is in run.py and sweep.py; a new kind of block is a class here and a branch of the template.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -51,6 +52,11 @@ class Row:
     """Of a system: draws its mark."""
     note: str = ""
     best: bool = False
+
+    @property
+    def parts(self) -> list[str]:
+        """The label, cut where a line may break: adapter:size=64,lr=0.001 behind its colon and its commas."""
+        return re.split(r"(?<=[:,])(?=\S)", self.label)
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,13 @@ class Section:
     title: str
     blocks: Sequence[Table | Figures | Notes | Lists | Code | Examples]
     about: str = ""
+
+    @property
+    def pair(self) -> bool:
+        """Whether its blocks are one figure and one table, which stand side by side where there is room."""
+        first, *others = self.blocks
+        alone = isinstance(first, Figures) and len(first.figures) == 1
+        return alone and len(others) == 1 and isinstance(others[0], Table)
 
     @property
     def filled(self) -> bool:

@@ -23,11 +23,14 @@ RESULTS_FILE = "results.json"
 KINDS = ("snapshot", "control", "head", "ensemble", "baseline")
 """Kinds of systems, in the order of tables and legends."""
 
-_REQUIRED = {"task": dict, "metrics": dict, "encoder": dict, "data": dict, "systems": list}
-_OPTIONAL = {"environment": dict, "settings": dict, "finetune": dict, "fit": dict, "curves": dict}
-_OPTIONAL |= {"layer_weights": dict, "details": dict, "sweep": dict, "examples": list}
-_OF_SYSTEM = ("snapshot", "parameters", "total", "percent", "flops_per_token", "seconds", "seeds", "versus")
-_OF_SYSTEM += ("status", "epochs")
+_REQUIRED: dict[str, type] = {"task": dict, "metrics": dict, "encoder": dict, "data": dict, "systems": list}
+_OPTIONAL: dict[str, type] = dict.fromkeys(
+    ("environment", "settings", "finetune", "fit", "curves", "layer_weights", "details", "sweep"), dict
+) | {"examples": list}
+_OF_SYSTEM = (
+    *("snapshot", "parameters", "total", "percent", "flops_per_token", "seconds", "seeds", "versus"),
+    *("status", "epochs"),
+)
 
 
 def read_results(run: Path) -> dict[str, Any]:
@@ -50,25 +53,21 @@ def check(results: Any, source: str = RESULTS_FILE) -> dict[str, Any]:
         raise ArtifactError(
             f"{source}: key schema is {version!r}, and this version of bertvision reads {SCHEMA}: repeat the run"
         )
-    checked = dict(results)
-    for key, kind in _REQUIRED.items():
-        expect(checked, key, kind)
-    for key, kind in _OPTIONAL.items():
-        if checked.get(key) is None:
-            checked[key] = kind()
+    known = {key: value for key, value in results.items() if value is not None}
+    checked = {key: kind() for key, kind in _OPTIONAL.items()} | known
+    for key, kind in (_REQUIRED | _OPTIONAL).items():
         expect(checked, key, kind)
     for key in ("data", "details", "metrics"):
         for name in checked[key]:
             expect(checked[key], name, dict, f"{key}.")
-    if not all(isinstance(example, Mapping) for example in checked["examples"]):
-        raise ArtifactError(f"{source}: key examples is damaged: repeat the run")
+    for i in range(len(checked["examples"])):
+        expect(dict(enumerate(checked["examples"])), i, dict, "examples.")
     checked["curves"] = {"finetune": [], "fit": {}} | checked["curves"]
     metric = checked["task"].get("metric")
     expect(checked["metrics"], metric, dict, "metrics.")
     if not checked["systems"]:
         raise ArtifactError(f"{source}: key systems is empty: repeat the run")
-    checked["systems"] = []
-    for i, system in enumerate(results["systems"]):
+    for i, system in enumerate(checked["systems"]):
         where = f"systems[{i}]."
         expect(system, "name", str, where)
         expect(system, "scores", dict, where)
@@ -79,8 +78,8 @@ def check(results: Any, source: str = RESULTS_FILE) -> dict[str, Any]:
             raise ArtifactError(
                 f"{source}: key {where}kind is {system.get('kind')!r}, not {', '.join(KINDS)}"
             )
-        gaps = dict.fromkeys(_OF_SYSTEM) | {"label": system["name"], "best": False, "values": {}}
-        checked["systems"].append(gaps | dict(system))
+    gaps: dict[str, Any] = dict.fromkeys(_OF_SYSTEM) | {"best": False, "values": {}}
+    checked["systems"] = [gaps | {"label": one["name"]} | dict(one) for one in checked["systems"]]
     return checked
 
 

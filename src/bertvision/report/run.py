@@ -1,32 +1,22 @@
 """The report of a run, whatever its task: what results.json holds decides what is said and drawn."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bertvision import words
 from bertvision.artifacts import write_text
-from bertvision.report import details, figures, page, space
+from bertvision.report import details, figures, page, space, tables
 from bertvision.report.examples import example
 from bertvision.report.page import Cell, Column, Fact, Row, Section, drawn
-from bertvision.report.results import System, View, check
+from bertvision.report.results import View, check
 
 __all__ = ["headline", "render_run", "write_page"]
 
-_MOST_METRICS = 6
-"""Metrics that the first table has room for; of more it shows those that systems are compared by."""
 _MOST_WEIGHTS = 6
 _MOST_CLASSES = 8
 _TUNED = ("epochs", "lr", "schedule", "warmup", "batch_size", "policy")
 """The settings of a fine-tuning that decide how much a head can gain."""
-_NOTES = (
-    "Differences are system minus snapshot on the same examples, mean over seeds, with 95 % bootstrap intervals over "
-    "examples, which are not widened for the number of heads compared. An interval that contains zero means that this "
-    "run cannot separate the two.",
-    "Scores of several seeds are means; ± is one standard deviation.",
-    "A control reads the last state only: what a head gains beyond it is what reading all layers is worth.",
-    "Parameters are those that are trained; FLOPs are spent on top of the encoder; times are wall-clock seconds.",
-)
 
 
 def write_page(results: Mapping[str, Any], path: Path) -> None:
@@ -46,13 +36,13 @@ def render_run(results: Mapping[str, Any]) -> str:
             sentences=_sentences(view),
             facts=_facts(view),
             sections=[
-                _scores(view),
-                _differences(view),
-                _seeds(view),
+                tables.scores(view),
+                tables.differences(view),
+                tables.seeds(view),
                 *(space.sections(view) if view.results["sweep"] else []),
                 *_figures(view),
                 _examples(view),
-                _every_metric(view),
+                tables.every_metric(view),
                 _made(view),
             ],
             footer=f"Written by bertvision {held.get('bertvision', '')}{commit} from results.json, {created}.",
@@ -137,126 +127,6 @@ def _facts(view: View) -> list[Fact]:
     return facts
 
 
-# ---- tables of systems
-
-
-def _row(view: View, system: System, cells: Iterable[Cell], *, note: str = "") -> Row:
-    best = system is view.head
-    # A run with several snapshots chooses a head on each; the best of them is the chosen one.
-    more = "chosen on dev" if best else "best of its snapshot on dev" if system["best"] else note
-    return Row(
-        view.name(system), list(cells), system["kind"], ", ".join(filter(None, (system["kind"], more))), best
-    )
-
-
-def _metric_columns(view: View, names: Iterable[str], group: str = "") -> list[Column]:
-    abouts = {name: str(view.results["metrics"][name].get("about") or "") for name in names}
-    lower = {name: "" if view.higher(name) else "lower is better" for name in abouts}
-    return [Column(view.title(n), group, "; ".join(filter(None, (abouts[n], lower[n])))) for n in abouts]
-
-
-def _metric_cell(view: View, system: System, name: str) -> Cell:
-    value, sd = view.mean(system, name), words.finite(view.score(system, name).get("sd"))
-    return Cell(view.number(value, name), value, "" if sd is None else f"± {view.number(sd, name)}")
-
-
-def _difference_cell(view: View, system: System, name: str = "") -> Cell:
-    found = view.difference(system, name)
-    if found is None:
-        return Cell("" if view.versus(system) is None else words.UNKNOWN)
-    size, ends = view.difference_text(found, name)
-    return Cell(size, found["difference"], ends, view.verdict(found, name))
-
-
-def _value_cell(value: Any) -> Cell:
-    if value is None:
-        return Cell("")
-    return Cell(words.plain(value), float(value) if isinstance(value, bool) else words.finite(value))
-
-
-def _cost_cells(system: System) -> list[Cell]:
-    own, total = words.finite(system["parameters"]), words.finite(system["total"])
-    more = f"{words.count(total)} in all" if own is not None and total is not None and total > own else ""
-    written = {"percent": words.percent, "flops_per_token": words.compact, "seconds": words.duration}
-    cells = [Cell(write(system[key]), words.finite(system[key])) for key, write in written.items()]
-    return [Cell(words.count(own), own, more), *cells]
-
-
-def _shown(view: View) -> list[str]:
-    """The metrics of the first table."""
-    names = list(view.results["metrics"])
-    return names if len(names) <= _MOST_METRICS else (view.compared or names)[:_MOST_METRICS]
-
-
-def _scores(view: View) -> Section:
-    names, made = _shown(view), view.results["finetune"]
-    columns = _metric_columns(view, names, "metrics")
-    varied = space.names(view) if view.results["sweep"] else []
-    columns += [Column(name, "values") for name in varied]
-    columns.append(Column(view.title(), "against snapshot", "difference with its 95 % interval"))
-    columns += [Column(title, "cost") for title in ("parameters", "of encoder", "FLOPs/token", "time")]
-    columns += [Column("epochs"), Column("status", text=True)]
-    rate = " ".join(text for pair in words.lines({"lr": made.get("lr")}) for text in pair)
-    rows = []
-    for system in view.systems:
-        scores = [_metric_cell(view, system, name) for name in names]
-        cells = [*scores, *(_value_cell(system["values"].get(name)) for name in varied)]
-        cells += [_difference_cell(view, system), *_cost_cells(system)]
-        cells += [_value_cell(system["epochs"]), Cell(system["status"] or "")]
-        rows.append(_row(view, system, cells, note=rate if system["kind"] == "snapshot" else ""))
-    about = "Nothing was tuned or chosen on this split."
-    if view.split != "test":
-        about = "The head was chosen on this same split, and so was what is tuned: these scores flatter."
-    abouts = [f"{column.title}: {column.about}." for column in columns[: len(names)] if column.about]
-    blocks = [page.Table("System", columns, rows, wide=True).filled(), page.Notes([*abouts, *_NOTES])]
-    return Section("scores", f"Scores on {view.split}", blocks, about)
-
-
-def _differences(view: View) -> Section:
-    systems = [system for system in view.systems if view.versus(system) is not None]
-    columns = _metric_columns(view, view.compared)
-    columns.append(Column("p", about="McNemar’s exact test of the first seed"))
-    rows = []
-    for system in systems:
-        cells = [_difference_cell(view, system, name) for name in view.compared]
-        p = words.finite(system["versus"].get("mcnemar_p"))
-        rows.append(_row(view, system, [*cells, Cell(words.p_value(p), p)]))
-    title = f"Difference to the snapshot in {view.title()}"
-    caption = (
-        "Right of zero is more than the snapshot on the same examples. A line across zero settles nothing."
-    )
-    figure = drawn((figures.differences(view), title, caption))
-    about = (
-        "Every system answers the same examples as its snapshot, so the comparison is paired; p is McNemar’s."
-    )
-    blocks = [figure, page.Table("System", columns, rows)] if figure.figures else []
-    return Section("differences", "Is the difference real?", blocks, about)
-
-
-def _seeds(view: View) -> Section:
-    """Interval and seeds of every system whose metric has them."""
-    found = [s for s in view.systems if view.score(s).get("interval") or view.score(s).get("per_seed")]
-    seeds = list(dict.fromkeys(seed for s in found for seed in view.score(s).get("per_seed") or {}))
-    rows = []
-    for system in found:
-        ends = [view.number(end) for end in view.score(system).get("interval") or []]
-        each = view.score(system).get("per_seed") or {}
-        cells = [_metric_cell(view, system, view.metric), Cell(" … ".join(ends))]
-        cells += [Cell(view.number(each[s]) if s in each else "", words.finite(each.get(s))) for s in seeds]
-        rows.append(_row(view, system, cells))
-    titles = [view.title(), "95 % interval", *(f"seed {seed}" for seed in seeds)]
-    about = f"{view.title()} on {view.split}: intervals are over examples, of the mean over seeds."
-    blocks = [page.Table("System", [Column(title) for title in titles], rows)] if rows else []
-    return Section("seeds", "Intervals and seeds", blocks, about)
-
-
-def _every_metric(view: View) -> Section:
-    names = list(view.results["metrics"])
-    rows = [_row(view, s, [_metric_cell(view, s, name) for name in names]) for s in view.systems]
-    blocks = [page.Table("System", _metric_columns(view, names), rows, wide=True)]
-    return Section("metrics", "Every metric", blocks if len(names) > len(_shown(view)) else [])
-
-
 # ---- figures
 
 
@@ -285,23 +155,23 @@ def _figures(view: View) -> list[Section]:
             "The snapshot stays frozen. With several seeds, their mean.",
         ),
     )
-    first = {True: "The pooled vector, then input", False: "Input"}
-    captions = {
-        s["name"]: f"{first[figures.over_pooled(view, s)]} embedding and layers" for s in view.systems
-    }
-    shares = [(figures.layer_weights(view, s), view.name(s), captions[s["name"]]) for s in view.systems]
-    weights = page.Figures(drawn(*shares).figures[:_MOST_WEIGHTS], small=True)
+    weights = drawn(
+        *(
+            (
+                figures.layer_weights(view, s),
+                view.name(s),
+                figures.first_weight(view, s) + " embedding and layers",
+            )
+            for s in view.systems
+        )
+    )
     whose = f"The chosen head and its snapshot on {view.split}; of several seeds the one that is best on dev."
+    even = "Of the heads that mix hidden states; dashed: an even share."
     return [
         Section("cost", "What quality costs", [costs]),
         Section("details", "A closer look", [drawn(*details.drawings(view))], whose),
         Section("learning", "Learning curves", [learning]),
-        Section(
-            "layers",
-            "Layer weights",
-            [weights],
-            "Of the heads that mix hidden states; dashed: an even share.",
-        ),
+        Section("layers", "Layer weights", [page.Figures(weights.figures[:_MOST_WEIGHTS], small=True)], even),
     ]
 
 
