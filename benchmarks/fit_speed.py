@@ -43,7 +43,8 @@ from bertvision.states.plan import HEAD_RUN, epoch_batches, group_calls
 from bertvision.states.store import plan_store
 from bertvision.states.stored import StoredStates
 from bertvision.tasks.span_loss import span_loss
-from bertvision.train.fit import FitConfig, FitRun
+from bertvision.train.config import FitConfig
+from bertvision.train.fit import FitRun
 
 LENGTHS = [36, 68, 84, 98, 107, 113, 117, 121, 124, 127, 130, 133, 135, 138, 141, 144, 147, 150, 153, 156, 159,
            162, 166, 169, 173, 177, 182, 186, 191, 196, 202, 209, 216, 224, 234, 246, 260, 276, 299, 338,

@@ -64,7 +64,8 @@ from bertvision.states.identity import StateType
 from bertvision.states.live import LiveStates
 from bertvision.states.store import Store
 from bertvision.states.stored import StoredStates
-from bertvision.train.fit import FitConfig, FitRun, fit
+from bertvision.train.config import FitConfig
+from bertvision.train.fit import FitRun, fit
 from bertvision.train.run_folder import RunFolder
 
 LONG_ENOUGH = 0.5

@@ -25,8 +25,8 @@ from bertvision.states.config import StatesConfig
 from bertvision.states.source import open_states
 from bertvision.tasks.compare import Difference
 from bertvision.tasks.walk import head_logits
-from bertvision.train.finetune import FinetuneConfig, tune
-from bertvision.train.fit import FitConfig
+from bertvision.train.config import FinetuneConfig, FitConfig
+from bertvision.train.finetune import tune
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split, load_split
 from bertvision.train.zoo import fit_zoo

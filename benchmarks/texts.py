@@ -36,10 +36,9 @@ from bertvision.model.trained import read_trained
 from bertvision.states.config import StatesConfig
 from bertvision.tasks.triplet import TripletTask
 from bertvision.tasks.walk import walk_windows
+from bertvision.train.config import FinetuneConfig, FitConfig, MultitaskConfig, TaskSpec
 from bertvision.train.finetune import tune, tune_jobs
-from bertvision.train.finetune_config import FinetuneConfig, MultitaskConfig
-from bertvision.train.fit import FitConfig
-from bertvision.train.multitask import TaskSpec, load_jobs
+from bertvision.train.multitask import load_jobs
 from bertvision.train.scoring import dev_logits, score_logits
 from bertvision.train.splits import Split, load_split, window_split
 from bertvision.train.zoo import fit_zoo

@@ -43,7 +43,8 @@ from bertvision.heads import Geometry, parse_head
 from bertvision.heads.base import Head
 from bertvision.states.batch import StateBatch
 from bertvision.tasks.span import SPAN
-from bertvision.train.finetune import FinetuneConfig, finetune
+from bertvision.train.config import FinetuneConfig
+from bertvision.train.finetune import finetune
 from bertvision.train.job import Job
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.scoring import dev_logits, score_logits

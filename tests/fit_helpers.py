@@ -14,7 +14,8 @@ from bertvision.heads import parse_head
 from bertvision.states.base import States
 from bertvision.states.memory import MemoryStates
 from bertvision.train import fit as fit_module
-from bertvision.train.fit import FitConfig, FitRun, FittedHead, fit
+from bertvision.train.config import FitConfig
+from bertvision.train.fit import FitRun, FittedHead, fit
 from bertvision.train.group import Group
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split, load_split

@@ -32,7 +32,8 @@ from bertvision.tasks.label import LabelTask
 from bertvision.tasks.score import ScoreTask
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.walk import head_logits
-from bertvision.train.fit import FitConfig, FitRun
+from bertvision.train.config import FitConfig
+from bertvision.train.fit import FitRun
 
 pytestmark = [
     pytest.mark.gpu,

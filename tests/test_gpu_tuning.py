@@ -17,8 +17,8 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.model.trained import load_encoder, logits_of_trained, read_trained
 from bertvision.train import tuning as tuning_module
-from bertvision.train.finetune import FinetuneConfig, tune, tune_jobs
-from bertvision.train.finetune_config import MultitaskConfig
+from bertvision.train.config import FinetuneConfig, MultitaskConfig
+from bertvision.train.finetune import tune, tune_jobs
 from bertvision.train.job import Job
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.scoring import logits_of

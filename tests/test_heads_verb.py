@@ -25,7 +25,7 @@ from bertvision.heads.base import bare_batch, head_class
 from bertvision.heads.catalogue import CATALOGUE, SETS, expand, find_row
 from bertvision.heads.layer_reader import layer_of
 from bertvision.heads.spec import TrainOverrides, for_windows
-from bertvision.train.fit import FitConfig
+from bertvision.train.config import FitConfig
 from bertvision.train.zoo import zoo_members
 
 DOCS = (Path(__file__).parents[1] / "docs" / "heads.md").read_text(encoding="utf-8")

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from bertvision.errors import ConfigError
 from bertvision.states.plan import epoch_batches
-from bertvision.train.mixing import MixOrder, Sampling, TaskPlan, mix_epoch
+from bertvision.train.config import MixOrder, Sampling
+from bertvision.train.mixing import TaskPlan, mix_epoch
 
 ORDERS: tuple[MixOrder, ...] = get_args(MixOrder)
 RNG = np.random.default_rng(0)

@@ -33,10 +33,10 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import BertvisionError, ConfigError
 from bertvision.train.batching import Batching
+from bertvision.train.config import MultitaskConfig, TaskSpec
 from bertvision.train.finetune import tune_jobs
-from bertvision.train.finetune_config import MultitaskConfig
 from bertvision.train.job import Job
-from bertvision.train.multitask import TaskSpec, load_jobs
+from bertvision.train.multitask import load_jobs
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.splits import load_split
 
@@ -286,10 +286,7 @@ def test_names_that_cannot_be_folders_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_settings_of_a_task_are_not_settings_of_the_run() -> None:
-    for wrong in ({"head": "cls_linear"}, {"sampling": "weighted"}):
-        with pytest.raises(ConfigError, match="under `tasks` in the recipe"):
-            config_of(**wrong)
+def test_a_temperature_is_above_zero() -> None:
     with pytest.raises(ConfigError, match="--temperature must be above 0"):
         config_of(temperature=0.0)
 

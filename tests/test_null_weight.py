@@ -30,9 +30,9 @@ from bertvision.states.config import StatesConfig
 from bertvision.states.memory import MemoryStates
 from bertvision.tasks.span import SPAN, SpanTask
 from bertvision.train.batching import Batching
+from bertvision.train.config import FinetuneConfig, FitConfig
 from bertvision.train.finetune import tune
-from bertvision.train.finetune_config import FinetuneConfig, MultitaskConfig
-from bertvision.train.fit import FitConfig, FitRun, fit
+from bertvision.train.fit import FitRun, fit
 from bertvision.train.job import Job
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split, load_split, null_weighted
@@ -180,21 +180,11 @@ def test_a_fit_is_that_of_plain_torch(tmp_path: Path, lively: Path, train: Split
 # ---- settings
 
 
-def test_key_is_as_ever_unless_it_decides_something(tmp_path: Path, lively: Path, train: Split) -> None:
-    for made, one in ((FinetuneConfig, FinetuneConfig()), (FitConfig, FitConfig())):
-        assert "null_weight" not in one.identity
-        assert made(null_weight=2.0).identity["null_weight"] == 2.0
+def test_the_key_and_the_head_keep_it(tmp_path: Path, lively: Path, train: Split) -> None:
     encoder = Encoder.load(str(lively))
     about: dict[str, Any] = {"encoder_about": {"name": "toy"}, "states": StatesConfig(source="memory")}
-    keys = []
-    for weight in (1.0, 2.0):
-        folder = tmp_path / f"{weight:g}"
-        fit_zoo(encoder, train, folder=folder, config=fit_config("last_state", null_weight=weight), **about)
-        keys.append(read_json(folder / "stage.json")["key"])
-        config = read_head_config(folder / "last-state.seed0")
-        assert config["task"]["kind"] == "span"
-        assert config["fit"].get("null_weight") == (None if weight == 1 else weight)
-    assert keys[0]["fit"].keys() | {"null_weight"} == keys[1]["fit"].keys()
+    fit_zoo(encoder, train, folder=tmp_path / "2", config=fit_config("last_state", null_weight=2.0), **about)
+    assert read_head_config(tmp_path / "2" / "last-state.seed0")["fit"]["null_weight"] == 2.0
     other = fit_config("last_state", null_weight=3.0)
     with pytest.raises(OutputError, match=r"fit\.null_weight"):
         fit_zoo(encoder, train, folder=tmp_path / "2", config=other, **about)
@@ -237,6 +227,4 @@ def test_other_tasks_refuse_it_before_anything_is_written(tmp_path: Path, lively
                 encoder, split, folder=tmp_path / "out", config=FitConfig(heads=("cls_linear",), null_weight=2.0),
                 encoder_about={"name": "toy"}, states=StatesConfig(),
             )  # fmt: skip
-    with pytest.raises(ConfigError, match="--null-weight is for one task of spans"):
-        MultitaskConfig(null_weight=2.0)
     assert not (tmp_path / "out").exists()

@@ -25,7 +25,8 @@ from bertvision.errors import ConfigError
 from bertvision.heads.base import running_statistics
 from bertvision.heads.layers import Dropout
 from bertvision.train import parallel as parallel_module
-from bertvision.train.finetune import FinetuneConfig, tune
+from bertvision.train.config import FinetuneConfig
+from bertvision.train.finetune import tune
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import read_metrics
 from bertvision.train.splits import load_split
@@ -227,7 +228,8 @@ def _norms(encoder: str, data: str, folder: str) -> None:
 
     from bertvision.encoder.encoder import Encoder
     from bertvision.states.live import LiveStates
-    from bertvision.train.fit import FitConfig, fit
+    from bertvision.train.config import FitConfig
+    from bertvision.train.fit import fit
     from bertvision.train.run_folder import RunFolder
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import zoo_members

@@ -24,7 +24,8 @@ from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
 from bertvision.states.stored import StoredStates
 from bertvision.tasks.walk import head_logits
-from bertvision.train.fit import FitConfig, fit
+from bertvision.train.config import FitConfig
+from bertvision.train.fit import fit
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split
 from bertvision.train.zoo import fit_zoo, zoo_members

@@ -33,7 +33,7 @@ from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span_decode import decode
 from bertvision.tasks.span_logits import combine, span_logits
 from bertvision.tasks.threshold import best_threshold
-from bertvision.train.fit import FitConfig
+from bertvision.train.config import FitConfig
 from bertvision.train.splits import Split
 from bertvision.train.zoo import fit_zoo
 

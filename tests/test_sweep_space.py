@@ -9,7 +9,7 @@ from bertvision.errors import ConfigError
 from bertvision.heads import parse_head
 from bertvision.pipeline.sweep import check_space
 from bertvision.tasks.span import SPAN
-from bertvision.train.fit import FitConfig
+from bertvision.train.config import FitConfig
 from bertvision.train.space import Range, read_space
 
 

@@ -26,9 +26,10 @@ from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.span_decode import decode
 from bertvision.tasks.walk import head_logits
-from bertvision.train.finetune import FinetuneConfig, tune
-from bertvision.train.fit import FitConfig, FittedHead, fit
-from bertvision.train.optim import OptimConfig, apply_gradients, learning_rate, make_optimizer, set_rate
+from bertvision.train.config import FinetuneConfig, FitConfig, OptimConfig
+from bertvision.train.finetune import tune
+from bertvision.train.fit import FittedHead, fit
+from bertvision.train.optim import apply_gradients, learning_rate, make_optimizer, set_rate
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.scoring import logits_of
 from bertvision.train.splits import Split, load_split

@@ -14,7 +14,8 @@ from toy import save_encoder
 
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
-from bertvision.train.finetune import FinetuneConfig, tune
+from bertvision.train.config import FinetuneConfig
+from bertvision.train.finetune import tune
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.splits import Split, load_split
 from bertvision.train.steps import Steps

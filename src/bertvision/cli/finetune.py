@@ -11,7 +11,7 @@ from bertvision.cli.flags import OptionalInt, command_line
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import Precision
 from bertvision.tasks.settings import TextConfig
-from bertvision.train.finetune_config import FinetuneConfig
+from bertvision.train.config import FinetuneConfig
 
 if TYPE_CHECKING:
     from bertvision.tasks.base import Task

@@ -12,7 +12,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import Precision
 from bertvision.states.config import StatesConfig
 from bertvision.tasks.settings import TextConfig
-from bertvision.train.fit import FitConfig
+from bertvision.train.config import FitConfig
 
 if TYPE_CHECKING:
     from bertvision.pipeline.fit import Fitted

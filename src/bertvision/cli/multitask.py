@@ -11,8 +11,7 @@ from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalInt, command_line
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import Precision
-from bertvision.train.finetune_config import MultitaskConfig
-from bertvision.train.multitask import TaskSpec
+from bertvision.train.config import MultitaskConfig, TaskSpec
 
 if TYPE_CHECKING:
     from bertvision.train.job import Job

@@ -10,7 +10,7 @@ from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalFloat, OptionalInt
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import Precision
-from bertvision.train.finetune import FinetuneConfig
+from bertvision.train.config import FinetuneConfig
 
 if TYPE_CHECKING:
     from bertvision.data.texts import TextData

@@ -11,8 +11,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import Precision
 from bertvision.states.config import StatesConfig
 from bertvision.tasks.settings import DecodeConfig, TextConfig
-from bertvision.train.finetune import FinetuneConfig
-from bertvision.train.fit import FitConfig
+from bertvision.train.config import FinetuneConfig, FitConfig
 
 __all__ = ["RunConfig"]
 

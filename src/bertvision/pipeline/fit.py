@@ -21,7 +21,7 @@ from bertvision.states.config import StatesConfig
 from bertvision.states.source import open_states
 from bertvision.tasks.base import Task
 from bertvision.tasks.settings import TextConfig
-from bertvision.train.fit import FitConfig
+from bertvision.train.config import FitConfig
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.scoring import logits_of

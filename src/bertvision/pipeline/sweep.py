@@ -43,7 +43,7 @@ from bertvision.report.results import RESULTS_FILE
 from bertvision.report.run import write_page
 from bertvision.states.config import StatesConfig
 from bertvision.states.source import choose_source
-from bertvision.train.fit import FitConfig
+from bertvision.train.config import FitConfig
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.search import DATABASE, TRIALS, Search, Trial, remove_search

@@ -11,7 +11,7 @@ from bertvision.encoder.device import Precision
 from bertvision.pipeline.config import OptionalInt
 from bertvision.states.config import StatesConfig
 from bertvision.tasks.settings import TextConfig
-from bertvision.train.fit import FitConfig
+from bertvision.train.config import FitConfig
 from bertvision.train.search import SearchConfig
 
 __all__ = ["SweepConfig"]

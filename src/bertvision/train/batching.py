@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.data.windows import Windows
+from bertvision.train.config import MixOrder
 from bertvision.train.job import Job
-from bertvision.train.mixing import MixOrder, TaskPlan, mix_epoch
+from bertvision.train.mixing import TaskPlan, mix_epoch
 
 __all__ = ["Batch", "Batching"]
 

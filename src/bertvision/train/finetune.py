@@ -23,7 +23,7 @@ from bertvision.encoder.load import check_apart
 from bertvision.encoder.policy import counts_text
 from bertvision.errors import TrainingError
 from bertvision.train.batching import Batch, Batching
-from bertvision.train.finetune_config import FinetuneConfig, MultitaskConfig
+from bertvision.train.config import FinetuneConfig, MultitaskConfig, TuneConfig
 from bertvision.train.job import Job
 from bertvision.train.memory import begin_peak, peak_bytes
 from bertvision.train.optim import learning_rate
@@ -40,7 +40,7 @@ from bertvision.train.snapshots import (
 from bertvision.train.splits import Split, null_weighted
 from bertvision.train.tuning import Tuning, check_tuning
 
-__all__ = ["FinetuneConfig", "finetune", "snapshot_name", "tune", "tune_jobs"]
+__all__ = ["finetune", "snapshot_name", "tune", "tune_jobs"]
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def tune_jobs(
     jobs: Sequence[Job],
     *,
     folder: Path,
-    config: FinetuneConfig,
+    config: TuneConfig,
     overwrite: bool = False,
     parallel: Parallel = ALONE,
 ) -> tuple[RunFolder, list[Path]]:
@@ -105,7 +105,7 @@ def tune_jobs(
 def finetune(
     encoder: Encoder,
     jobs: Sequence[Job],
-    config: FinetuneConfig,
+    config: TuneConfig,
     stage: RunFolder,
 ) -> list[Path]:
     """Train `encoder` in place; returns the snapshot folders in order. Goes on where a killed run stopped."""
@@ -123,9 +123,7 @@ def finetune(
 class _Run:
     """One run: where it stands, its losses that nobody read yet, and what its snapshots scored."""
 
-    def __init__(
-        self, encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, stage: RunFolder
-    ) -> None:
+    def __init__(self, encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, stage: RunFolder) -> None:
         self.encoder, self.jobs, self.config = encoder, jobs, config
         self.stage, self.parallel = stage, stage.parallel
         mixing: dict[str, Any] = {}

@@ -9,39 +9,35 @@ batch, and since all of them see the summed losses and make the same updates, th
 a word. Rank 0 alone scores, writes and tells.
 """
 
-import dataclasses
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from bertvision.config import to_mapping
 from bertvision.console import progress
 from bertvision.encoder.timing import Clock
-from bertvision.errors import ConfigError, TrainingError
+from bertvision.errors import TrainingError
 from bertvision.heads.base import Geometry, Head
-from bertvision.heads.catalogue import expand
-from bertvision.heads.spec import HeadSpec, parse_head
+from bertvision.heads.spec import HeadSpec
 from bertvision.states.base import States
 from bertvision.states.batch import StateBatch
 from bertvision.states.plan import head_batches
 from bertvision.tasks.base import Task
-from bertvision.tasks.settings import check_null_weight
 from bertvision.tasks.span import SPAN
+from bertvision.train.config import FitConfig
 from bertvision.train.graphs import Graphs
 from bertvision.train.group import FittedHead, Group, Share, make_groups
-from bertvision.train.optim import OptimConfig, make_optimizer
+from bertvision.train.optim import make_optimizer
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.profile import Profile
 from bertvision.train.run_folder import RunFolder
 
-__all__ = ["Evaluate", "FitConfig", "FitRun", "FittedHead", "OnEpoch", "fit"]
+__all__ = ["Evaluate", "FitRun", "FittedHead", "OnEpoch", "fit"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,81 +49,6 @@ OnEpoch = Callable[[int, Mapping[str, float]], bool]
 
 _UNREAD = 16
 """Steps whose losses may wait on a GPU before they are read."""
-
-
-@dataclass(frozen=True)
-class FitConfig(OptimConfig):
-    """How heads are fitted on the states of a frozen encoder."""
-
-    heads: tuple[str, ...] = ("default",)
-    """Heads such as adapter:size=64,skip or learned_pooling:lr=3e-3, and sets of them: default, all, papers, controls,
-    beyond, pooling+adapters, each_layer (`bertvision heads` lists them)."""
-    seeds: tuple[int, ...] = (0,)
-    """Fit every head once for each of these seeds."""
-    epochs: int = 1
-    """Passes over the states."""
-    batch_size: int = 16
-    """Windows per step."""
-    null_weight: float = 1.0
-    """What a window without an answer counts in the loss of spans; 1 = like any other."""
-    patience: int = 0
-    """Stop a head after this many epochs without a better dev score; 0 = never."""
-    keep: Literal["last", "best"] = "last"
-    """Keep the weights of the last epoch or of the best on dev."""
-    stack: Literal["auto", "on", "off"] = "auto"
-    """Compute heads that differ only in rate, seed and dropout as one batched head; auto = on a GPU. A CPU is
-    faster one by one, because each head's numbers then stay in its cache."""
-    activation_gb: float = 4.0
-    """Memory for what a step of a head keeps between its forward and its backward pass; large heads read a batch
-    in several parts."""
-    checkpoint_seconds: float = 60.0
-    """Time between two checkpoints."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"--{name.replace('_', '-')} of the fit must be at least 1, not {getattr(self, name)}"
-                )
-        check_null_weight(self.null_weight)
-        if self.patience < 0:
-            raise ConfigError(f"--patience must not be negative, not {self.patience}")
-        if not self.checkpoint_seconds >= 0:
-            raise ConfigError(f"--checkpoint-seconds must not be negative, not {self.checkpoint_seconds}")
-        if not (self.activation_gb > 0 and math.isfinite(self.activation_gb)):
-            raise ConfigError(f"--activation-gb must be a finite number above 0, not {self.activation_gb}")
-        if not self.heads:
-            raise ConfigError("--heads names no head: give at least one (`bertvision heads` lists them)")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
-            raise ConfigError(f"--seeds must be different numbers, none negative, not {self.seeds}")
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The settings that decide a result; one that came later is told where it decides something."""
-        settings = to_mapping(self)
-        settings.pop("checkpoint_seconds")
-        settings.pop("track")
-        if self.null_weight == 1:
-            settings.pop("null_weight")
-        return settings
-
-    @property
-    def scores_epochs(self) -> bool:
-        """Whether dev scores are needed during the fit."""
-        own = any((parse_head(text).train.patience or 0) > 0 for text, _ in expand(self.heads))
-        return self.keep == "best" or self.patience > 0 or own
-
-    def optim(self, spec: HeadSpec, seed: int) -> OptimConfig:
-        """What one head is fitted with: its own settings where it has some, else the fit's."""
-        names = [f.name for f in dataclasses.fields(OptimConfig)]
-        values: dict[str, Any] = {name: getattr(self, name) for name in names}
-        own = {k: v for k, v in dataclasses.asdict(spec.train).items() if v is not None and k in names}
-        values |= own | {"seed": seed}
-        return OptimConfig(**values)
-
-    def patience_of(self, spec: HeadSpec) -> int:
-        return self.patience if spec.train.patience is None else spec.train.patience
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ from bertvision.heads.papers.conv import ConvHead
 from bertvision.heads.spec import HeadSpec
 from bertvision.shapes import Float
 from bertvision.states.batch import StateBatch
-from bertvision.train.optim import OptimConfig, apply_gradients, learning_rate, set_rate
+from bertvision.train.config import OptimConfig
+from bertvision.train.optim import apply_gradients, learning_rate, set_rate
 from bertvision.train.parallel import Parallel
 from bertvision.train.randomness import noise_numbers, seeded
 

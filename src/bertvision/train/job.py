@@ -16,7 +16,8 @@ from bertvision.heads.base import Geometry, Head, check_unit, head_class
 from bertvision.heads.spec import HeadSpec, TrainOverrides, parse_head
 from bertvision.states.plan import group_rows
 from bertvision.tasks.base import Task
-from bertvision.train.mixing import Sampling, TaskPlan
+from bertvision.train.config import Sampling
+from bertvision.train.mixing import TaskPlan
 from bertvision.train.splits import Split
 
 __all__ = ["Job"]

@@ -17,18 +17,15 @@ has so many units of the task, drawn anew every epoch. A single natural or balan
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.errors import ConfigError
 from bertvision.states.plan import balanced_order, epoch_batches
+from bertvision.train.config import MixOrder, Sampling
 
-__all__ = ["MixOrder", "Sampling", "TaskPlan", "mix_epoch"]
-
-Sampling = Literal["natural", "balanced", "weighted"]
-MixOrder = Literal["sequential", "mixed", "temperature"]
+__all__ = ["TaskPlan", "mix_epoch"]
 
 
 @dataclass(frozen=True, eq=False)

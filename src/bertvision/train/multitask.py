@@ -9,46 +9,18 @@ encoder is one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bertvision.data.load import load_data
 from bertvision.data.texts import TextData, join_texts
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
+from bertvision.tasks.settings import PLAIN, TextConfig
+from bertvision.train.config import TaskSpec
 from bertvision.train.job import Job
-from bertvision.train.mixing import Sampling
-from bertvision.train.splits import PLAIN, Split, TextConfig, load_split, window_split
+from bertvision.train.splits import Split, load_split, window_split
 
-__all__ = ["TaskSpec", "load_jobs", "load_joined"]
-
-
-@dataclass(frozen=True)
-class TaskSpec(TextConfig):
-    """One task of several."""
-
-    name: str = ""
-    """Its head's folder."""
-    train: tuple[str, ...] = ()
-    """Its training sets, joined."""
-    dev: str = ""
-    head: str = ""
-    """The head that trains with the encoder; cls_linear for labels and scores, last_state for spans."""
-    batch_size: int = 0
-    """Examples in a batch; 0 = the run's."""
-    sampling: Sampling = "natural"
-    """natural, balanced or weighted (with replacement, by 1 / the size of the class)."""
-    subset: int = 0
-    """Examples of an epoch, drawn anew each time; 0 = all."""
-    weight: float = 1.0
-    """What its loss counts for."""
-    bins: int = 5
-    """Classes that scores are put into for sampling."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.name or not self.train:
-            raise ConfigError("every task of a recipe needs a name and at least one training set under train")
+__all__ = ["load_jobs", "load_joined"]
 
 
 def load_jobs(

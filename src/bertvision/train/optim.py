@@ -3,64 +3,19 @@
 The learning rate is a pure function of the step, so resuming a run needs nothing but the step's number.
 """
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from bertvision.errors import ConfigError
+from bertvision.train.config import OptimConfig
 from bertvision.train.sharded import is_sharded
 
-__all__ = ["OptimConfig", "apply_gradients", "learning_rate", "make_optimizer", "set_rate"]
-
-Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
+__all__ = ["apply_gradients", "learning_rate", "make_optimizer", "set_rate"]
 
 _MOMENTUM = 0.9
 _LATE = 1e6
 """A count of steps at which Adam's corrections 1 - beta^t are 1 in every bit, and float32 still counts on."""
-
-
-@dataclass(frozen=True)
-class OptimConfig:
-    """The optimiser and its schedule."""
-
-    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    """adamw; adam, whose decay passes through the moments; or sgd with a momentum of 0.9."""
-    lr: float = 1e-3
-    """Highest learning rate."""
-    schedule: Literal["constant", "linear"] = "constant"
-    """constant, or linear decay to zero at the end."""
-    warmup: float = 0.0
-    """Part of all steps over which the rate rises from zero."""
-    weight_decay: float = 0.0
-    """Decoupled weight decay of matrices; biases and norms are never decayed."""
-    bias_correction: bool = True
-    """Whether Adam's moments are divided by what they lack in the first steps; in BERT's own AdamW they are not."""
-    eps: float = 1e-8
-    """Added to Adam's divisor; BERT's own AdamW had 1e-6."""
-    clip: float = 1.0
-    """Largest norm of the whole gradient; 0 = no clipping."""
-    seed: int = 0
-    """Order of the data, dropout and initial weights."""
-    track: tuple[Tracker, ...] = ()
-    """Also send the numbers of metrics.jsonl to tensorboard, wandb, trackio or mlflow."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.lr <= 1e36:  # Adam's first step is ten times that, and float32 ends at 3e38
-            raise ConfigError(f"lr must lie above 0 and not above 1e36, not {self.lr}")
-        if not 0 <= self.warmup < 1:
-            raise ConfigError(f"warmup is a part of all steps, at least 0 and below 1, not {self.warmup}")
-        if not (self.eps > 0 and math.isfinite(self.eps)):
-            raise ConfigError(f"eps must be a finite number above 0, not {self.eps}")
-        for name in ("clip", "weight_decay"):
-            value = getattr(self, name)
-            if not (value >= 0 and math.isfinite(value)):
-                raise ConfigError(f"{name} must be a finite number that is not negative, not {value}")
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed must not be negative and lie below 2**63, not {self.seed}")
 
 
 def learning_rate(config: OptimConfig, step: int, total: int) -> float:

@@ -33,11 +33,12 @@ from bertvision.artifacts import (
     write_text,
 )
 from bertvision.errors import ConfigError, OutputError
+from bertvision.train.config import differences
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.randomness import generator_of
 from bertvision.train.sharded import gathered_tensors, is_sharded, split_like
 
-__all__ = ["RunFolder", "differences", "load_checkpoint", "read_metrics", "save_checkpoint"]
+__all__ = ["RunFolder", "load_checkpoint", "read_metrics", "save_checkpoint"]
 
 LOCK = ".lock"
 
@@ -210,18 +211,6 @@ class RunFolder:
         self._began = time.monotonic() - saved["seconds"]
         self._open_log(saved["lines"])
         return saved["progress"], extra
-
-
-def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """Dotted names of the settings that differ."""
-    names: list[str] = []
-    for key in sorted({*old, *new}):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            names += differences(a, b, f"{prefix}{key}.")
-        elif a != b:
-            names.append(f"{prefix}{key}")
-    return names
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

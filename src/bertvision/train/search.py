@@ -106,7 +106,7 @@ class Search:
         import optuna
         from filelock import FileLock
 
-        from bertvision.train.run_folder import differences
+        from bertvision.train.config import differences
 
         self.folder, self.space, self.config, self.seed, self.epochs = folder, space, config, seed, epochs
         optuna.logging.set_verbosity(optuna.logging.ERROR)

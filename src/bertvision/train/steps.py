@@ -21,7 +21,8 @@ from bertvision.encoder.stack import in_bf16
 from bertvision.heads.base import Head, running_statistics
 from bertvision.heads.layers import set_noise
 from bertvision.shapes import Float
-from bertvision.train.optim import OptimConfig, set_rate
+from bertvision.train.config import OptimConfig
+from bertvision.train.optim import set_rate
 from bertvision.train.parallel import Parallel
 from bertvision.train.randomness import noise_numbers
 from bertvision.train.sharded import clip_, is_sharded

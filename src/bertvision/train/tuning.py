@@ -19,7 +19,7 @@ from bertvision.encoder.policy import parse_policy
 from bertvision.encoder.stack import layers_of
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head
-from bertvision.train.finetune_config import FinetuneConfig
+from bertvision.train.config import TuneConfig
 from bertvision.train.job import Job
 from bertvision.train.optim import make_optimizer
 from bertvision.train.parallel import Parallel
@@ -30,7 +30,7 @@ from bertvision.train.tunable import TokenSource, Tunable, Whole
 __all__ = ["Tuning", "check_tuning", "shares_out"]
 
 
-def check_tuning(encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, parallel: Parallel) -> None:
+def check_tuning(encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, parallel: Parallel) -> None:
     """Refuse what this encoder cannot do, before anything is changed or written."""
     policy = parse_policy(config.policy)
     if config.epochs == 0:
@@ -69,7 +69,7 @@ def _geometry(encoder: Encoder, job: Job) -> Geometry:
     return Geometry(encoder.num_states, encoder.hidden, task.outputs, task.unit, pooled)
 
 
-def shares_out(config: FinetuneConfig, parallel: Parallel) -> bool:
+def shares_out(config: TuneConfig, parallel: Parallel) -> bool:
     """Whether the encoder's weights are split over the processes."""
     return (config.shard or wants_sharding()) and not parallel.alone
 
@@ -77,9 +77,7 @@ def shares_out(config: FinetuneConfig, parallel: Parallel) -> bool:
 class Tuning:
     """An encoder, a head for each task, their optimisers and the way to batches and steps."""
 
-    def __init__(
-        self, encoder: Encoder, jobs: Sequence[Job], config: FinetuneConfig, parallel: Parallel
-    ) -> None:
+    def __init__(self, encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, parallel: Parallel) -> None:
         self.encoder, self.jobs, self.config, self.parallel = encoder, jobs, config, parallel
         policy = parse_policy(config.policy)
         shared_out = shares_out(config, parallel)

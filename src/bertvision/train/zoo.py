@@ -30,7 +30,8 @@ from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.walk import head_logits
-from bertvision.train.fit import Evaluate, FitConfig, FittedHead, OnEpoch, fit
+from bertvision.train.config import FitConfig
+from bertvision.train.fit import Evaluate, FittedHead, OnEpoch, fit
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.scoring import score_logits
@@ -152,9 +153,9 @@ def _dev_score(logits: Logits, dev: Split, config: DecodeConfig) -> float:
 
 def _save(one: FittedHead, folder: Path, config: FitConfig, about: dict[str, Any]) -> dict[str, Any]:
     """Write a head's folder; returns what the stage remembers of it."""
-    training = dataclasses.asdict(one.config) | {"epochs": config.epochs, "batch_size": config.batch_size}
-    if config.null_weight != 1:
-        training["null_weight"] = config.null_weight
+    training = dataclasses.asdict(one.config) | {
+        name: getattr(config, name) for name in ("epochs", "batch_size", "null_weight")
+    }
     with atomic_folder(folder) as temporary:
         save_head(one.head, temporary, about=about | {"label": one.spec.label, "fit": training})
     told = ("seed", "seconds", "best_epoch", "status", "history")

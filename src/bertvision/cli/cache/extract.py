@@ -19,7 +19,7 @@ from bertvision.encoder.device import Precision
 from bertvision.errors import BertvisionError, ConfigError
 from bertvision.states.config import StatesConfig
 from bertvision.states.plan import SHARD_TOKENS
-from bertvision.train.splits import TextConfig
+from bertvision.tasks.settings import TextConfig
 
 if TYPE_CHECKING:
     from bertvision.states.store import Store
