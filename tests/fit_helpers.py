@@ -60,7 +60,7 @@ def run_of(states: States, *heads: str, **values: Any) -> FitRun:
 
 def groups_of(run: FitRun) -> list[Group]:
     run.regroup()
-    return run.groups
+    return run.groups[run.order]
 
 
 def without_dropout(text: str) -> str:

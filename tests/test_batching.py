@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bertvision.data.windows import WindowConfig, Windows
+from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.states.plan import balanced_order, epoch_batches
 from bertvision.train.batching import Batching
-from bertvision.train.splits import load_split
+from bertvision.train.job import Job
+from bertvision.train.splits import Split, load_split
 
 
 def order_of(classes: list[int], seed: int = 0) -> list[int]:
@@ -100,14 +101,14 @@ def test_batches_of_tokens_keep_their_budget(budget: int, balanced: bool) -> Non
 
 
 @pytest.fixture(scope="module")
-def windows(tiny_bert: Path, toy_squad: Path) -> Windows:
+def split(tiny_bert: Path, toy_squad: Path) -> Split:
     config = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
-    return load_split(str(toy_squad), Encoder.load(str(tiny_bert)), config).windows
+    return load_split(str(toy_squad), Encoder.load(str(tiny_bert)), config)
 
 
-def batching(windows: Windows, **values: Any) -> Batching:
-    settings = {"batch_size": 4, "tokens": 0, "balanced": False, "seed": 0, "epochs": 2.5}
-    return Batching(windows, **(settings | values))
+def batching(split: Split, *, balanced: bool = False, **values: Any) -> Batching:
+    settings: dict[str, Any] = {"batch_size": 4, "tokens": 0, "seed": 0, "epochs": 2.5}
+    return Batching([Job(split, sampling="balanced" if balanced else "natural")], **(settings | values))
 
 
 def written_out(plan: Batching, epochs: int) -> list[tuple[int, int, NDArray[np.int64]]]:
@@ -123,9 +124,9 @@ SETTINGS = [
 
 @pytest.mark.parametrize("values", SETTINGS, ids=str)
 def test_steps_epochs_and_tokens_agree_with_the_list_of_all_steps(
-    values: dict[str, Any], windows: Windows
+    values: dict[str, Any], split: Split
 ) -> None:
-    plan = batching(windows, **values)
+    plan = batching(split, **values)
     epochs = values.get("epochs", 2.5)
     steps = written_out(plan, math.ceil(epochs))
     for step, (epoch, number, _) in enumerate(steps):
@@ -139,36 +140,36 @@ def test_steps_epochs_and_tokens_agree_with_the_list_of_all_steps(
     assert total == max(1, round(whole + (epochs % 1) * last))
     assert 1 <= total <= len(steps)
     for count in range(len(steps) + 1):
-        brute = sum(int(windows.lengths[i]) for _, _, batch in steps[:count] for i in batch)
+        brute = sum(int(split.windows.lengths[i]) for _, _, batch in steps[:count] for i in batch)
         assert plan.tokens_of(count) == brute
 
 
-def test_an_epoch_is_the_data_and_epochs_differ(windows: Windows) -> None:
-    for values in ({}, {"tokens": 150}):
-        plan = batching(windows, **values)
+def test_an_epoch_is_the_data_and_epochs_differ(split: Split) -> None:
+    for tokens in (0, 150):
+        plan = batching(split, tokens=tokens)
         first, second = (np.concatenate(plan.epoch(e)) for e in (0, 1))
-        assert sorted(first) == sorted(second) == list(range(len(windows)))
+        assert sorted(first) == sorted(second) == list(range(len(split.windows)))
         assert not np.array_equal(first, second)
 
 
-def test_balanced_epochs_have_as_many_windows_with_an_answer_as_without(windows: Windows) -> None:
+def test_balanced_epochs_have_as_many_windows_with_an_answer_as_without(split: Split) -> None:
     """An answer is what the labels point to, whatever the position that stands for none."""
     answered = np.array(
-        [start != null for (start, _), null in zip(windows.labels, windows.null, strict=True)]
+        [start != null for (start, _), null in zip(split.windows.labels, split.windows.null, strict=True)]
     )
     assert 0 < answered.mean() < 1
     assert abs(answered.sum() - (~answered).sum()) > 1, "else there is nothing to balance"
     for epoch in range(3):
-        found = np.concatenate(batching(windows, balanced=True).epoch(epoch))
-        assert len(found) == len(windows)
+        found = np.concatenate(batching(split, balanced=True).epoch(epoch))
+        assert len(found) == len(split.windows)
         assert abs(int(answered[found].sum()) - int((~answered[found]).sum())) <= 1
 
 
-def test_fractions_never_fall_below_one_step_or_beyond_the_end(windows: Windows) -> None:
-    plan = batching(windows, batch_size=1000, epochs=1.0)
+def test_fractions_never_fall_below_one_step_or_beyond_the_end(split: Split) -> None:
+    plan = batching(split, batch_size=1000, epochs=1.0)
     assert [plan.step_of(f) for f in (1e-9, 0.1, 0.5, 1.0)] == [1, 1, 1, 1]
-    plan = batching(windows, epochs=2.0)
-    per_epoch = math.ceil(len(windows) / 4)
+    plan = batching(split, epochs=2.0)
+    per_epoch = math.ceil(len(split.windows) / 4)
     assert [plan.step_of(f) for f in (0.5, 1.0, 1.5, 2.0)] == [
         round(per_epoch / 2), per_epoch, round(1.5 * per_epoch), 2 * per_epoch
     ]  # fmt: skip

@@ -30,6 +30,7 @@ from bertvision.errors import TrainingError
 from bertvision.tasks.span import SpanTask
 from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune
+from bertvision.train.job import Job
 from bertvision.train.splits import Split
 from bertvision.train.steps import Steps
 
@@ -53,8 +54,9 @@ def loss_breaks_at(call: int, value: float = math.nan) -> Iterator[None]:
 
 def ids_of_step(train: Split, step: int, **values: Any) -> set[str]:
     """Questions of a step, counted from 1."""
-    plan: dict[str, Any] = {"batch_size": 8, "tokens": 0, "balanced": False, "seed": 0, "epochs": 2}
-    batching = Batching(train.windows, **(plan | values))
+    plan: dict[str, Any] = {"batch_size": 8, "tokens": 0, "seed": 0, "epochs": 2}
+    job = Job(train, sampling=values.pop("sampling", "natural"))
+    batching = Batching([job], **(plan | values))
     epoch, number = batching.place(step - 1)
     batch = batching.epoch(epoch)[number]
     return {train.data.examples[train.windows.example[window]].id for window in batch}
@@ -128,7 +130,7 @@ def test_the_questions_are_those_of_the_batch_however_it_is_drawn(
 ) -> None:
     with loss_breaks_at(4), pytest.raises(TrainingError, match="at step 4 ") as caught:
         tuned(tmp_path, train, three_layers, batch_size=4, epochs=2.0, **values)
-    plan = {"tokens": values.get("batch_tokens", 0), "balanced": "sampling" in values, "batch_size": 4}
+    plan = {"tokens": values.pop("batch_tokens", 0), "batch_size": 4} | values
     assert named(str(caught.value)) == (ids_of_step(train, 4, **plan), 0)
 
 

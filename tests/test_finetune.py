@@ -145,7 +145,7 @@ def test_a_policy_is_the_plain_loop(policy: str, tmp_path: Path, train: Split, n
     values: dict[str, Any] = {"policy": policy, "epochs": 2.0, "eps": 1e-2, "weight_decay": 0.1, "lr": 1e-2}
     job, config = Job(train, head="last_state"), config_of(**values)
     plain = PlainTuning(no_dropout, [job], config, frozen=lambda name: not by_hand(policy, name))
-    plan = Batching.of([job], batch_size=config.batch_size, tokens=0, seed=config.seed, epochs=2.0)
+    plan = Batching([job], batch_size=config.batch_size, tokens=0, seed=config.seed, epochs=2.0)
     for batch in (*plan.epoch(0), *plan.epoch(1)):
         plain.step(0, batch)
     stage = tuned(tmp_path, train, no_dropout, **values)

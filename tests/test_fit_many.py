@@ -215,3 +215,16 @@ def test_a_killed_fit_of_stacks_ends_with_the_same_bits(
     for name, one in whole.items():
         assert equal(state(one), state(resumed[name])), name
         assert one.history == resumed[name].history
+
+
+def test_a_fit_of_several_seeds_resumes_in_any_walk(states: States, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"seeds": (0, 3), "epochs": 2}
+    steps = states.num_batches(8)
+    whole = fitted(states, tmp_path / "whole", "adapter:size=8", "last_state", **settings)
+    for number, stop in enumerate((1, steps, steps + 2, 3 * steps + 1)):
+        folder = tmp_path / str(number)
+        killed_after(states, folder, stop, "adapter:size=8", "last_state", **settings)
+        again = fitted(states, folder, "adapter:size=8", "last_state", **settings)
+        for name, one in whole.items():
+            assert equal(state(one), state(again[name])), (stop, name)
+            assert one.history == again[name].history

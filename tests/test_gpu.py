@@ -155,15 +155,15 @@ def fitted(
             else:
                 _plain_step(run, batch)
         run.settle()
-        run.epoch, run.batch = run.epoch + 1, 0
+        run.epoch, run.walk, run.batch = run.epoch + 1, 0, 0
     return run
 
 
 def _plain_step(run: FitRun, batch: Any) -> None:
-    if not run.groups:
+    if run.order not in run.groups:
         run.regroup()
     step = run.epoch * run.steps + run.batch
-    for group in run.groups:
+    for group in run.groups[run.order]:
         group.prepare(step, run.config.epochs * run.steps)
         group.run(batch, step)
     run.batch += 1

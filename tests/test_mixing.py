@@ -92,6 +92,13 @@ def test_batches_are_of_similar_length() -> None:
 # ---- drawing
 
 
+def test_a_draw_has_numbers_of_its_own() -> None:
+    """numpy drops trailing zeros: [seed, epoch, 0] is the stream [seed, epoch], in which batches are shuffled."""
+    found = units_of(mixed([plan(50, 1, subset=20)], epoch=3, seed=5), 0)
+    shared = np.random.default_rng([5, 3]).permutation(50)[:20]
+    assert set(found.tolist()) != set(shared.tolist())
+
+
 def test_a_subset_is_drawn_anew_each_epoch() -> None:
     seen = [units_of(mixed([plan(10), plan(subset=30)], epoch=epoch), 1) for epoch in range(12)]
     assert all(len(set(units.tolist())) == len(units) == 30 for units in seen)

@@ -72,7 +72,7 @@ def tuned(folder: Path, source: Path, jobs: list[Job], **values: Any) -> RunFold
 
 def plan_of(jobs: list[Job], **values: Any) -> Batching:
     config = config_of(**values)
-    return Batching.of(
+    return Batching(
         jobs, batch_size=config.batch_size, tokens=config.batch_tokens, seed=config.seed, epochs=config.epochs,
         order=config.order, temperature=config.temperature,
     )  # fmt: skip

@@ -135,7 +135,7 @@ def test_fine_tuning_is_that_of_plain_torch(
     config = config_of(null_weight=2.0, **values)
     plain = WeightedTuning(lively, [Job(train)], config)
     plain.counted = counts(train, 2.0)
-    plan = Batching.of([Job(train)], batch_size=8, tokens=0, seed=0, epochs=1.0)
+    plan = Batching([Job(train)], batch_size=8, tokens=0, seed=0, epochs=1.0)
     for _, rows in plan.batches(0):
         plain.step(0, rows)
     stage = tuned(tmp_path / "own", train, lively, null_weight=2.0, **values)

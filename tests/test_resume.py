@@ -93,7 +93,8 @@ def contents(folder: Path) -> dict[str, Any]:
                 tensors = load_file(path)
                 found[name] = {key: (tuple(t.shape), t.numpy().tobytes()) for key, t in tensors.items()}
             else:
-                found[name] = path.read_bytes()
+                # A card names the command, and with it the folder.
+                found[name] = path.read_bytes().replace(f"--out {folder.name}".encode(), b"--out OUT")
     return found
 
 

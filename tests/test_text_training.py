@@ -54,7 +54,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 def units_of(job: Job, config: Any) -> list[np.ndarray]:
     """The examples of every step of two epochs."""
-    plan = Batching.of([job], batch_size=config.batch_size, tokens=0, seed=config.seed, epochs=2)
+    plan = Batching([job], batch_size=config.batch_size, tokens=0, seed=config.seed, epochs=2)
     group = job.task.group
     for batch in plan.epoch(0):
         assert batch.reshape(-1, group).tolist() == [list(range(i, i + group)) for i in batch[::group]], (
@@ -167,7 +167,7 @@ def test_rare_classes_come_as_often_as_others(sampling: str, lively: Path) -> No
 
 
 def _epoch(job: Job, epoch: int) -> list[np.ndarray]:
-    return Batching.of([job], batch_size=8, tokens=0, seed=0, epochs=20).epoch(epoch)
+    return Batching([job], batch_size=8, tokens=0, seed=0, epochs=20).epoch(epoch)
 
 
 # ---- what is kept and told

@@ -22,13 +22,14 @@ from bertvision.heads import Geometry, Head, StateBatch, head_names, load_head, 
 from bertvision.states.config import StatesConfig
 from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
+from bertvision.states.plan import head_batches
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.span_decode import decode
 from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FinetuneConfig, FitConfig, OptimConfig
 from bertvision.train.finetune import tune
-from bertvision.train.fit import FittedHead, fit
+from bertvision.train.fit import FitRun, FittedHead, fit
 from bertvision.train.optim import apply_gradients, learning_rate, make_optimizer, set_rate
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.scoring import logits_of
@@ -344,6 +345,26 @@ def test_seeds_change_weights_and_order(states: MemoryStates, tmp_path: Path) ->
     }  # fmt: skip
     assert not equal(runs[0, 0], runs[1, 0])
     assert not equal(runs[0, 0], runs[0, 1])
+
+
+def test_every_seed_reads_the_data_in_an_order_of_its_own(states: MemoryStates) -> None:
+    config = FitConfig(heads=("last_state", "adapter:size=8"), seeds=(0, 3), seed=2, epochs=2, batch_size=8)
+    run = FitRun(states, zoo_members(config), config)
+    seen: dict[int, list[list[int]]] = {}
+    for _ in range(config.epochs):
+        for batch in run.batches():
+            seen.setdefault(run.order, []).append(batch.windows.tolist())
+            run.train_batch(batch)
+            assert {member.seed for group in run.groups[run.order] for member in group.members} == {
+                run.order - 2
+            }
+        assert run.done == (run.epoch + 1) * 2 * run.steps
+        run.epoch, run.walk = run.epoch + 1, 0
+    assert run.done == run.total
+    for order, batches in seen.items():
+        plan = [head_batches(states.windows.lengths, 8, seed=order, epoch=epoch) for epoch in range(2)]
+        assert batches == [batch.tolist() for epoch in plan for batch in epoch]
+    assert seen[2] != seen[5]
 
 
 def test_a_diverging_head_is_dropped_by_name_and_touches_nobody(

@@ -94,7 +94,7 @@ def test_triplets_are_trained_as_in_a_plain_loop(
         {"params": [p for p in named if p.ndim == 1], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=config.lr, eps=config.eps)
-    plan = Batching.of([Job(split)], batch_size=4, tokens=config.batch_tokens, seed=0, epochs=1)
+    plan = Batching([Job(split)], batch_size=4, tokens=config.batch_tokens, seed=0, epochs=1)
     curve, seen = [], []
     for batch in plan.epoch(0):
         rows = batch[::6] // 6

@@ -53,7 +53,7 @@ from golden_toys import FILLER, Toys, make_table
 
 RECORD = Path(__file__).with_suffix(".json")
 TOLERANCE = 1e-5
-ALLOWED: dict[str, str] = {}
+ALLOWED = {"fit_spans/null-weight/*": "every seed of a fit reads the data in an order of its own"}
 """Patterns of items that may differ, and why."""
 
 

@@ -7,16 +7,15 @@ steps. With several tasks a step reads windows of one of them (train/mixing.py).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.data.windows import Windows
 from bertvision.train.config import MixOrder
 from bertvision.train.job import Job
-from bertvision.train.mixing import TaskPlan, mix_epoch
+from bertvision.train.mixing import mix_epoch
 
 __all__ = ["Batch", "Batching"]
 
@@ -28,18 +27,7 @@ class Batching:
     """The steps of a run."""
 
     def __init__(
-        self, windows: Windows, *, batch_size: int, tokens: int, balanced: bool, seed: int, epochs: float
-    ) -> None:
-        classes = (windows.labels[:, 0] != windows.null).astype(np.int64) if balanced else None
-        plan = TaskPlan(windows.lengths, batch_size, tokens, classes, "balanced" if balanced else "natural")
-        self._begin(
-            [plan], [windows.lengths], lambda _, units: units, order="sequential", temperature=1.0, seed=seed,
-            epochs=epochs,
-        )  # fmt: skip
-
-    @classmethod
-    def of(
-        cls,
+        self,
         jobs: Sequence[Job],
         *,
         batch_size: int,
@@ -48,39 +36,17 @@ class Batching:
         epochs: float,
         order: MixOrder = "sequential",
         temperature: float = 1.0,
-    ) -> "Batching":
-        """The steps of one task or several."""
-        made = cls.__new__(cls)
-        made._begin(
-            [job.plan(batch_size, tokens) for job in jobs],
-            [job.train.windows.lengths for job in jobs],
-            lambda number, units: jobs[number].rows(units),
-            order=order,
-            temperature=temperature,
-            seed=seed,
-            epochs=epochs,
-        )
-        return made
-
-    def _begin(
-        self,
-        plans: list[TaskPlan],
-        lengths: list[NDArray[np.int64]],
-        rows: Callable[[int, NDArray[np.int64]], NDArray[np.int64]],
-        *,
-        order: MixOrder,
-        temperature: float,
-        seed: int,
-        epochs: float,
     ) -> None:
-        self.plans, self.lengths, self._rows, self.seed = plans, lengths, rows, seed
+        self.jobs, self.seed = jobs, seed
         self.order: MixOrder = order
         self.temperature = temperature
+        self.plans = [job.plan(batch_size, tokens) for job in jobs]
+        self.lengths = [job.train.windows.lengths for job in jobs]
         self._planned = lru_cache(maxsize=2)(self._plan)  # the present epoch, and one looked at
         self._begins = [0]
         """Step at which each epoch begins."""
-        varies = any(plan.tokens for plan in plans)
-        steady = sum(math.ceil(plan.units / plan.batch_size) for plan in plans)
+        varies = any(plan.tokens for plan in self.plans)
+        steady = sum(math.ceil(plan.units / plan.batch_size) for plan in self.plans)
         for epoch in range(math.ceil(epochs)):
             count = len(self.batches(epoch)) if varies else steady
             self._begins.append(self._begins[-1] + count)
@@ -89,7 +55,7 @@ class Batching:
         mixed = mix_epoch(
             self.plans, order=self.order, temperature=self.temperature, seed=self.seed, epoch=epoch
         )
-        return [(number, self._rows(number, units)) for number, units in mixed]
+        return [(number, self.jobs[number].rows(units)) for number, units in mixed]
 
     def batches(self, epoch: int) -> list[Batch]:
         """The batches of one epoch, each with the number of its task."""

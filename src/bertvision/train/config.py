@@ -119,7 +119,8 @@ class FitConfig(TrainConfig):
     """Heads such as adapter:size=64,skip or learned_pooling:lr=3e-3, and sets of them: default, all, papers, controls,
     beyond, pooling+adapters, each_layer (`bertvision heads` lists them)."""
     seeds: tuple[int, ...] = (0,)
-    """Fit every head once for each of these seeds."""
+    """Fit every head once for each of these seeds: initial weights, dropout and order of the data (that of --seed plus
+    this seed). Every epoch reads the states once for each seed."""
     epochs: int = 1
     """Passes over the states."""
     null_weight: float = 1.0
@@ -162,6 +163,10 @@ class FitConfig(TrainConfig):
         own = {k: v for k, v in dataclasses.asdict(spec.train).items() if v is not None and k in names}
         values |= own | {"seed": seed}
         return OptimConfig(**values)
+
+    def order_of(self, spec: HeadSpec, seed: int) -> int:
+        """Seed of the order in which a head sees the data; a head's own seed (`adapter:seed=1`) does not change it."""
+        return self.seed + seed if spec.train.seed is None else self.seed
 
     def patience_of(self, spec: HeadSpec) -> int:
         return self.patience if spec.train.patience is None else spec.train.patience

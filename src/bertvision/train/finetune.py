@@ -27,7 +27,8 @@ from bertvision.train.config import FinetuneConfig, MultitaskConfig, TuneConfig
 from bertvision.train.job import Job
 from bertvision.train.memory import begin_peak, peak_bytes
 from bertvision.train.optim import learning_rate
-from bertvision.train.parallel import ALONE, Parallel, Part
+from bertvision.train.parallel import ALONE, Parallel, Part, rank_parts
+from bertvision.train.randomness import rank_seed
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.sharded import is_sharded
 from bertvision.train.snapshots import (
@@ -91,7 +92,8 @@ def tune_jobs(
         "encoder": encoder.fingerprint,
         "train": jobs[0].train.fingerprint if alone else [job.identity for job in jobs],
         "finetune": config.identity,
-        "arithmetic": [encoder.device.type, encoder.precision],
+        # In bf16 one process computes on a copy of the weights, several under autocast: other numbers.
+        "arithmetic": [encoder.device.type, encoder.precision, parallel.world],
     }
     if alone:
         key["task"] = jobs[0].train.about
@@ -129,7 +131,7 @@ class _Run:
         mixing: dict[str, Any] = {}
         if isinstance(config, MultitaskConfig):
             mixing = {"order": config.order, "temperature": config.temperature}
-        self.plan = Batching.of(
+        self.plan = Batching(
             jobs,
             batch_size=config.batch_size,
             tokens=config.batch_tokens,
@@ -179,7 +181,7 @@ class _Run:
     def begin(self) -> None:
         """Make what trains, and go on from a checkpoint where there is one."""
         begin_peak(self.encoder.device)
-        torch.manual_seed(self.config.seed + self.parallel.rank)
+        torch.manual_seed(rank_seed(self.config.seed, self.parallel.rank))
         self.tuning = Tuning(self.encoder, self.jobs, self.config, self.parallel)
         if self.parallel.main:
             logger.info("%s: %s", self.config.identity["policy"], counts_text(*self.tuning.counts))
@@ -264,9 +266,7 @@ class _Run:
     def _shares(self, job: int, indices: NDArray[np.int64]) -> list[Part]:
         """What this process reads of a batch, part by part; windows of one example stay together."""
         group = self.jobs[job].task.group
-        units = indices.reshape(-1, group)
-        pieces = np.array_split(units, min(self.config.accumulate, len(units)))
-        return [self.parallel.part(piece.reshape(-1), unit=group) for piece in pieces]
+        return rank_parts(indices, self.parallel, group=group, accumulate=self.config.accumulate)
 
     def _due(self, saved: float) -> bool:
         """Whether it is time for a checkpoint; rank 0's clock counts, and is not asked for at every step."""

@@ -1,4 +1,4 @@
-"""Fit many heads in one walk over the states of a frozen encoder.
+"""Fit many heads in one walk over the states of a frozen encoder; one walk for each seed.
 
 Each head has its own optimiser, schedule, seed and metrics. All of them see the same batch, group after group
 (train/group.py: equal-shaped heads are computed together), and then its states are freed. A head whose loss is no
@@ -90,26 +90,60 @@ class FitRun:
             self.fitted[name] = FittedHead(name, spec, seed, head, optim, optimizer)
         self.best: dict[str, dict[str, Tensor]] = {}
         self.steps = states.num_batches(config.batch_size)
-        self.epoch = self.batch = 0
+        self.orders = list(dict.fromkeys(config.order_of(spec, seed) for _, spec, seed in specs))
+        """Seeds of the order of the data. An epoch walks over the states once for each, with the heads of that seed."""
+        self.epoch = self.walk = self.batch = 0
         self.longest = int(states.kept.lengths.max(initial=1))
         # A graph cannot hold the sum over ranks, nor parts of different sizes.
         graphs = on_gpu and parallel.alone
         self.graphs = Graphs(config.batch_size, self.longest, self.encoder.device) if graphs else None
         self.shares: list[Share] = []
         """Of every batch of the present epoch, where there are several processes."""
-        self.groups: list[Group] = []
+        self.groups: dict[int, list[Group]] = {}
+        """Groups of heads by the order of their data."""
         self.pending: list[Pending] = []
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {name: fitted.optimizer for name, fitted in self.fitted.items()}
 
-    def live(self) -> list[FittedHead]:
-        return [f for f in self.fitted.values() if f.status == "fitting"]
+    def live(self, order: int | None = None) -> list[FittedHead]:
+        """The heads that are still fitted, of one order of the data or of all."""
+        fitting = [f for f in self.fitted.values() if f.status == "fitting"]
+        return (
+            fitting
+            if order is None
+            else [f for f in fitting if self.config.order_of(f.spec, f.seed) == order]
+        )
+
+    @property
+    def order(self) -> int:
+        """Seed of the order of the data in the present walk."""
+        return self.orders[self.walk]
+
+    @property
+    def done(self) -> int:
+        """Batches read so far, of `total`."""
+        return (self.epoch * len(self.orders) + self.walk) * self.steps + self.batch
+
+    @property
+    def total(self) -> int:
+        return self.config.epochs * len(self.orders) * self.steps
 
     def batches(self) -> Iterator[StateBatch]:
-        """What is left of the present epoch, or this rank's windows of it."""
-        size, seed = self.config.batch_size, self.config.seed
+        """The rest of the present epoch: a walk over the states for each order that still has heads to fit."""
+        while self.walk < len(self.orders):
+            walk = iter(self._walk())
+            while self.live(self.order):
+                try:
+                    yield next(walk)  # under no name: the states must be gone when the next batch is made
+                except StopIteration:
+                    break
+            self.walk, self.batch = self.walk + 1, 0
+
+    def _walk(self) -> Iterator[StateBatch]:
+        """The rest of the present walk, or this rank's windows of it."""
+        size, seed = self.config.batch_size, self.order
         if not self.parallel.alone:
             plan = head_batches(self.states.windows.lengths, size, seed=seed, epoch=self.epoch)
             parts = [self.parallel.part(batch) for batch in plan]
@@ -127,11 +161,9 @@ class FitRun:
         )
 
     def regroup(self) -> None:
-        """Put the heads that are still fitted into groups."""
-        if self.graphs:
-            self.graphs.forget()
-        self.groups = make_groups(
-            self.live(),
+        """Put the heads of the present walk into groups."""
+        self.groups[self.order] = make_groups(
+            self.live(self.order),
             self.encoder,
             self.task.loss,
             activation_gb=self.config.activation_gb,
@@ -142,11 +174,12 @@ class FitRun:
 
     def train_batch(self, batch: StateBatch) -> None:
         """One step of every live head on the same states, group after group."""
-        if not self.groups:
+        if self.order not in self.groups:
             self.regroup()
+        groups = self.groups[self.order]
         step, total = self.epoch * self.steps + self.batch, self.config.epochs * self.steps
         placed = self.graphs.place(batch) if self.graphs else batch
-        for group in self.groups:
+        for group in groups:
             clock = Clock(self.encoder.device)
             group.prepare(step, total, self.parallel.rank)
             if self.graphs:
@@ -157,7 +190,7 @@ class FitRun:
             self.pending.append(Pending(group, step, losses, clock))
         self.batch += 1
         # Reading a loss waits for the device, so on a GPU it is done for many steps at once.
-        if not self.on_gpu or len(self.pending) >= _UNREAD * len(self.groups):
+        if not self.on_gpu or len(self.pending) >= _UNREAD * len(groups):
             self.settle()
 
     def settle(self) -> None:
@@ -177,8 +210,11 @@ class FitRun:
         self._regroup_if_needed()
 
     def _regroup_if_needed(self) -> None:
-        if any(f.status != "fitting" for group in self.groups for f in group.members):
-            self.groups = []
+        groups = [group for own in self.groups.values() for group in own]
+        if any(f.status != "fitting" for group in groups for f in group.members):
+            self.groups.clear()
+            if self.graphs:
+                self.graphs.forget()
 
     def _drop(self, fitted: FittedHead, why: str) -> None:
         fitted.status = "diverged"
@@ -210,7 +246,7 @@ class FitRun:
         scores: Mapping[str, float] = {}
         if evaluate and live:
             scores = self.parallel.on_main(lambda: dict(evaluate({f.name: f.head for f in live})))
-        self.epoch, self.batch = self.epoch + 1, 0
+        self.epoch, self.walk, self.batch = self.epoch + 1, 0, 0
         for fitted in live:
             record = {"epoch": float(self.epoch), "loss": fitted.loss_sum / self.steps}
             fitted.loss_sum = 0.0
@@ -246,6 +282,7 @@ class FitRun:
             return
         progress = {
             "epoch": self.epoch,
+            "walk": self.walk,
             "batch": self.batch,
             "heads": {name: f.progress() for name, f in self.fitted.items()},
         }
@@ -260,7 +297,7 @@ class FitRun:
         if found is None:
             return
         progress, best = found
-        self.epoch, self.batch = progress["epoch"], progress["batch"]
+        self.epoch, self.walk, self.batch = progress["epoch"], progress["walk"], progress["batch"]
         for name, saved in progress["heads"].items():
             for key, value in saved.items():
                 setattr(self.fitted[name], key, value)
@@ -292,14 +329,11 @@ def fit(
     run.resume(folder)
     saved = time.monotonic()
     profile = Profile(states, run.fitted.values())
-    total, done = config.epochs * run.steps, run.epoch * run.steps + run.batch
-    with progress(f"fit {len(run.fitted)} heads", total, unit="steps", done=done) as bar:
+    with progress(f"fit {len(run.fitted)} heads", run.total, unit="steps", done=run.done) as bar:
         while run.epoch < config.epochs and run.live():
             for batch in run.batches():
                 run.train_batch(batch)
                 bar.advance()
-                if not run.live():
-                    break
                 if time.monotonic() - saved >= config.checkpoint_seconds and run.agreed:
                     run.save(folder)
                     saved = time.monotonic()

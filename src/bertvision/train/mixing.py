@@ -27,6 +27,10 @@ from bertvision.train.config import MixOrder, Sampling
 
 __all__ = ["TaskPlan", "mix_epoch"]
 
+_DRAW, _ORDER = 1 << 32, 0
+"""Streams of random numbers beside [seed, epoch], that of `epoch_batches`. numpy ignores trailing zeros, so
+[seed, epoch, 0] would be the same stream: a draw and the order of its batches would follow from the same numbers."""
+
 
 @dataclass(frozen=True, eq=False)
 class TaskPlan:
@@ -81,7 +85,7 @@ def mix_epoch(
     told = [(number, batch) for number, own in enumerate(batches) for batch in own]
     if order == "sequential":
         return told
-    rng = np.random.default_rng([seed, epoch, len(plans)])
+    rng = np.random.default_rng([seed, epoch, _ORDER + len(plans)])
     if order == "mixed":
         return [told[i] for i in rng.permutation(len(told))]
     sizes = np.log([plan.units for plan in plans]) / temperature  # as logarithms: no power runs over
@@ -97,7 +101,7 @@ def _batches(plan: TaskPlan, seed: int, number: int, epoch: int, turn: int = 0) 
     """The batches of one task, on its `turn`-th way through an epoch."""
     if number or turn:  # the first turn of the first task has the batches a task alone has
         seed = int(np.random.SeedSequence([seed, number, turn]).generate_state(1, np.uint64)[0])
-    units, classes = _drawn(plan, np.random.default_rng([seed, epoch, 0]))
+    units, classes = _drawn(plan, np.random.default_rng([seed, epoch, _DRAW]))
     found = epoch_batches(
         plan.lengths[units], plan.batch_size, seed=seed, epoch=epoch, classes=classes, tokens=plan.tokens
     )

@@ -33,7 +33,7 @@ from bertvision.errors import BertvisionError, ConfigError, TrainingError
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-__all__ = ["ALONE", "Parallel", "Part", "rank_and_world"]
+__all__ = ["ALONE", "Parallel", "Part", "rank_and_world", "rank_parts"]
 
 T = TypeVar("T")
 
@@ -270,6 +270,20 @@ class Parallel:
 
 ALONE = Parallel()
 """One process."""
+
+
+def rank_parts(
+    indices: NDArray[np.int64], parallel: Parallel, *, group: int = 1, accumulate: int = 1
+) -> list[Part]:
+    """This rank's windows of a batch in at most `accumulate` parts, as many on every rank.
+
+    The batch is shared out before it is cut, so that no rank waits while others have several windows. Windows of one
+    example (`group`) stay together.
+    """
+    own = parallel.part(indices, unit=group)
+    most = -(-len(indices) // (group * parallel.world))
+    pieces = np.array_split(own.indices.reshape(-1, group), min(accumulate, most))
+    return [Part(p.reshape(-1), own.weight) if len(p) else Part(indices[:group], 0.0) for p in pieces]
 
 
 def _check(device: torch.device) -> None:

@@ -8,9 +8,10 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
-__all__ = ["generator_of", "noise_numbers", "seeded"]
+__all__ = ["generator_of", "noise_numbers", "rank_seed", "seeded"]
 
 _PARTS = 1 << 20
 """More parts than a batch is ever cut into."""
@@ -31,6 +32,11 @@ def noise_numbers(seed: int, step: int, part: int = 0, rank: int = 0) -> tuple[i
     """What the dropout of a head draws from: every part of a batch, and every process, has noise of its own."""
     number = part + rank * _PARTS
     return (seed, step, number) if number else (seed, step)
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Seed of one process's random numbers; `seed + rank` would give runs of neighbouring seeds the same dropout."""
+    return int(np.random.SeedSequence([seed, rank]).generate_state(1, np.uint64)[0] >> 1) if rank else seed
 
 
 @contextmanager

@@ -223,8 +223,9 @@ def fit_zoo(
     stage = RunFolder(folder, key, overwrite=overwrite, parallel=parallel, track=config.track)
     if stage.done:
         return stage
+    passes = config.epochs * len({config.order_of(spec, seed) for _, spec, seed in members})
     train_states, chosen_train = training_states(
-        encoder, train, config_states, stage, choice="states", label="states of train", passes=config.epochs
+        encoder, train, config_states, stage, choice="states", label="states of train", passes=passes
     )
     evaluate = None
     if dev is not None and config.scores_epochs:
