@@ -1,4 +1,4 @@
-"""The predictor beside a plain loop over AutoModelForQuestionAnswering: same encoder, same head, same inputs, on a CPU.
+"""A model beside a plain loop over AutoModelForQuestionAnswering: same encoder, same head, same inputs, on a CPU.
 
     python benchmarks/predictor.py [--encoder embedded] [--data FILE] [--questions 64] [--threads 2] [--backend onnx]
                                    [--json FILE]
@@ -6,7 +6,7 @@
 The plain loop is what one writes with transformers alone: tokenise a batch with overflowing windows, pad, one forward
 pass under inference_mode, then the best start and end of every question's windows. It runs in batches of 8 as the
 questions come, padded to the longest of each and, as the official example does, to the full window; and in batches of
-one. The predictor gets all questions at once, or one at a time. Both read windows of 384 tokens with 128
+one. The model gets all questions at once, or one at a time. Both read windows of 384 tokens with 128
 in common, and their answers are compared before anything is timed. How many cells of the loop's batches are pads
 follows from the questions that were drawn, and stands beside the times: the fewer questions, the more it is chance.
 
@@ -31,8 +31,8 @@ from bertvision.data.load import load_span_data
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head
+from bertvision.model.model import Model
 from bertvision.model.onnx import export_onnx, use_onnx
-from bertvision.model.predictor import Predictor
 from bertvision.model.trained import Trained
 from bertvision.states.config import EVERYTHING
 from bertvision.tasks.settings import DecodeConfig
@@ -114,7 +114,7 @@ class PlainLoop:
         return context[places[a][0] : places[b][1]], float(scores.max())
 
 
-def make_predictor(encoder: Encoder) -> Predictor:
+def make_model(encoder: Encoder) -> Model:
     head = parse_head("last_state").build(Geometry(encoder.num_states, encoder.hidden), seed=0)
     with torch.no_grad():
         for parameter in head.parameters():  # random ones, large enough that tokens differ
@@ -132,7 +132,7 @@ def make_predictor(encoder: Encoder) -> Predictor:
         task=SPAN,
         tuning=SPAN.untuned(decode),
     )
-    return Predictor(trained, encoder)
+    return Model({"qa": trained}, encoder)
 
 
 def questions(source: str, count: int) -> Inputs:
@@ -187,21 +187,21 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     encoder = Encoder.load(args.encoder, device="cpu", precision="fp32")
-    predictor = make_predictor(encoder)
-    loop = PlainLoop(encoder, predictor.trained.heads[0])
+    model = make_model(encoder)
+    loop = PlainLoop(encoder, model.systems["qa"].heads[0])
     if args.backend == "onnx":
         with tempfile.TemporaryDirectory() as folder:
             graph = Path(folder) / "model.onnx"
-            export_onnx(predictor.bundle, graph)
-            use_onnx(predictor.bundle, graph)
+            export_onnx(model, graph)
+            use_onnx(model, graph)
     inputs = questions(args.data, args.questions)
     asked, read = [q for q, _ in inputs], [c for _, c in inputs]
 
     theirs = [text for text, _ in loop.answers(inputs, 8, True)]
-    same = sum(a == b.text for a, b in zip(theirs, predictor.predict(asked, read), strict=True))
+    same = sum(a == b.text for a, b in zip(theirs, model.predict(asked, read), strict=True))
     cells = loop.cells(inputs, 8)
     lengths = [len(encoder.tokenizer(q, c, verbose=False)["input_ids"]) for q, c in inputs]
-    many = lambda: predictor.predict(asked, read)  # noqa: E731
+    many = lambda: model.predict(asked, read)  # noqa: E731
     # Padded too: the windows of one long text differ in length.
     cases: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
         "longest": ("8, longest", lambda: loop.answers(inputs, 8, True), many),
@@ -209,7 +209,7 @@ def main() -> None:
         "one": (
             "one",
             lambda: loop.answers(inputs, 1, True),
-            lambda: [predictor.predict(q, c) for q, c in inputs],
+            lambda: [model.predict(q, c) for q, c in inputs],
         ),
     }
     rows = [contest(*cases[name], len(inputs), args.turns) for name in args.cases]

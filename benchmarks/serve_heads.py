@@ -2,7 +2,7 @@
 
     python benchmarks/serve_heads.py [--encoder embedded] [--batches 1,32] [--threads 2] [--json FILE]
 
-`Bundle.predict` on a stream of sentences of the embedded demo data, in batches of one and of 32; everything counts,
+`Model` on a stream of sentences of the embedded demo data, in batches of one and of 32; everything counts,
 from the text to the predictions. Ten heads and one of them alone take turns on the same sentences in one process, and
 the one that stands alone changes from turn to turn. Shown are medians over the turns, and the ratio of ten to one; of
 the process's own CPU time too, which says more on a machine that others use (with one thread: several wait by
@@ -24,7 +24,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head
 from bertvision.heads.base import Head
-from bertvision.model.model import Bundle
+from bertvision.model.model import Model
 from bertvision.model.trained import Trained
 from bertvision.states.config import EVERYTHING
 from bertvision.tasks.label import LabelTask
@@ -69,22 +69,22 @@ def sentences(count: int) -> list[str]:
     return [found[i % len(found)] for i in range(count)]
 
 
-def seconds(bundle: Bundle, texts: list[str], batch: int) -> tuple[float, float]:
+def seconds(model: Model, texts: list[str], batch: int) -> tuple[float, float]:
     """Of the clock and of the CPU, a sentence."""
     began, used = time.perf_counter(), time.process_time()
     for i in range(0, len(texts), batch):
-        bundle.predict(texts[i : i + batch])
+        model(texts[i : i + batch])
     return (time.perf_counter() - began) / len(texts), (time.process_time() - used) / len(texts)
 
 
-def measure(many: Bundle, alone: list[Bundle], texts: list[str], batch: int, turns: int) -> dict[str, Any]:
-    for bundle in (many, *alone):
-        seconds(bundle, texts[: 2 * batch], batch)  # warm
+def measure(many: Model, alone: list[Model], texts: list[str], batch: int, turns: int) -> dict[str, Any]:
+    for model in (many, *alone):
+        seconds(model, texts[: 2 * batch], batch)  # warm
     together, single = [], []
     for turn in range(turns):
         pair = [(many, together), (alone[turn % len(alone)], single)]
-        for bundle, times in pair if turn % 2 else pair[::-1]:
-            times.append(seconds(bundle, texts, batch))
+        for model, times in pair if turn % 2 else pair[::-1]:
+            times.append(seconds(model, texts, batch))
     row: dict[str, Any] = {"batch": batch, "sentences": len(texts), "turns": turns}
     for place, clock in enumerate(("wall", "cpu")):
         one, ten = (statistics.median(times[place] for times in all_) for all_ in (single, together))
@@ -112,8 +112,8 @@ def main() -> None:
     encoder = Encoder.load(args.encoder, device="cpu")
     systems = [make_system(text, number, encoder) for number, text in enumerate(args.heads)]
     names = [system.folder.name for system in systems]
-    many = Bundle(systems, encoder, names=names)
-    alone = [Bundle([system], encoder, names=[name]) for system, name in zip(systems, names, strict=True)]
+    many = Model(dict(zip(names, systems, strict=True)), encoder)
+    alone = [Model({name: system}, encoder) for system, name in zip(systems, names, strict=True)]
     rows = [
         measure(many, alone, sentences(max(args.sentences, batch)), batch, args.turns)
         for batch in map(int, args.batches.split(","))

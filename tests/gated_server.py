@@ -29,15 +29,15 @@ def serve(words: list[str], gate: str | None, environment: dict[str, str]) -> No
 
 
 def _install(gate: Path) -> None:
-    from bertvision.model.model import Bundle
+    from bertvision.model.model import Model
 
-    real: Any = Bundle.predict
+    real: Any = Model.__call__
 
-    def predict(self: Bundle, first: Any, *args: Any, **options: Any) -> Any:
+    def predict(self: Model, first: Any, *args: Any, **options: Any) -> Any:
         if any(text.startswith("break") for text in first):
             raise ValueError(f"a defect in {gate}")
         while any(text.startswith("wait") for text in first) and not gate.exists():
             time.sleep(0.005)
         return real(self, first, *args, **options)
 
-    setattr(Bundle, "predict", predict)  # noqa: B010 (no method of its type)
+    setattr(Model, "__call__", predict)  # noqa: B010 (no method of its type)

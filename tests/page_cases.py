@@ -30,7 +30,8 @@ def make_package(folder: Path, encoder: Path, questions: Path) -> Path:
         ("fit", encoder, *train, "--epochs", "2", "--lr", "1e-2", "--out", heads, "--heads", "learned_pooling",
          "adapter:size=4", "each_layer"),
         ("fit", encoder, "--train", moods, *SHORT, "--out", labels, "--heads", "tenney_small", "each_layer"),
-        ("export", heads, labels, "--out", package, "--bundle-encoder", "--name", "adapter", "pooling", "mood"),
+        ("export", f"adapter={heads}/adapter-4.seed0", f"pooling={heads}/learned-pooling.seed0", f"mood={labels}",
+         "--out", package, "--bundle-encoder"),
     ]  # fmt: skip
     for command in commands:
         done = bertvision(*command)

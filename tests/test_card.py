@@ -13,14 +13,14 @@ from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import EvalResult
 from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, SAME, save_span, save_system
 
+import bertvision as bv
 from bertvision.data.load import Columns, load_data
 from bertvision.data.texts import TextData
 from bertvision.encoder.encoder import Encoder
 from bertvision.model.card import head_card
-from bertvision.model.export import CardConfig, write_package
+from bertvision.model.config import CardConfig
 from bertvision.model.intervals import head_intervals
 from bertvision.model.origin import file_name, plain_command
-from bertvision.model.sources import find_sources
 from bertvision.tasks.base import Task
 from bertvision.tasks.compare import mean_difference
 from bertvision.tasks.span import SPAN
@@ -187,7 +187,7 @@ def mood(tiny_bert: Path, tmp_path: Path) -> Callable[[str], Path]:
 def test_labels_get_an_interval_where_the_data_is_at_hand(
     mood: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    write_package(tmp_path / "pkg", find_sources([mood("mood")]))
+    bv.load(mood("mood")).save(tmp_path / "pkg")
     by_type = {result.metric_type: result for result in results_of(card_of(tmp_path / "pkg"))}
     right = np.array([("good" if i % 3 else "bad") == ("good" if i % 5 else "bad") for i in range(40)])
     drawn = mean_difference([right.astype(float)], [])
@@ -200,7 +200,7 @@ def test_labels_get_an_interval_where_the_data_is_at_hand(
     assert f"| accuracy | {right.mean():.3f} ({drawn.low:.3f} … {drawn.high:.3f}) |" in text
     # The package alone, without answers and data, is exported again: the interval is kept.
     (tmp_path / "mood.csv").unlink()
-    write_package(tmp_path / "again", find_sources([tmp_path / "pkg"]))
+    bv.load(tmp_path / "pkg").save(tmp_path / "again")
     again = {result.metric_type: result for result in results_of(card_of(tmp_path / "again"))}
     assert again["accuracy"].metric_args == args
 
@@ -226,7 +226,7 @@ def test_no_interval_is_made_up(mood: Callable[[str], Path], tmp_path: Path) -> 
     table.write_text(whole.replace("label", "verdict", 1))
     assert not found(source)
     assert found(source, label="verdict")
-    write_package(tmp_path / "pkg", find_sources([folder]), card=CardConfig(columns=Columns(label="verdict")))
+    bv.load(folder).save(tmp_path / "pkg", card=CardConfig(columns=Columns(label="verdict")))
     assert any(result.metric_args for result in results_of(card_of(tmp_path / "pkg")))
 
 
@@ -240,7 +240,8 @@ def test_several_heads_are_kept_apart(tiny_bert: Path, mood: Callable[[str], Pat
     scores = {"exact": 1.0, "f1": 2.0, "tuned_exact": 30.0, "tuned_f1": 40.0}
     metrics = {"scores": {"dev": scores, "test": scores | {"tuned_f1": 39.0}}}
     (qa / "metrics.json").write_text(json.dumps(metrics))
-    write_package(tmp_path / "pkg", find_sources([qa, mood("mood"), mood("mood2")]))
+    heads = {"qa": qa, "mood": mood("mood"), "mood2": mood("mood2")}
+    bv.load(heads).save(tmp_path / "pkg")
     card = card_of(tmp_path / "pkg")
     found = {(r.metric_name, r.dataset_split): r.metric_value for r in results_of(card)}
     assert found["tuned F1 of qa", "test"] == 39.0
@@ -288,10 +289,14 @@ def test_names_lose_their_folders() -> None:
 def test_no_file_of_a_package_names_folders(
     mood: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither of the run that made a head nor of the export."""
+    """Neither of the command that made a head nor of the export."""
     head = mood("clients/acme")
-    run = {"systems": [], "command": "bertvision run clients/acme/enc --out clients/acme/mood"}
-    (head.parent / "results.json").write_text(json.dumps(run))
+    made = {
+        "commands": ["bertvision run clients/acme/enc --out clients/acme/mood"],
+        "data": {"dev": "clients/dev.csv"},
+    }
+    metrics = json.loads((head / "metrics.json").read_text())
+    (head / "metrics.json").write_text(json.dumps(metrics | {"made": made}))
     monkeypatch.chdir(tmp_path)
     place = head.resolve().relative_to(tmp_path.resolve())
     outcome = bertvision("export", place, "--out", "clients/pkg")
@@ -338,7 +343,7 @@ def test_the_card_names_every_command_that_made_a_head(
         assert found[title].metric_value == pytest.approx(drawn.difference, abs=1e-4)
         assert found[title].metric_args == {"interval_95": [round(drawn.low, 4), round(drawn.high, 4)]}
     # A head of the fit alone names what made it and not the ensemble.
-    write_package(tmp_path / "one", find_sources([tmp_path / "work" / "heads" / "last-state.seed0"]))
+    bv.load(tmp_path / "work" / "heads" / "last-state.seed0").save(tmp_path / "one")
     text = (tmp_path / "one" / "README.md").read_text()
     assert "bertvision finetune" in text
     assert "bertvision fit" in text

@@ -1,4 +1,4 @@
-"""`Bundle.explain`: one pass, true to `predict`, and to the heads' own logits."""
+"""`Model.explain`: one pass, true to `predict`, and to the heads' own logits."""
 
 import json
 from dataclasses import replace
@@ -12,10 +12,8 @@ from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, WINDOWS, save_span, sav
 from bertvision.artifacts import write_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError
-from bertvision.model.export import write_package
-from bertvision.model.load import load_bundle
-from bertvision.model.model import Bundle
-from bertvision.model.sources import find_readers, find_sources
+from bertvision.model.load import gather, load
+from bertvision.model.model import Model
 from bertvision.model.trained import Trained, read_trained
 from bertvision.states.batch import StateBatch
 from bertvision.states.config import Selection
@@ -67,7 +65,7 @@ def own_probabilities(encoder: Encoder, system: Trained, question: str, context:
 
 def test_heat_is_the_heads_own_probability(encoder: Encoder, tmp_path: Path) -> None:
     system = span(tmp_path / "span", encoder)
-    told = Bundle([system], encoder, names=["qa"]).explain(QUESTION, MILL)
+    told = Model({"qa": system}, encoder).explain(QUESTION, MILL)
     expected = own_probabilities(encoder, system, QUESTION, MILL)
     one = told["tasks"]["qa"]
     assert one["start"] == pytest.approx(expected[:, 0].tolist(), abs=1e-6)
@@ -81,18 +79,18 @@ def test_heat_is_the_heads_own_probability(encoder: Encoder, tmp_path: Path) -> 
 
 def test_explain_says_what_predict_says(encoder: Encoder, tmp_path: Path, calls: list[int]) -> None:
     """Also over several windows, for spans side by side and for a label of the same question."""
-    systems = [
-        span(tmp_path / "span", encoder),
-        span(tmp_path / "pairs", encoder, "biaffine"),
-        read_trained(save_system(tmp_path / "sure", encoder, "tenney_small", ANSWERABLE)),
-    ]
-    bundle = Bundle(systems, encoder)
-    alone = Bundle(systems[:1], encoder)
+    systems = {
+        "span": span(tmp_path / "span", encoder),
+        "pairs": span(tmp_path / "pairs", encoder, "biaffine"),
+        "sure": read_trained(save_system(tmp_path / "sure", encoder, "tenney_small", ANSWERABLE)),
+    }
+    bundle = Model(systems, encoder)
+    alone = Model({"span": systems["span"]}, encoder)
     for _ in range(2):  # the first time an encoder may be tried out
         calls.clear()
-        alone.predict(QUESTION, LONG)
+        alone(QUESTION, LONG)
     windows = sum(calls)
-    found = bundle.predict(QUESTION, LONG, n_best=5)
+    found = bundle(QUESTION, LONG, n_best=5)
     calls.clear()
     told = bundle.explain(QUESTION, LONG)
     assert sum(calls) == windows > 1, "every window is read once, whoever asks"
@@ -115,8 +113,8 @@ def test_systems_that_cut_otherwise_share_the_shown_tokens(encoder: Encoder, tmp
     wide = replace(
         span(tmp_path / "wide", encoder, "learned_pooling"), windows=replace(WINDOWS, max_seq_length=96)
     )
-    told = Bundle([narrow, wide], encoder, names=["narrow", "wide"]).explain(QUESTION, LONG[84:])
-    alone = Bundle([wide], encoder, names=["wide"]).explain(QUESTION, LONG[84:])
+    told = Model({"narrow": narrow, "wide": wide}, encoder).explain(QUESTION, LONG[84:])
+    alone = Model({"wide": wide}, encoder).explain(QUESTION, LONG[84:])
     places = {
         (t["start"], t["end"]): p
         for t, p in zip(alone["tokens"], alone["tasks"]["wide"]["start"], strict=True)
@@ -127,7 +125,7 @@ def test_systems_that_cut_otherwise_share_the_shown_tokens(encoder: Encoder, tmp
 
 
 def test_an_odd_paragraph_is_explained(encoder: Encoder, tmp_path: Path) -> None:
-    bundle = Bundle([span(tmp_path / "span", encoder)], encoder, names=["qa"])
+    bundle = Model({"qa": span(tmp_path / "span", encoder)}, encoder)
     for context in ("a", "\u200b", "🚄 東京 — naïve\tcafé.", "x " * 200):
         told = bundle.explain("Who?", context)
         assert len(told["tokens"]) == len(told["tasks"]["qa"]["start"])
@@ -139,12 +137,12 @@ def test_the_calibration_is_told_and_used(encoder: Encoder, tmp_path: Path) -> N
     write_json(
         folder / "metrics.json", {"tuning": {"on": "dev", "no_answer": {"shift": -1.5, "temperature": 3.0}}}
     )
-    bundle = Bundle([read_trained(folder)], encoder, names=["qa"])
+    bundle = Model({"qa": read_trained(folder)}, encoder)
     told = bundle.explain(QUESTION, MILL)["tasks"]["qa"]
     expected = 1 / (1 + np.exp(-(told["score_diff"] + 1.5) / 3.0))
     assert told["no_answer"] == pytest.approx(expected, rel=1e-9)
     assert (told["shift"], told["temperature"]) == (-1.5, 3.0)
-    everything = bundle.predict(QUESTION, MILL, n_best=20)["qa"]
+    everything = bundle(QUESTION, MILL, n_best=20)["qa"]
     total = sum(c.probability for c in everything.nbest) + everything.no_answer_probability  # pyright: ignore[reportAttributeAccessIssue]
     assert total == pytest.approx(1)
     write_json(folder / "metrics.json", {"tuning": {"no_answer": {"shift": -1.5, "temperature": 0}}})
@@ -165,8 +163,8 @@ def readers(tmp_path: Path, encoder: Encoder, task, name: str) -> list[Trained]:
 def test_every_layer_is_read_in_the_same_call(encoder: Encoder, tmp_path: Path, calls: list[int]) -> None:
     qa = span(tmp_path / "qa", encoder)
     own = readers(tmp_path, encoder, SPAN, "of-qa")
-    bundle = Bundle([qa], encoder, names=["qa"], layers={"qa": own})
-    bundle.predict(QUESTION, MILL)  # the first time an encoder may be tried out
+    bundle = Model({"qa": qa}, encoder, layers={"qa": own})
+    bundle(QUESTION, MILL)  # the first time an encoder may be tried out
     calls.clear()
     told = bundle.explain(QUESTION, MILL)
     assert calls == [1]
@@ -177,12 +175,12 @@ def test_every_layer_is_read_in_the_same_call(encoder: Encoder, tmp_path: Path, 
         assert row["start"] == pytest.approx(expected[:, 0].tolist(), abs=1e-6)
         answer = row["answer"]
         assert answer["text"] == MILL[answer["start"] : answer["end"]] != ""
-        alone = Bundle([reader], encoder, names=["one"]).explain(QUESTION, MILL)["tasks"]["one"]
+        alone = Model({"one": reader}, encoder).explain(QUESTION, MILL)["tasks"]["one"]
         assert answer["start"] == alone["nbest"][0]["start"]
         assert (row["probability"], row["no_answer"]) == pytest.approx(
             (alone["prediction"]["probability"], alone["no_answer"]), rel=1e-4
         )
-    assert bundle.predict(QUESTION, MILL)["qa"].text == told["tasks"]["qa"]["prediction"]["text"]  # pyright: ignore[reportAttributeAccessIssue]
+    assert bundle(QUESTION, MILL)["qa"].text == told["tasks"]["qa"]["prediction"]["text"]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_layers_of_labels_and_scores(encoder: Encoder, tmp_path: Path) -> None:
@@ -194,16 +192,16 @@ def test_layers_of_labels_and_scores(encoder: Encoder, tmp_path: Path) -> None:
         "colour": readers(tmp_path, encoder, COLOUR, "a"),
         "alike": readers(tmp_path, encoder, ALIKE, "b"),
     }
-    bundle = Bundle([colour, alike], encoder, names=["colour", "alike"], layers=layers)
+    bundle = Model({"colour": colour, "alike": alike}, encoder, layers=layers)
     told = bundle.explain(MILL)
     assert told["tokens"] == []
     assert told["text"] == MILL
-    found = bundle.predict(MILL)
+    found = bundle(MILL)
     assert told["tasks"]["colour"]["label"] == found["colour"].label  # pyright: ignore[reportAttributeAccessIssue]
     assert told["tasks"]["alike"]["score"] == found["alike"].score  # pyright: ignore[reportAttributeAccessIssue]
     for name, own in layers.items():
         for k, (row, reader) in enumerate(zip(told["layers"][name], own, strict=True)):
-            alone = Bundle([reader], encoder, names=["one"]).predict(MILL)["one"]
+            alone = Model({"one": reader}, encoder)(MILL)["one"]
             assert row["layer"] == k
             if name == "alike":
                 assert row["score"] == pytest.approx(alone.score, rel=1e-5)  # pyright: ignore[reportAttributeAccessIssue]
@@ -219,7 +217,7 @@ def test_layer_weights_stand_at_their_states(encoder: Encoder, tmp_path: Path) -
         save_system(tmp_path / "few", encoder, "mean_pooler", MOOD, selection=Selection((0, 2)))
     )
     plain = read_trained(save_system(tmp_path / "plain", encoder, "cls_linear", MOOD))
-    told = Bundle([first, last, few, plain], encoder).explain(MILL)["tasks"]
+    told = Model({"first": first, "last": last, "few": few, "plain": plain}, encoder).explain(MILL)["tasks"]
     shares = first.heads[0].layer_weights()
     assert shares is not None
     assert [told["first"]["pooled_weight"], *told["first"]["layer_weights"]] == pytest.approx(shares)
@@ -235,35 +233,33 @@ def test_layer_weights_stand_at_their_states(encoder: Encoder, tmp_path: Path) -
 
 
 def test_bad_input_is_one_sentence(encoder: Encoder, tmp_path: Path) -> None:
-    bundle = Bundle([span(tmp_path / "qa", encoder)], encoder, names=["qa"])
-    with pytest.raises(DataError, match="text 1: the second text is empty"):
+    bundle = Model({"qa": span(tmp_path / "qa", encoder)}, encoder)
+    with pytest.raises(DataError, match="question 1: the context is empty"):
         bundle.explain(QUESTION, " ")
     with pytest.raises(DataError, match="qa reads two texts, and one is given"):
         bundle.explain(QUESTION)
     with pytest.raises(ConfigError, match="there is no task 'moon'"):
         bundle.explain(QUESTION, MILL, tasks=["moon"])
     with pytest.raises(ConfigError, match="--n-best must not be negative"):
-        bundle.predict(QUESTION, MILL, n_best=-1)
+        bundle(QUESTION, MILL, n_best=-1)
     with pytest.raises(ConfigError, match="there are layer readers for sst, which is no task"):
-        Bundle([span(tmp_path / "other", encoder)], encoder, names=["qa"], layers={"sst": []})
+        Model({"qa": span(tmp_path / "other", encoder)}, encoder, layers={"sst": []})
 
 
 def test_a_packages_readers_fit_its_heads_and_are_read_once(encoder: Encoder, tmp_path: Path) -> None:
     save_span(tmp_path / "qa", encoder)
     save_span(tmp_path / "readers" / "one", encoder, "layer_reader:layer=1")
-    sources = find_sources([tmp_path / "qa"], names=["qa"])
-    find_readers(sources, [tmp_path / "readers"])
     package = tmp_path / "pkg"
-    write_package(package, sources)
+    gather([("qa", tmp_path / "qa")], layers=[tmp_path / "readers"]).open().save(package)
     config = package / "layers" / "qa" / "1" / "config.json"
     right = config.read_text()
 
-    bundle = load_bundle(package)
+    bundle = load(package)
     told = bundle.explain(QUESTION, MILL)
     write_json(config.parent / "metrics.json", {"tuning": {"no_answer": {"shift": 9.0, "temperature": 0}}})
     assert bundle.explain(QUESTION, MILL) == told, "nothing is read again"
     with pytest.raises(ArtifactError, match="positive temperature"):
-        load_bundle(package)
+        load(package)
     (config.parent / "metrics.json").unlink()
 
     config.write_text(right.replace('"doc_stride": 8', '"doc_stride": 4'))
@@ -271,4 +267,4 @@ def test_a_packages_readers_fit_its_heads_and_are_read_once(encoder: Encoder, tm
     with pytest.raises(
         ArtifactError, match="reads a layer for other windows than those of qa: export the package again"
     ):
-        load_bundle(package)
+        load(package)

@@ -20,8 +20,9 @@ from bertvision.heads.papers import cnn, inception, xception
 from bertvision.heads.papers.xception import XceptionBlock
 from bertvision.model import onnx
 from bertvision.model.graph import Graph
-from bertvision.model.model import Bundle
-from bertvision.model.onnx import OnnxReport, export_onnx, onnx_of, use_onnx
+from bertvision.model.load import load
+from bertvision.model.model import Model
+from bertvision.model.onnx import OnnxReport, export_onnx, use_onnx
 from bertvision.model.trained import read_trained
 from bertvision.states.config import Selection
 from bertvision.tasks.span import SPAN
@@ -38,11 +39,10 @@ def encoder(tiny_bert: Path) -> Encoder:
     return Encoder.load(str(tiny_bert))
 
 
-def bundle_of(folders: dict[str, Path], layers: list[Path], encoder: Encoder) -> Bundle:
-    return Bundle(
-        [read_trained(folder) for folder in folders.values()],
+def bundle_of(folders: dict[str, Path], layers: list[Path], encoder: Encoder) -> Model:
+    return Model(
+        {name: read_trained(folder) for name, folder in folders.items()},
         encoder,
-        names=list(folders),
         layers={"span": [read_trained(folder) for folder in layers]} if layers else {},
     )
 
@@ -129,10 +129,10 @@ class Exported:
         self.whole = bundle_of(self.folders | self.catalogued, self.layers, encoder)
         self.report: OnnxReport = export_onnx(self.whole, self.path)
 
-    def bundle(self) -> Bundle:
+    def bundle(self) -> Model:
         return bundle_of(self.folders, self.layers, self.encoder)
 
-    def served(self) -> Bundle:
+    def served(self) -> Model:
         bundle = self.bundle()
         use_onnx(bundle, self.path)
         return bundle
@@ -329,10 +329,8 @@ def test_graphs_of_others_are_refused(exported: Exported, tmp_path: Path) -> Non
     (copy / "info.json").write_text(json.dumps(info | {"heads": []}))
     with pytest.raises(ArtifactError, match="does not say of which heads the graph was made"):
         use_onnx(bundle, copy / "model.onnx")
-    with pytest.raises(
-        ConfigError, match=f"`bertvision export {tmp_path} --onnx --out PKG`, or use --backend"
-    ):
-        onnx_of(tmp_path)
+    with pytest.raises(ConfigError, match="holds no ONNX graph: make a package of it with"):
+        load(exported.folders["mood"], backend="onnx")
     other = save_system(tmp_path / "mood", exported.encoder, "tenney_small", MOOD, seed=9)
     changed = bundle_of(exported.folders | {"mood": other}, exported.layers, exported.encoder)
     with pytest.raises(ArtifactError, match="was made of another head than mood/0 is now"):

@@ -16,11 +16,8 @@ import bertvision as bv
 from bertvision.data.load import load_span_data
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
-from bertvision.model.export import write_package
-from bertvision.model.load import load_bundle, read_systems
-from bertvision.model.model import Bundle
-from bertvision.model.package import read_layers, read_package
-from bertvision.model.sources import find_readers, find_sources
+from bertvision.model.load import gather, read
+from bertvision.model.package import read_package
 from bertvision.states.config import Selection
 from bertvision.tasks.span import SPAN
 
@@ -45,9 +42,19 @@ def fit(tmp_path: Path, encoder: Encoder) -> Path:
     return folder
 
 
-def package(out: Path, *folders: Path, **how: Any) -> Path:
-    write_package(out, find_sources(folders), **how)
+def package(out: Path, *folders: Path, layers: tuple[Path, ...] = (), **how: Any) -> Path:
+    gather([("", folder) for folder in folders], layers=layers).open().save(out, **how)
     return out
+
+
+def layers_of(pkg: Path) -> dict[str, tuple[int, ...]]:
+    return read_package(pkg).layers
+
+
+def refused(sentence: str, *words: Any) -> None:
+    outcome = bertvision(*words)
+    assert outcome.code == 2
+    assert sentence in outcome.err
 
 
 # ---- what goes in
@@ -77,46 +84,36 @@ def test_heads_of_spans_stand_side_by_side(fit: Path, tmp_path: Path) -> None:
     """Each under its name, and each says what it says alone; the readers of layers are no tasks."""
     with pytest.raises(ArtifactError, match="holds several heads"):
         bv.load(fit)
-    model = bv.load(package(tmp_path / "pkg", fit))
-    assert isinstance(model, Bundle)
-    found = model.predict(QUESTION, MILL)
-    assert list(found) == ["adapter-4", "last-state"]
-    for name, prediction in found.items():
-        alone = bv.load(fit / f"{name}.seed0").predict(QUESTION, MILL)
-        assert isinstance(prediction, bv.Prediction)
-        assert (prediction.text, prediction.start, prediction.end) == (alone.text, alone.start, alone.end)
-        assert prediction.probability == pytest.approx(alone.probability, abs=1e-6)
+    for model in (
+        bv.load(package(tmp_path / "pkg", fit)),
+        bv.load({name: fit / f"{name}.seed0" for name in ("adapter-4", "last-state")}),
+    ):
+        found = model.predict(QUESTION, MILL)
+        assert list(found) == ["adapter-4", "last-state"]
+        for name, prediction in found.items():
+            alone = bv.load(fit / f"{name}.seed0").predict(QUESTION, MILL)
+            assert (prediction.text, prediction.start, prediction.end) == (alone.text, alone.start, alone.end)
+            assert prediction.probability == pytest.approx(alone.probability, abs=1e-6)
 
 
 def test_heads_are_chosen_and_named(fit: Path, tmp_path: Path) -> None:
-    outcome = bertvision(
-        "export", fit, "--out", tmp_path / "pkg", "--heads", "last-state", "--name", "qa", "--json"
-    )
+    last, out = fit / "last-state.seed0", ("--out", tmp_path / "pkg")
+    outcome = bertvision("export", f"qa={last}", *out, "--json")
     assert outcome.code == 0, outcome.err
-    told = read_package(tmp_path / "pkg")
-    assert {name: task.label for name, task in told.tasks.items()} == {"qa": "last_state.v1"}
-    assert list(told.layers) == ["qa"]
-    assert list(read_systems(tmp_path / "pkg")) == ["qa"]
-    as_fitted = find_sources([fit], heads=["adapter:size=4", "last_state"])
-    assert list(as_fitted.tasks) == ["adapter-4", "last-state"], "as fit --heads names them"
+    assert json.loads(outcome.out)["tasks"] == {"qa": {"kind": "span", "label": "last_state.v1", "layers": 3}}
+    assert list(read(tmp_path / "pkg").systems) == ["qa"]
     for words, sentence in (
-        (("--heads", "last-stat"), "did you mean last-state"),
-        (("--name", "one"), "--name gives 1 names for 2 heads (adapter-4.seed0, last-state.seed0)"),
-        (("--name", "a", "a"), "2 heads would be called 'a': name all of them with --name"),
-        (("--name", "a", "../b"), "a task cannot be called '../b'"),
-        (("--name", "a", "head"), "a task cannot be called 'head'"),
-        (("--bundle-encoder", "--reference"), "--bundle-encoder and --reference exclude each other"),
-        (
-            ("--name", "a", "--name", "b"),
-            "--name is given twice, and the last would count: write all behind one",
-        ),
-        (("--private",), "--private goes with --push"),
-        (("--license", "do what you want"), "is no name of a licence"),
-        (("--layers", str(fit / "last-state.seed0")), "holds no reader of a layer"),
+        ((f"one={fit}",), "several heads (adapter-4.seed0, last-state.seed0), which cannot all be one"),
+        ((f"a={last}", f"a={fit}/adapter-4.seed0"), "two heads would be called a: name them as NAME=FOLDER"),
+        ((f"..={last}",), "a task cannot be called '..'"),
+        ((f"head={last}",), "a task cannot be called 'head'"),
+        ((fit, "--bundle-encoder", "--reference"), "--bundle-encoder and --reference exclude each other"),
+        ((fit, "--layers", "a", "--layers", "b"), "--layers is given twice, and the last would count"),
+        ((fit, "--private"), "--private goes with --push"),
+        ((fit, "--license", "do what you want"), "is no name of a licence"),
+        ((fit, "--layers", last), "holds no reader of a layer"),
     ):
-        outcome = bertvision("export", fit, "--out", tmp_path / "other", *words)
-        assert outcome.code == 2
-        assert sentence in outcome.err
+        refused(sentence, "export", *words, "--out", tmp_path / "other")
         assert not (tmp_path / "other").exists()
 
 
@@ -127,9 +124,7 @@ def test_several_tasks_keep_their_names(encoder: Encoder, tiny_bert: Path, tmp_p
     save_system(snapshot / "heads" / "mood", encoder, "mean_pooler", MOOD, temperature=2.0)
     save_system(snapshot / "heads" / "same", encoder, "cls_linear", SAME, seed=1)
     first = package(tmp_path / "first", snapshot)
-    assert {name: task.kind for name, task in read_package(first).tasks.items()} == dict.fromkeys(
-        ("mood", "same"), "label"
-    )
+    assert read_package(first).tasks == ("mood", "same")
     alike = save_system(tmp_path / "alike", encoder, "attention_pooler", ALIKE, seed=2)
     second = package(tmp_path / "second", first, alike)
     shutil.rmtree(first)
@@ -149,7 +144,8 @@ def test_an_ensemble_brings_its_members(fit: Path, toy_squad: Path, tmp_path: Pa
     metrics = json.loads((tmp_path / "joined" / "metrics.json").read_text())
     # By the formula: calibrated on the data that its threshold was tuned on.
     data = load_span_data(str(toy_squad))
-    expected = SPAN.tune(bv.load(tmp_path / "joined").answer(data)).no_answer
+    (answers,) = bv.load(tmp_path / "joined").answer(data).values()
+    expected = SPAN.tune(answers).no_answer
     assert expected is not None
     told = metrics["tuning"]["no_answer"]
     assert (told["shift"], told["temperature"]) == pytest.approx(
@@ -157,38 +153,36 @@ def test_an_ensemble_brings_its_members(fit: Path, toy_squad: Path, tmp_path: Pa
     )
     assert metrics["tuning"]["on"] == str(toy_squad)
     pkg = package(package(tmp_path / "pkg", tmp_path / "joined").parent / "again", tmp_path / "pkg")
-    assert read_package(pkg).tasks["joined"].label == "max of 2"
+    assert read_package(pkg).tasks == ("joined",)
     shutil.rmtree(fit)
     shutil.rmtree(tmp_path / "pkg")
     assert bv.load(pkg).predict(QUESTION, MILL) == before
 
 
 def test_an_older_package_inside_is_passed_over(fit: Path) -> None:
-    before = list(find_sources([fit]).tasks)
+    before = list(read(fit, rivals=True).systems)
     package(fit / "pkg", fit)
-    assert list(find_sources([fit]).tasks) == before
+    assert list(read(fit, rivals=True).systems) == before
 
 
 # ---- readers of layers
 
 
 def test_readers_of_layers_are_sorted_by_state(fit: Path, encoder: Encoder, tmp_path: Path) -> None:
-    layers = read_layers(package(tmp_path / "pkg", fit))
-    assert {name: [one.folder.name for one in own] for name, own in layers.items()} == {
-        "adapter-4": ["0", "1", "2"]
-    }
-    assert [one.heads[0].config.layer for one in layers["adapter-4"]] == [0, 1, 2]
-    bundle = load_bundle(tmp_path / "pkg")
-    assert [row["layer"] for row in bundle.explain(QUESTION, MILL)["layers"]["adapter-4"]] == [0, 1, 2]
-    assert read_layers(fit) == {}, "a fit is no package"
+    """One for each state, and of several seeds the first; given to the first head beside which they were fitted."""
+    pkg = package(tmp_path / "pkg", fit)
+    assert layers_of(pkg) == {"adapter-4": (0, 1, 2)}
+    parts = read(pkg)
+    assert [one.heads[0].config.layer for one in parts.layers["adapter-4"]] == [0, 1, 2]
+    assert [row["layer"] for row in parts.open().explain(QUESTION, MILL)["layers"]["adapter-4"]] == [0, 1, 2]
+    assert read(fit, rivals=True).layers == {}, "a fit is no package"
     # Fitted on states 0 and 2 alone, where the option counts among those two.
     few = Selection((0, 2))
     save_span(tmp_path / "few" / "a-head", encoder, selection=few)
     for layer in (0, 1):
         save_span(tmp_path / "few" / f"r{layer}", encoder, f"layer_reader:layer={layer}", selection=few)
     save_span(tmp_path / "few" / "last", encoder, "layer_reader", selection=few)
-    cut = read_layers(package(tmp_path / "cut", tmp_path / "few"))
-    assert {name: [one.folder.name for one in own] for name, own in cut.items()} == {"a-head": ["0", "2"]}
+    assert layers_of(package(tmp_path / "cut", tmp_path / "few")) == {"a-head": (0, 2)}
 
 
 def test_readers_are_given_to_the_task_they_were_fitted_for(
@@ -197,19 +191,12 @@ def test_readers_are_given_to_the_task_they_were_fitted_for(
     mood = save_system(tmp_path / "mood", encoder, "mean_pooler", MOOD)
     for layer in (2, 0):
         save_system(tmp_path / "readers" / f"r{layer}", encoder, f"layer_reader:layer={layer}", MOOD)
-    sources = find_sources([fit / "last-state.seed0", mood], names=["qa", "mood"])
-    find_readers(sources, [fit, tmp_path / "readers"])
-    write_package(tmp_path / "pkg", sources)
-    found = read_package(tmp_path / "pkg").layers
-    assert {name: [part.name for part in parts] for name, parts in found.items()} == {
-        "qa": ["0", "1", "2"],
-        "mood": ["0", "2"],
-    }
-    with pytest.raises(ConfigError, match="were fitted for another task or other windows than mood"):
-        find_readers(find_sources([mood]), [fit])
-    with pytest.raises(ArtifactError, match="holds no head but readers of layers"):
-        find_sources([tmp_path / "readers"])
-    assert list(read_systems(tmp_path / "readers")) == ["r0", "r2"], "by themselves they can be looked at"
+    lone = save_span(tmp_path / "qa", encoder)
+    package(tmp_path / "pkg", lone, mood, layers=(fit, tmp_path / "readers"))
+    assert layers_of(tmp_path / "pkg") == {"qa": (0, 1, 2), "mood": (0, 2)}
+    with pytest.raises(ConfigError, match="were fitted for another task, encoder or other windows than mood"):
+        gather([("", mood)], layers=[fit])
+    assert list(read(tmp_path / "readers").systems) == ["r0", "r2"], "by themselves they can be looked at"
 
 
 # ---- as one graph
@@ -219,8 +206,7 @@ def test_the_graph_answers_as_torch_does(fit: Path, encoder: Encoder, tmp_path: 
     """Written with the package, found by its folder, and refused where there is none."""
     pytest.importorskip("onnxruntime")
     mood = save_system(tmp_path / "mood", encoder, "mean_pooler", MOOD)
-    words = (fit / "last-state.seed0", "--layers", fit, "--onnx")
-    outcome = bertvision("export", *words, "--out", tmp_path / "qa", "--json")
+    outcome = bertvision("export", fit / "last-state.seed0", "--onnx", "--out", tmp_path / "qa", "--json")
     assert outcome.code == 0, outcome.err
     told = json.loads(outcome.out)["onnx"]
     assert told["max_difference"] < 1e-3
@@ -233,7 +219,7 @@ def test_the_graph_answers_as_torch_does(fit: Path, encoder: Encoder, tmp_path: 
     ours, theirs = graph.predict(QUESTION, MILL), torch.predict(QUESTION, MILL)
     assert (ours.text, ours.start, ours.end) == (theirs.text, theirs.start, theirs.end)
     assert ours.probability == pytest.approx(theirs.probability, abs=1e-4)
-    assert type(graph.bundle.walk).__name__ == "OnnxWalk", "and not torch again"
+    assert type(graph.walk).__name__ == "OnnxWalk", "and not torch again"
     assert [row["layer"] for row in graph.explain(QUESTION, MILL)["layers"]["last-state"]] == [0, 1, 2]
 
 
@@ -302,24 +288,13 @@ def test_an_encoder_that_the_new_package_would_replace_is_not_named(
     shutil.copytree(packaged, pkg)
     head = save_span(tmp_path / "qa", Encoder.load(str(pkg / "encoder")))
     tuned = tmp_path / "tuned"
-    made = bertvision(
-        "finetune",
-        "--train",
-        toy_squad,
-        *CUT,
-        "--encoder",
-        pkg / "encoder",
-        "--out",
-        tuned,
-        "--policy",
-        "lora-2",
-    )
+    words = ("--train", toy_squad, *CUT, "--encoder", pkg / "encoder", "--out", tuned, "--policy", "lora-2")
+    made = bertvision("finetune", *words)
     assert made.code == 0, made.err
     before = tree(pkg)
     for source in (head, tuned):
-        outcome = bertvision("export", source, "--reference", "--out", pkg)
-        assert outcome.code == 2
-        assert f"would replace the encoder {pkg / 'encoder'}, which lies in it" in outcome.err
+        sentence = f"would replace the encoder {pkg / 'encoder'}, which lies in it"
+        refused(sentence, "export", source, "--reference", "--out", pkg)
         assert tree(pkg) == before
     expected = bv.load(head).predict(QUESTION, MILL)
     assert bertvision("export", head, "--out", pkg).code == 0
@@ -340,21 +315,18 @@ def test_the_package_says_where_its_encoder_is(packaged: Path, tmp_path: Path) -
 def test_heads_of_two_encoders_are_refused(encoder: Encoder, tmp_path: Path) -> None:
     other = Encoder.load(str(save_encoder(tmp_path / "other", "bert", seed=5)))
     ours, theirs = save_span(tmp_path / "ours", encoder), save_span(tmp_path / "theirs", other)
-    outcome = bertvision("export", ours, theirs, "--out", tmp_path / "pkg")
-    assert outcome.code == 2
-    assert f"{theirs} reads another encoder (fingerprint {other.fingerprint[:12]})" in outcome.err
+    sentence = f"{theirs} reads another encoder (fingerprint {other.fingerprint[:12]})"
+    refused(sentence, "export", ours, theirs, "--out", tmp_path / "pkg")
     assert not (tmp_path / "pkg").exists()
 
 
 # ---- bad input
 
 
-def _edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+def _edit(**changes: Any) -> Callable[[Path], Any]:
     def edit(pkg: Path) -> None:
         path = pkg / "package.json"
-        words = json.loads(path.read_text())
-        change(words)
-        path.write_text(json.dumps(words))
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
     return edit
 
@@ -369,20 +341,17 @@ def _write(name: str, words: Any) -> Callable[[Path], Any]:
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "half of it": (_cut("package.json"), "package.json is not valid JSON"),
-    "another format": (_edit(lambda words: words.update(format=7)), "a package of format 7 by bertvision"),
-    "no encoder": (_edit(lambda words: words.pop("encoder")), "package.json is incomplete or damaged"),
-    "no task": (_edit(lambda words: words.update(tasks={})), "names no task"),
-    "a kind": (_edit(lambda words: words["tasks"]["qa"].update(kind="poem")), "a task cannot be a poem"),
-    "out of it": (
-        _edit(lambda words: words["tasks"]["qa"].update(folder="../fit")),
-        "leads out of the package",
+    "a list": (_write("package.json", []), "does not describe a package"),
+    "another format": (_edit(format=7), "a package of format 7 by bertvision"),
+    "no encoder": (_edit(encoder=None), "package.json is incomplete or damaged"),
+    "no task": (_edit(tasks=[]), "names no task"),
+    "out of it": (_edit(tasks=["../fit"]), "is no name of a task"),
+    "strange layers": (_edit(layers={"x": []}), "layers of a task that it does not name"),
+    "layers elsewhere": (_edit(layers={"qa": ["../../fit"]}), "layers are not numbers"),
+    "another layer": (
+        lambda pkg: (_edit(layers={"qa": [0]})(pkg), (pkg / "layers/qa/1").rename(pkg / "layers/qa/0")),
+        "read other layers",
     ),
-    "a root": (_edit(lambda words: words["encoder"].update(path="/etc")), "leads out of the package"),
-    "strange layers": (
-        _edit(lambda words: words.update(layers={"x": []})),
-        "layers of a task it does not name",
-    ),
-    "a list": (lambda pkg: (pkg / "package.json").write_text("[]"), "does not describe a package"),
     "no head": (lambda pkg: shutil.rmtree(pkg / "heads" / "qa"), "lacks heads/qa/config.json"),
     "half a head": (_cut("heads/qa/model.safetensors"), "model.safetensors is damaged"),
     "half an encoder": (_cut("encoder/model.safetensors"), "are damaged"),
@@ -392,17 +361,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no tuning": (_write("heads/qa/metrics.json", {"tuning": None}), "metrics.json is damaged"),
     "a threshold": (_write("heads/qa/metrics.json", {"tuning": {"threshold": "x"}}), "no usable tuning"),
     "a decoding": (_write("heads/qa/metrics.json", {"tuning": {"decode": 7}}), "no usable tuning"),
-    "another kind": (
-        _edit(lambda words: words["tasks"]["qa"].update(kind="label")),
-        "calls qa a label, and its head gives a span",
-    ),
     "no reader": (
-        _edit(lambda words: words.update(layers={"qa": ["heads/qa"]})),
-        "heads/qa is no reader of a layer",
-    ),
-    "a reader twice": (
-        _edit(lambda words: words["layers"]["qa"].append("layers/qa/1")),
-        "names two readers of one layer for qa",
+        lambda pkg: shutil.copyfile(pkg / "heads/qa/config.json", pkg / "layers/qa/1/config.json"),
+        "belong to different heads|is no reader of a layer",
     ),
     "no members": (
         _write("heads/qa/config.json", {"ensemble": {"members": [7]}}),
@@ -413,7 +374,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         "names a head that leads out of the package",
     ),
     "another encoder's": (
-        _edit(lambda words: words["encoder"].update(fingerprint="f" * 32)),
+        _edit(encoder={"name": "x", "fingerprint": "f" * 32, "bundled": True}),
         "is a head of another encoder",
     ),
 }
@@ -446,28 +407,34 @@ def packaged(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path
     return package(folder / "pkg", folder / "fit")
 
 
+def test_results_beside_a_packaged_head_are_not_followed(packaged: Path, tmp_path: Path) -> None:
+    """Somebody else's package could name any folder there."""
+    shutil.copytree(packaged, tmp_path / "pkg")
+    _write("heads/qa/results.json", {"systems": [{"best": True, "folder": "../../../other"}]})(
+        tmp_path / "pkg"
+    )
+    assert bv.load(tmp_path / "pkg").predict(QUESTION, MILL) == bv.load(packaged).predict(QUESTION, MILL)
+
+
 def test_what_stands_at_out_is_kept_unless_it_is_a_package(
     fit: Path, encoder: Encoder, tmp_path: Path
 ) -> None:
+    last = fit / "last-state.seed0"
     for out in (fit, fit / "adapter-4.seed0" / "config.json", tmp_path):
         before = tree(tmp_path)
-        outcome = bertvision("export", fit / "last-state.seed0", "--out", out)
-        assert outcome.code == 2
-        assert "is not a package: choose another folder" in outcome.err
+        refused("is not a package: choose another folder", "export", last, "--out", out)
         assert tree(tmp_path) == before
     pkg = package(tmp_path / "pkg", fit)
     inside = save_span(pkg / "mine", encoder)
-    outcome = bertvision("export", inside, "--out", pkg)
-    assert outcome.code == 2
-    assert "which lies in it: choose another folder" in outcome.err
+    refused("which lies in it: choose another folder", "export", inside, "--out", pkg)
     assert inside.is_dir()
-    assert bertvision("export", fit / "last-state.seed0", "--out", pkg).code == 0
-    assert list(read_package(pkg).tasks) == ["last-state"], "a package is replaced as a whole"
+    assert bertvision("export", last, "--out", pkg).code == 0
+    assert read_package(pkg).tasks == ("last-state",), "a package is replaced as a whole"
+    (tmp_path / "empty").mkdir()
     for missing in (tmp_path / "nowhere", tmp_path / "empty"):
-        (tmp_path / "empty").mkdir(exist_ok=True)
-        outcome = bertvision("export", missing, "--out", tmp_path / "new")
-        assert outcome.code == 2
-        assert "give what fit, finetune, multitask, ensemble or run wrote" in outcome.err
+        refused(
+            "give what fit, finetune, multitask, ensemble, run", "export", missing, "--out", tmp_path / "new"
+        )
 
 
 def test_a_full_disk_leaves_the_old_package(
@@ -481,7 +448,5 @@ def test_a_full_disk_leaves_the_old_package(
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(shutil, "copyfile", full)
-    outcome = bertvision("export", fit, "--out", pkg)
-    assert outcome.code == 2
-    assert "no space is left on the disk" in outcome.err
+    refused("no space is left on the disk", "export", fit, "--out", pkg)
     assert tree(tmp_path) == before

@@ -14,16 +14,14 @@ from serve_cases import MOOD, SAME, save_span, save_system
 import bertvision as bv
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.model.export import write_package
 from bertvision.model.hub import push_to_hub
-from bertvision.model.sources import find_sources
 
 SCRIPT = """
 import sys, json
 import bertvision as bv
 from bertvision.cli import main
 main(["export", *sys.argv[2:4], "--out", sys.argv[4], "--push", "org/name", "--private", "--bundle-encoder"])
-main(["export", sys.argv[2], "--out", sys.argv[5], "--push", "org/name", "--bundle-encoder", "--name", "only"])
+main(["export", f"only={sys.argv[2]}", "--out", sys.argv[5], "--push", "org/name", "--bundle-encoder"])
 model = bv.load("hub:org/name")
 found = model.predict("A fine mill.")
 try:
@@ -60,7 +58,7 @@ def test_a_package_is_pushed_and_loaded_again(tiny_bert: Path, tmp_path: Path) -
         )
     assert done.returncode == 0, done.stderr
     expected = bv.load(mood).predict("A fine mill.")
-    assert json.loads(told.read_text()) == ["Predictor", expected.label, expected.probability]
+    assert json.loads(told.read_text()) == ["Model", expected.label, expected.probability]
     assert hub.repos[0]["name"] == "name"
     assert hub.repos[0]["organization"] == "org"
     assert hub.repos[0].get("private") is True or hub.repos[0].get("visibility") == "private"
@@ -80,7 +78,7 @@ def test_a_package_is_pushed_and_loaded_again(tiny_bert: Path, tmp_path: Path) -
 def test_without_a_network_it_is_told_so(tiny_bert: Path, tmp_path: Path) -> None:
     encoder = Encoder.load(str(tiny_bert))
     head = save_span(tmp_path / "fit" / "qa", encoder)
-    write_package(tmp_path / "pkg", find_sources([head]))
+    bv.load(head).save(tmp_path / "pkg")
     with pytest.raises(OutputError, match="cannot push to org/name: the Hub cannot be reached"):
         push_to_hub(tmp_path / "pkg", "org/name")
     with pytest.raises(ArtifactError, match=r"cannot load hub:org/name .*there is no network"):
@@ -97,7 +95,7 @@ def test_what_cannot_be_pushed_is_refused(tiny_bert: Path, tmp_path: Path) -> No
     assert not (tmp_path / "pkg").exists(), "refused before anything was written"
     with pytest.raises(ConfigError, match="hub: 'noorg' is no name"):
         bv.load("hub:noorg")
-    write_package(tmp_path / "pkg", find_sources([head]), keep="reference")
+    bv.load(head).save(tmp_path / "pkg", keep="reference")
     with pytest.raises(ConfigError, match=r"folder on this machine.*--bundle-encoder"):
         push_to_hub(tmp_path / "pkg", "org/name")
     with pytest.raises(ArtifactError, match=r"is not a package, it has no package\.json"):

@@ -13,9 +13,9 @@ from serve_cases import save_span
 from bertvision.artifacts import remove
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError
-from bertvision.model.load import read_systems
-from bertvision.model.package import is_package, read_package
-from bertvision.model.sources import find_sources
+from bertvision.model.folders import is_package
+from bertvision.model.load import gather, read
+from bertvision.model.package import read_package
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def test_a_killed_export_leaves_nothing_that_loads(head: Path, tmp_path: Path) -
         assert finish(command, log, die_at=moment) == -9, log.read_text()
         (left,) = home.iterdir()  # each sweeps up what the one before it left
         written.append(is_package(left))
-        for read in (read_package, read_systems, lambda folder: find_sources([folder])):
+        for reads in (read_package, read, lambda folder: gather([("", folder)])):
             with pytest.raises(ArtifactError, match="was left by a command that was killed: run that"):
-                read(left)
+                reads(left)
     assert written == [False, False, True]
     assert finish(command, log) == 0, log.read_text()
     assert tree(home) == whole
@@ -52,14 +52,17 @@ def test_a_killed_export_leaves_nothing_that_loads(head: Path, tmp_path: Path) -
 def test_a_killed_replacement_keeps_the_old_package(head: Path, tmp_path: Path) -> None:
     """Killed between the two renames that exchange them, the one moment when nothing stands at --out."""
     out, log = tmp_path / "pkg", tmp_path / "log"
-    command = ["export", str(head), "--out", str(out), "--name"]
-    assert bertvision(*command, "first").code == 0
-    assert finish([*command, "second"], log) == 0, log.read_text()
-    assert finish([*command, "third"], log, die_at=operations(log) - 2) == -9
+
+    def command(name: str) -> list[str]:
+        return ["export", f"{name}={head}", "--out", str(out)]
+
+    assert bertvision(*command("first")).code == 0
+    assert finish(command("second"), log) == 0, log.read_text()
+    assert finish(command("third"), log, die_at=operations(log) - 2) == -9
     assert not out.exists()
-    assert list(read_package(out).tasks) == ["second"]
-    assert bertvision(*command, "third").code == 0
-    assert list(read_package(out).tasks) == ["third"]
+    assert read_package(out).tasks == ("second",)
+    assert bertvision(*command("third")).code == 0
+    assert read_package(out).tasks == ("third",)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["pkg"]
 
 

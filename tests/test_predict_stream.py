@@ -17,7 +17,7 @@ import bertvision as bv
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import DataError
 from bertvision.model import stream
-from bertvision.model.model import Bundle
+from bertvision.model.model import Model
 from bertvision.model.stream import answer_stream
 from bertvision.tasks.predictions import to_json
 
@@ -36,12 +36,12 @@ def folder(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bundle(folder: Path) -> Bundle:
+def bundle(folder: Path) -> Model:
     return bv.load(folder)
 
 
 def streamed(
-    bundle: Bundle, capsys: pytest.CaptureFixture[str], lines: bytes, **options: Any
+    bundle: Model, capsys: pytest.CaptureFixture[str], lines: bytes, **options: Any
 ) -> list[dict[str, Any]]:
     try:
         answer_stream(bundle, source=io.BytesIO(lines), **options)
@@ -50,7 +50,7 @@ def streamed(
     return told
 
 
-def test_every_line_gets_what_it_would_get_alone(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_line_gets_what_it_would_get_alone(bundle: Model, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [
         {"question": "Who built the mill?", "context": MILL, "id": "q-1"},
         {"text": MILL},
@@ -76,7 +76,7 @@ def test_every_line_gets_what_it_would_get_alone(bundle: Bundle, capsys: pytest.
 
 
 def test_broken_lines_are_told_and_the_others_answered(
-    bundle: Bundle, capsys: pytest.CaptureFixture[str]
+    bundle: Model, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cases = [
         (b'{"text": "fine"}', ""),
@@ -109,7 +109,7 @@ def test_broken_lines_are_told_and_the_others_answered(
         assert words in row.get("error", "")
 
 
-def test_a_line_that_no_task_reads_is_told(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_no_task_reads_is_told(bundle: Model, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DataError, match="1 of 2 lines"):
         answer_stream(bundle, tasks=("mood",), source=io.BytesIO(b'{"text":"a","pair":"b"}\n{"text":"a"}'))
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
@@ -117,23 +117,23 @@ def test_a_line_that_no_task_reads_is_told(bundle: Bundle, capsys: pytest.Captur
     assert list(second["tasks"]) == ["mood"]
 
 
-def test_nothing_in_nothing_out(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_in_nothing_out(bundle: Model, capsys: pytest.CaptureFixture[str]) -> None:
     assert streamed(bundle, capsys, b"") == streamed(bundle, capsys, b"\n  \n") == []
 
 
 def test_lines_that_wait_share_a_call(
-    bundle: Bundle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bundle: Model, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lines that came in one piece: fewer calls than lines, none larger than allowed."""
     monkeypatch.setattr(stream, "MOST_LINES", 16)
     sizes: list[int] = []
-    predict = bundle.predict
+    predict = Model.__call__
 
-    def counted(first: Any, *args: Any, **options: Any) -> Any:
+    def counted(self: Model, first: Any, *args: Any, **options: Any) -> Any:
         sizes.append(len(first))
-        return predict(first, *args, **options)
+        return predict(self, first, *args, **options)
 
-    monkeypatch.setattr(bundle, "predict", counted)
+    monkeypatch.setattr(Model, "__call__", counted)
     told = streamed(bundle, capsys, b'{"text": "a word"}\n' * 100, tasks=("mood",))
     assert len(told) == sum(sizes) == 100
     assert max(sizes) == 16
@@ -182,7 +182,7 @@ def test_flags_that_do_not_go_together(folder: Path) -> None:
         assert not done.out
 
 
-def test_n_best_on_the_command_line(folder: Path, bundle: Bundle) -> None:
+def test_n_best_on_the_command_line(folder: Path, bundle: Model) -> None:
     words = ("--question", "Who built the mill?", "--context", MILL, "--tasks", "span", "--json")
     done = bertvision("predict", folder, *words, "--n-best", "3")
     found = json.loads(done.out)
@@ -197,7 +197,7 @@ def test_n_best_on_the_command_line(folder: Path, bundle: Bundle) -> None:
 
 
 def test_what_is_true_of_many_batches_is_said_once(
-    bundle: Bundle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bundle: Model, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Questions that are cut, in each of ten batches; afterwards the log is as before."""
     monkeypatch.setattr(stream, "MOST_LINES", 1)

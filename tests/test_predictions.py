@@ -29,11 +29,13 @@ def folder(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_span_of_two_windows_has_the_shares_of_both(folder: Path, *, calibrated: bool) -> None:
     model = bv.load(folder)
     if calibrated:
-        model.tuning = dataclasses.replace(model.tuning, no_answer=NoAnswer(shift=0.5, temperature=2.0))
+        (system,) = model.systems.values()
+        tuning = dataclasses.replace(system.tuning, no_answer=NoAnswer(shift=0.5, temperature=2.0))
+        model.systems[system.name] = dataclasses.replace(system, tuning=tuning)
     found = model.predict(QUESTION, MILL, n_best=20)
     builder = SpanBuilder("one")
     builder.add("0", QUESTION, builder.shared(MILL), ())
-    answers = model.answer(builder.build())
+    (answers,) = model.answer(builder.build()).values()
     listed = [tuple(span) for span in answers.nbest_span[0].tolist()]
     shares: dict[tuple[int, ...], float] = {}
     for span, share in zip(listed, answers.candidate_probabilities[0].tolist(), strict=True):

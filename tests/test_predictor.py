@@ -45,10 +45,10 @@ def adapter(home: Path) -> Path:
     return home / "run" / "fit" / "snapshot-1" / "adapter-8.seed0"
 
 
-def keen(folder: Path, **options: Any) -> bv.Predictor:
-    """A predictor that always answers: the toy heads would often rather not."""
+def keen(folder: Path, **options: Any) -> bv.Model:
+    """A model that always answers: the toy heads would often rather not."""
     model = bv.load(folder, **options)
-    model.tuning = dataclasses.replace(model.tuning, threshold=1e6)
+    model.set_threshold(1e6)
     return model
 
 
@@ -80,7 +80,8 @@ def test_a_run_loads_its_best_head_at_its_threshold(home: Path) -> None:
     assert trained.folder == home / "run" / best["folder"]
     stored = json.loads((trained.folder / "metrics.json").read_text())
     assert trained.tuning.threshold == stored["tuning"]["threshold"]
-    assert bv.load(home / "run").tuning == trained.tuning
+    (loaded,) = bv.load(home / "run").systems.values()
+    assert loaded.tuning == trained.tuning
     assert stored["scores"]["dev"]["tuned_f1"] == best["scores"]["dev"]["tuned_f1"]["mean"]
 
 
@@ -149,7 +150,7 @@ def test_long_documents_are_read_to_the_end(home: Path) -> None:
 
 def test_no_answer_has_no_place(home: Path) -> None:
     model = bv.load(adapter(home))
-    model.tuning = dataclasses.replace(model.tuning, threshold=-1e6)
+    model.set_threshold(-1e6)
     found = model.predict("Who built the mill?", MILL)
     assert (found.text, found.start, found.end) == ("", -1, -1)
 

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving import Server, save_package, serving
 
 import bertvision as bv
-from bertvision.model.model import Bundle
+from bertvision.model.model import Model
 from bertvision.serve.app import PAGE
 from bertvision.serve.schemas import NOT_BLANK, BatchAnswer, Explanation, Models, PredictAnswer
 from bertvision.tasks.predictions import to_json
@@ -36,7 +36,7 @@ def server(package: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def bundle(package: Path) -> Bundle:
+def bundle(package: Path) -> Model:
     return bv.load(package)
 
 
@@ -76,25 +76,25 @@ INPUTS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("body", "texts", "options"), INPUTS)
 def test_answers_are_those_of_the_bundle(
-    server: Server, bundle: Bundle, body: Any, texts: Any, options: Any
+    server: Server, bundle: Model, body: Any, texts: Any, options: Any
 ) -> None:
     answer = server.post("/v1/predict", body)
     assert answer.status_code == 200, answer.text
     PredictAnswer.model_validate(answer.json())
-    assert_same(answer.json()["predictions"], plain(bundle.predict(*texts, **options)))
+    assert_same(answer.json()["predictions"], plain(bundle(*texts, **options)))
 
 
-def test_a_batch_of_mixed_inputs_keeps_their_order(server: Server, bundle: Bundle) -> None:
+def test_a_batch_of_mixed_inputs_keeps_their_order(server: Server, bundle: Model) -> None:
     answer = server.post("/v1/predict/batch", {"inputs": [body for body, _, _ in INPUTS[:8]]})
     assert answer.status_code == 200, answer.text
     BatchAnswer.model_validate(answer.json())
-    expected = [{"predictions": plain(bundle.predict(*texts, **options))} for _, texts, options in INPUTS[:8]]
+    expected = [{"predictions": plain(bundle(*texts, **options))} for _, texts, options in INPUTS[:8]]
     assert_same(answer.json()["results"], expected)
 
 
 @pytest.mark.parametrize(("body", "texts", "options"), INPUTS)
 def test_explain_is_that_of_the_bundle(
-    server: Server, bundle: Bundle, body: Any, texts: Any, options: Any
+    server: Server, bundle: Model, body: Any, texts: Any, options: Any
 ) -> None:
     answer = server.post("/v1/explain", body)
     assert answer.status_code == 200, answer.text
@@ -111,13 +111,13 @@ def numbers(server: Server) -> dict[str, float]:
     }
 
 
-def test_many_at_once_each_get_their_own_answer_and_are_counted(server: Server, bundle: Bundle) -> None:
+def test_many_at_once_each_get_their_own_answer_and_are_counted(server: Server, bundle: Model) -> None:
     texts = [f"{MILL} It was {i} years old." for i in range(40)]
     before = numbers(server)
     with ThreadPoolExecutor(20) as pool:
         answers = list(pool.map(lambda text: server.post("/v1/predict", {"text": text}), texts))
     for text, answer in zip(texts, answers, strict=True):
-        assert_same(answer.json()["predictions"], plain(bundle.predict(text)))
+        assert_same(answer.json()["predictions"], plain(bundle(text)))
     after = numbers(server)
 
     def more(name: str) -> float:
@@ -133,7 +133,7 @@ def test_many_at_once_each_get_their_own_answer_and_are_counted(server: Server, 
     assert after["process_resident_memory_bytes"] > 1e6
 
 
-def test_models_tell_the_tasks_and_the_limits(server: Server, bundle: Bundle) -> None:
+def test_models_tell_the_tasks_and_the_limits(server: Server, bundle: Model) -> None:
     told = Models.model_validate(server.get("/v1/models").json())
     assert [one.task for one in told.models] == list(bundle.systems)
     assert {one.task: (one.kind, one.texts) for one in told.models} == {

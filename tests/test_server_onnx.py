@@ -10,7 +10,7 @@ from serving import Server, serving
 from test_server import LONG, MILL, assert_same, plain
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.model.load import load_bundle
+from bertvision.model.load import load
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -24,8 +24,8 @@ def package(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
     save_span(home / "fit" / "qa", encoder, "learned_pooling")
     save_span(home / "fit" / "reader", encoder, "layer_reader:layer=1")
     save_system(home / "mood", encoder, "cls_linear", MOOD)
-    words = ("--name", "qa", "mood", "--reference", "--layers", home / "fit", "--onnx")
-    outcome = bertvision("export", home / "fit" / "qa", home / "mood", "--out", home / "pkg", *words)
+    words = ("--out", home / "pkg", "--reference", "--onnx")
+    outcome = bertvision("export", home / "fit" / "qa", home / "mood", *words)
     assert outcome.code == 0, outcome.err
     return home / "pkg"
 
@@ -37,7 +37,7 @@ def server(package: Path) -> Iterator[Server]:
 
 
 def test_the_graph_answers_as_torch_does(server: Server, package: Path) -> None:
-    torch = load_bundle(package)
+    torch = load(package)
     expected = [plain(torch.predict(one["question"], one["context"], n_best=2)) for one in INPUTS]
     for body, wanted in zip(INPUTS, expected, strict=True):
         assert_same(server.post("/v1/predict", body).json()["predictions"], wanted)
@@ -48,7 +48,7 @@ def test_the_graph_answers_as_torch_does(server: Server, package: Path) -> None:
 
 
 def test_the_graph_explains_as_torch_does(server: Server, package: Path) -> None:
-    torch = load_bundle(package)
+    torch = load(package)
     told = server.post("/v1/explain", INPUTS[1]).json()
     assert [row["layer"] for row in told["layers"]["qa"]] == [1]
     assert_same(told, torch.explain("Who built it?", LONG, n_best=2))

@@ -13,7 +13,7 @@ from serving import save_package, serving
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.model.model import Bundle
+from bertvision.model.model import Model
 from bertvision.model.trained import read_trained
 from bertvision.serve.app import create_app
 from bertvision.serve.config import ServeConfig, bytes_of, read_key
@@ -82,7 +82,7 @@ def test_signals_while_it_loads_end_it_well(tmp_path: Path, monkeypatch: pytest.
         def load(*_: object, number: signal.Signals = number, **__: object) -> None:
             signal.raise_signal(number)
 
-        monkeypatch.setattr("bertvision.model.load.load_bundle", load)
+        monkeypatch.setattr("bertvision.model.load.load", load)
         outcome = bertvision("serve", tmp_path, "--port", "0")
         assert outcome.code == code
         assert words in outcome.err
@@ -95,7 +95,7 @@ def test_readers_of_layers_that_are_broken_are_told_at_the_start(tmp_path: Path,
     system = read_trained(save_system(tmp_path / "mood", encoder, "cls_linear", MOOD))
     reader = save_system(tmp_path / "reader", encoder, "layer_reader:layer=1", MOOD, temperature=0.0)
     for folder, words in ((reader, "has the value 0.0, which is no positive number"),):
-        bundle = Bundle([system], encoder, names=["mood"], layers={"mood": [read_trained(folder)]})
+        bundle = Model({"mood": system}, encoder, layers={"mood": [read_trained(folder)]})
         bundle.predict("It can be asked.")
         with pytest.raises(ArtifactError, match=words):
             create_app(bundle)

@@ -383,10 +383,11 @@ def test_eval_reads_what_fit_read(zoo: Path, toy_squad: Path) -> None:
 
 def test_predict_answers_as_the_saved_logits_do(zoo: Path, train: Split) -> None:
     folder = zoo / "cut" / "adapter-4.seed0"
-    predictor = load(folder)
-    assert predictor.trained.selections == [Selection((0, 2), "context")]
-    answers = predictor.answer(train.data)
-    expected = decode(train.windows, logits_in(folder, train), train.data, predictor.tuning.decode)
+    model = load(folder)
+    (system,) = model.systems.values()
+    assert system.selections == [Selection((0, 2), "context")]
+    (answers,) = model.answer(train.data).values()
+    expected = decode(train.windows, logits_in(folder, train), train.data, system.tuning.decode)
     assert answers.predictions() == expected.predictions()
     np.testing.assert_allclose(answers.score_diff, expected.score_diff, atol=1e-3)
 
@@ -405,7 +406,7 @@ def test_heads_with_different_readings_are_joined(
         expected = decode(train.windows, joined, train.data, DecodeConfig())
         trained = read_trained(out)
         assert trained.selections == [Selection(), Selection((0, 2), "context")]
-        found = load(out).answer(train.data)
+        (found,) = load(out).answer(train.data).values()
         np.testing.assert_allclose(found.score_diff, expected.score_diff, atol=1e-3)
         done = bertvision("eval", out, "--data", toy_squad, "--json")
         assert done.code == 0, done.err

@@ -19,18 +19,16 @@ if TYPE_CHECKING:
     from bertvision.encoder.encoder import Encoder
     from bertvision.errors import BertvisionError
     from bertvision.model.load import load
-    from bertvision.model.model import Bundle
-    from bertvision.model.predictor import Predictor
+    from bertvision.model.model import Model
     from bertvision.pipeline.fit import fit
     from bertvision.tasks.predictions import LabelPrediction, Prediction, ScorePrediction
 
 __all__ = [
     "BertvisionError",
-    "Bundle",
     "Encoder",
     "LabelPrediction",
+    "Model",
     "Prediction",
-    "Predictor",
     "ScorePrediction",
     "SpanData",
     "TextData",
@@ -43,11 +41,10 @@ __all__ = [
 
 _WHERE = {
     "BertvisionError": "bertvision.errors",
-    "Bundle": "bertvision.model.model",
     "Encoder": "bertvision.encoder.encoder",
     "LabelPrediction": "bertvision.tasks.predictions",
+    "Model": "bertvision.model.model",
     "Prediction": "bertvision.tasks.predictions",
-    "Predictor": "bertvision.model.predictor",
     "ScorePrediction": "bertvision.tasks.predictions",
     "SpanData": "bertvision.data.examples",
     "TextData": "bertvision.data.texts",

@@ -122,16 +122,15 @@ def _above(folder: Path) -> str:
 def members(folders: Sequence[Path]) -> list[Path]:
     """The folders as given; a whole fit or fine-tuning stands for all its heads or snapshots. Of a fine-tuning for
     several tasks one head must be named: no data is for all of them."""
-    from bertvision.model.trained import members_of
+    from bertvision.model.folders import heads_below
 
     found: list[Path] = []
     for folder in folders:
-        parts = members_of(folder) if (folder / "stage.json").is_file() else []
-        if not parts and (heads := _heads_of_tasks(folder)):
+        if heads := _heads_of_tasks(folder):
             raise ConfigError(
                 f"{folder} holds heads of several tasks: name one of {', '.join(map(str, heads))}"
             )
-        found += parts or [folder]
+        found += (heads_below(folder) if (folder / "stage.json").is_file() else []) or [folder]
     return found
 
 

@@ -1,15 +1,19 @@
-"""`bertvision export FOLDER ... --out PKG`: an encoder and heads in one folder, to ship."""
+"""`bertvision export [NAME=]FOLDER ... --out PKG`: an encoder and heads in one folder, to ship."""
 
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bertvision.cli.flags import OptionalText
+from bertvision.cli.flags import OptionalText, command_line
 from bertvision.data.columns import Columns
 from bertvision.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bertvision.model.export import Exported
+    from bertvision.model.model import Model
 
 __all__ = ["ARGS", "ExportArgs", "main"]
 
@@ -17,16 +21,13 @@ __all__ = ["ARGS", "ExportArgs", "main"]
 @dataclass(frozen=True)
 class ExportArgs:
     """Put heads and their encoder into one folder, a package, with a card that says what they are: for predict, serve,
-    the Hub or as an ONNX graph. Of a run its best head is taken, of a fit and of several tasks all heads."""
+    the Hub or as an ONNX graph."""
 
-    folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FOLDER ...")]
-    """What fit, finetune, multitask, ensemble or run wrote, or packages; all heads must be of one encoder."""
+    sources: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[NAME=]FOLDER ...")]
+    """What fit, finetune, multitask, ensemble or run wrote, or packages; all heads must be of one encoder. Of a run the
+    best head is taken. NAME is what the task is called; without it a folder's heads come under names of their own."""
     out: Path
     """The package's folder; an older package there is replaced."""
-    name: tuple[str, ...] = ()
-    """What the tasks are called, one name for each head; by default what tells their folders apart."""
-    heads: tuple[str, ...] = ()
-    """Take only these heads of the folders, by the names of their own folders, with or without the seed."""
     bundle_encoder: bool = False
     """Copy the encoder into the package, whatever it is; of a delta its base too."""
     reference: bool = False
@@ -48,73 +49,76 @@ class ExportArgs:
     datasets: tuple[str, ...] = ()
     """Names on the Hub of the data sets the heads were trained on, for the card."""
     scored_on: tuple[str, ...] = ()
-    """The data the heads were scored on, as --dev of fit takes it: the card's scores get intervals from it. What a run
-    names, and a dev file that still lies where it was, are found without."""
+    """The data the heads were scored on, as --dev of fit takes it: the card's scores get intervals from it. Files that
+    still lie where they were are found without."""
     text: Columns = field(default_factory=Columns)
     json: bool = False
     """Print the result as JSON."""
 
 
 ARGS = ExportArgs
-_LISTS = ("--name", "--heads", "--layers", "--datasets", "--scored-on")
+_LISTS = ("--layers", "--datasets", "--scored-on")
 """Flags that several words follow."""
 
 
 def main(args: ExportArgs) -> None:
-    import shlex
-
     from bertvision import console
     from bertvision.artifacts import check_output
-    from bertvision.model.export import CardConfig, check_out, write_package
+    from bertvision.model.config import CardConfig
+    from bertvision.model.export import check_out
     from bertvision.model.hub import check_reachable, check_repo, push_to_hub
-    from bertvision.model.sources import find_readers, find_sources
+    from bertvision.model.load import gather
 
     _check(args)
     if args.push is not None:
         check_repo(args.push)
         check_reachable(args.push)
-    check_out(args.out, [*args.folders, *args.layers])
+    sources = [_source(text) for text in args.sources]
+    check_out(args.out, [*(Path(folder) for _, folder in sources), *args.layers])
     check_output(args.out.parent)
     card = CardConfig(
         license=args.license,
         datasets=args.datasets,
         scored_on=args.scored_on,
         columns=args.text,
-        commands=(shlex.join(["bertvision", *sys.argv[1:]]),),
+        commands=(command_line(),),
     )
-    sources = find_sources(args.folders, heads=args.heads, names=args.name)
-    find_readers(sources, args.layers)
-    made = write_package(
+    model = gather(sources, layers=args.layers).open(args.encoder, device="cpu", precision="fp32")
+    made = model.save(
         args.out,
-        sources,
-        encoder=args.encoder,
         keep="bundle" if args.bundle_encoder else "reference" if args.reference else "auto",
         onnx=args.onnx,
         card=card,
         title=args.push.rpartition("/")[2] if args.push else "",
     )
     address = push_to_hub(args.out, args.push, private=args.private) if args.push is not None else None
-    told = _told(made, address)
+    result = _result(model, made, address)
     if args.json:
-        console.emit_json(told)
+        console.emit_json(result)
         return
-    console.emit(f"{args.out}: {console.size_text(told['bytes'])}")
-    for task, about in told["tasks"].items():
+    console.emit(f"{args.out}: {console.size_text(result['bytes'])}")
+    for task, about in result["tasks"].items():
         also = f", readers of {about['layers']} layers" if about["layers"] else ""
         console.emit(f"  {task}: {about['kind']}, {about['label']}{also}")
-    kept = "in the package" if told["encoder"]["bundled"] else "by reference"
-    console.emit(
-        f"  encoder {told['encoder']['name']} {kept}, fingerprint {told['encoder']['fingerprint'][:12]}"
-    )
-    if told["onnx"]:
-        console.emit(f"  onnx: at most {told['onnx']['max_difference']:.1e} from torch")
+    kept = "in the package" if made.package.bundled else "by reference"
+    console.emit(f"  encoder {made.package.encoder} {kept}, fingerprint {made.package.fingerprint[:12]}")
+    if made.onnx:
+        console.emit(f"  onnx: at most {made.onnx.max_difference:.1e} from torch")
     if address:
         console.emit(f"  {address}")
 
 
+def _source(text: str) -> tuple[str, str]:
+    """The name and the folder of NAME=FOLDER, or of FOLDER, which may hold an equals sign itself."""
+    name, equals, folder = text.partition("=")
+    if not equals or "/" in name or Path(text).exists():
+        return "", text
+    return name, folder
+
+
 def _check(args: ExportArgs) -> None:
     """Refuse flags that do not go together."""
-    if not args.folders:
+    if not args.sources:
         raise ConfigError("export needs a folder: give what fit, finetune, multitask, ensemble or run wrote")
     for flag in _LISTS:
         if sum(word == flag or word.startswith(f"{flag}=") for word in sys.argv) > 1:
@@ -127,25 +131,20 @@ def _check(args: ExportArgs) -> None:
         raise ConfigError("--push needs an encoder that others can get: leave out --reference")
 
 
-def _told(made: Any, address: str | None) -> dict[str, Any]:
-    package = made.package
+def _result(model: "Model", made: "Exported", address: str | None) -> dict[str, Any]:
+    package, onnx = made.package, made.onnx
     files = [path for path in package.folder.rglob("*") if path.is_file()]
-    onnx = made.onnx
     return {
         "folder": str(package.folder),
         "bytes": sum(path.stat().st_size for path in files),
-        "encoder": {
-            "name": package.encoder,
-            "fingerprint": package.fingerprint,
-            "bundled": package.encoder_folder is not None,
-        },
+        "encoder": {"name": package.encoder, "fingerprint": package.fingerprint, "bundled": package.bundled},
         "tasks": {
             name: {
-                "kind": task.kind,
-                "label": task.label,
+                "kind": system.task.kind,
+                "label": made.labels[name],
                 "layers": len(package.layers.get(name, ())),
             }
-            for name, task in package.tasks.items()
+            for name, system in model.systems.items()
         },
         "onnx": None if onnx is None else {"max_difference": onnx.max_difference, "bytes": onnx.bytes},
         "address": address,

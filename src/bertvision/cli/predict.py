@@ -16,8 +16,8 @@ from bertvision.model.config import Backend
 if TYPE_CHECKING:
     from bertvision.data.examples import SpanData
     from bertvision.data.texts import TextData
-    from bertvision.model.model import Bundle
-    from bertvision.model.trained import Trained
+    from bertvision.model.model import Model
+    from bertvision.tasks.base import Task
 
 __all__ = ["ARGS", "PredictArgs", "main"]
 
@@ -32,7 +32,7 @@ class DataColumns(Columns):
 
 @dataclass(frozen=True)
 class PredictArgs:
-    """Answer questions (--question and --context) or tell labels and scores of texts (--text, for pairs with --pair),
+    """Answer questions (--question and --context) or give labels and scores of texts (--text, for pairs with --pair),
     one on the command line, all of a file (--data FILE), or a stream of JSON lines as they come (--data -). A folder of
     several tasks answers all of them in one pass."""
 
@@ -62,7 +62,7 @@ class PredictArgs:
     encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""
     n_best: int = 0
-    """Of answers found in paragraphs, tell so many of the best candidates too."""
+    """Of answers found in paragraphs, list so many of the best candidates too."""
     max_examples: OptionalInt = None
     """Take only the first so many examples of --data."""
     device: str = "auto"
@@ -80,53 +80,39 @@ ARGS = PredictArgs
 
 
 def main(args: PredictArgs) -> None:
-    import dataclasses
-
     from bertvision.artifacts import check_output
     from bertvision.data.glue import check_rows
     from bertvision.data.texts import TextData
-    from bertvision.model.load import load_bundle, read_systems
+    from bertvision.model.inputs import load_inputs
+    from bertvision.model.load import read
     from bertvision.model.stream import answer_stream
 
     _check(args)
     if args.out is not None:
         check_output(args.out)
-    systems = _asked(read_systems(args.folder), args.tasks)
-    spans = [name for name, system in systems.items() if system.task.abstains]
-    if args.threshold is not None and not spans:
-        raise ConfigError("--threshold is for spans: labels and scores have none")
-    if args.n_best and not spans:
-        raise ConfigError("--n-best is for spans: labels and scores have no candidates")
-    if args.glue is not None:
-        _check_glue(args.glue, systems)
-    if args.text is not None and spans == list(systems):
-        raise ConfigError(f"{args.folder} answers questions: give --question and --context")
-    if args.question is not None and not any(s.task.reads_questions for s in systems.values()):
-        raise ConfigError(
-            f"{args.folder} gives labels or scores of texts: give --text, for pairs with --pair"
-        )
-    data = _load(args, systems) if args.data not in (None, "-") else None
-    if args.glue is not None and isinstance(data, TextData):
-        check_rows(args.glue, data)
-    bundle = load_bundle(
-        args.folder,
-        encoder=args.encoder,
-        device=args.device,
-        precision=args.precision,
-        backend=args.backend,
-    )
+    parts = read(args.folder)
+    for name in args.tasks:
+        if name not in parts.systems:
+            raise ConfigError(f"--tasks names {name!r}: {nearest(name, list(parts.systems))}")
+    tasks = {name: parts.systems[name].task for name in args.tasks or parts.systems}
+    _check_tasks(args, tasks)
+    data = None
+    if args.data not in (None, "-"):
+        data = load_inputs(args.data, tasks.values(), columns=args.columns, max_examples=args.max_examples)
+        if args.glue is not None and isinstance(data, TextData):
+            check_rows(args.glue, data)
+    model = parts.open(args.encoder, device=args.device, precision=args.precision, backend=args.backend)
     if args.threshold is not None:
-        for name in spans:
-            bundle.tunings[name] = dataclasses.replace(bundle.tunings[name], threshold=args.threshold)
+        model.set_threshold(args.threshold)
     if args.data == "-":
-        answer_stream(bundle, tasks=args.tasks, n_best=args.n_best)
+        answer_stream(model, tasks=args.tasks, n_best=args.n_best)
     elif data is None:
         first, second = (args.text, args.pair) if args.text is not None else (args.question, args.context)
         assert first is not None
-        found = bundle.predict(first, second, tasks=args.tasks, n_best=args.n_best)
-        _tell(args, [("", first, second, found)], systems)
+        found = model(first, second, tasks=args.tasks, n_best=args.n_best)
+        _show(args, [("", first, second, found)], tasks)
     else:
-        _tell(args, _predict_all(args, data, bundle), systems)
+        _show(args, _predict_all(args, data, model), tasks)
 
 
 def _check(args: PredictArgs) -> None:
@@ -152,27 +138,36 @@ def _check(args: PredictArgs) -> None:
     if args.threshold is not None and not math.isfinite(args.threshold):
         raise ConfigError(f"--threshold must be a finite number, not {args.threshold}")
     if args.n_best < 0:
-        raise ConfigError(f"--n-best must not be negative, not {args.n_best}: 0 tells the answer alone")
+        raise ConfigError(f"--n-best must not be negative, not {args.n_best}: 0 lists the answer alone")
     if args.glue is not None and args.out is None:
         raise ConfigError("--glue needs --out, a folder for the submission file")
 
 
-def _asked(systems: "dict[str, Trained]", tasks: tuple[str, ...]) -> "dict[str, Trained]":
+def _check_tasks(args: PredictArgs, tasks: "dict[str, Task]") -> None:
+    """Refuse flags that these tasks have no use for."""
+    spans = [name for name, task in tasks.items() if task.abstains]
+    if args.threshold is not None and not spans:
+        raise ConfigError("--threshold is for spans: labels and scores have none")
+    if args.n_best and not spans:
+        raise ConfigError("--n-best is for spans: labels and scores have no candidates")
+    if args.text is not None and spans == list(tasks):
+        raise ConfigError(f"{args.folder} answers questions: give --question and --context")
+    if args.question is not None and not any(task.reads_questions for task in tasks.values()):
+        raise ConfigError(
+            f"{args.folder} gives labels or scores of texts: give --text, for pairs with --pair"
+        )
+    if args.glue is not None:
+        _check_glue(args.glue, list(tasks.values()))
 
-    for name in tasks:
-        if name not in systems:
-            raise ConfigError(f"--tasks names {name!r}: {nearest(name, list(systems))}")
-    return {name: systems[name] for name in dict.fromkeys(tasks)} if tasks else systems
 
-
-def _check_glue(name: str, systems: "dict[str, Trained]") -> None:
+def _check_glue(name: str, tasks: "list[Task]") -> None:
     """Refuse a submission that several tasks, or one of another kind or with other classes, would have to fill."""
     from bertvision.data.glue import submission_task
 
     meant = submission_task(name)
-    if len(systems) > 1:
+    if len(tasks) > 1:
         raise ConfigError(f"--glue {name} is filled by one task: name it with --tasks")
-    (task,) = (system.task for system in systems.values())
+    (task,) = tasks
     if task.kind != meant.kind:
         raise ConfigError(
             f"--glue {name} wants a {meant.kind} of each text, and this head gives a {task.kind}"
@@ -184,87 +179,51 @@ def _check_glue(name: str, systems: "dict[str, Trained]") -> None:
         )
 
 
-def _load(args: PredictArgs, systems: "dict[str, Trained]") -> "SpanData | TextData":
-    """The data, read as the tasks read it; its labels do not matter."""
-    from dataclasses import replace
-
-    from bertvision.data.load import load_data, load_span_data
-    from bertvision.data.texts import TextData
-
-    assert args.data is not None
-    questions = {system.task.reads_questions for system in systems.values()}
-    if len(questions) > 1:
-        names = ", ".join(name for name, system in systems.items() if system.task.reads_questions)
-        raise ConfigError(
-            f"of these tasks {names} read questions and the others texts: name those that --data suits with --tasks"
-        )
-    if questions == {True}:
-        source = args.data.removeprefix("answerable:")
-        return load_span_data(source, max_examples=args.max_examples, answers_required=False)
-    known = args.data.startswith(("glue:", "cs224n:"))
-    data = load_data(
-        args.data,
-        columns=args.columns,
-        task="auto"
-        if known
-        else "label",  # not auto: a table with questions and contexts may be one of pairs
-        max_examples=args.max_examples,
-        answers_required=False,
-    )
-    if not isinstance(data, TextData) or data.spans is not None:
-        raise ConfigError(
-            f"--data {args.data} holds questions, and this folder gives labels or scores of texts"
-        )
-    return replace(data, examples=[replace(example, label=None) for example in data.examples])
-
-
 _Row = tuple[str, str, str | None, dict[str, Any]]
 """Id, first and second text, predictions by task."""
 
 
-def _predict_all(args: PredictArgs, data: "SpanData | TextData", bundle: "Bundle") -> list[_Row]:
+def _predict_all(args: PredictArgs, data: "SpanData | TextData", model: "Model") -> list[_Row]:
     from dataclasses import replace
 
-    from bertvision.data.examples import SpanData
     from bertvision.data.glue import write_submission
+    from bertvision.data.texts import TextData
 
-    found = bundle.answer(data, tasks=args.tasks)
-    told: dict[str, list[Any]] = {}
-    for name, answers in found.items():
-        folder = args.out / name if args.out is not None and len(found) > 1 else args.out
-        told[name] = list(bundle.predictions(name, answers, n_best=args.n_best))
-        if folder is None:
-            continue
-        task, tuning = bundle.systems[name].task, bundle.tunings[name]
-        served = task.calibrated(answers, tuning)
+    answers = model.answer(data, tasks=args.tasks)
+    found = {name: model.predictions(name, own, n_best=args.n_best) for name, own in answers.items()}
+    for name, own in answers.items() if args.out is not None else ():
+        assert args.out is not None
+        folder = args.out / name if len(answers) > 1 else args.out
+        task, tuning = model.systems[name].task, model.systems[name].tuning
+        served = task.calibrated(own, tuning)
         task.write_answers(folder, served, tuning)
         if args.glue is not None:
-            assert not isinstance(data, SpanData)
+            assert isinstance(data, TextData)
             kind: Any = task.kind
             like = replace(data, kind=kind, classes=task.classes)
             write_submission(args.glue, like, served.values.tolist(), folder)
-    if isinstance(data, SpanData):
-        texts = [(e.id, e.question, None) for e in data.examples]
+    if isinstance(data, TextData):
+        texts = [(example.id, example.first, example.second) for example in data.examples]
     else:
-        texts = [(e.id, e.first, e.second) for e in data.examples]
-    return [(*row, {name: told[name][i] for name in found}) for i, row in enumerate(texts)]
+        texts = [(example.id, example.question, None) for example in data.examples]
+    return [(*row, {name: own[i] for name, own in found.items()}) for i, row in enumerate(texts)]
 
 
-def _tell(args: PredictArgs, rows: list[_Row], systems: "dict[str, Trained]") -> None:
+def _show(args: PredictArgs, rows: list[_Row], tasks: "dict[str, Task]") -> None:
     """Print the predictions: of one task beside its text, of several by their names."""
     from bertvision import console
     from bertvision.tasks.predictions import to_json
 
-    alone = len(systems) == 1
-    span = alone and all(system.task.abstains for system in systems.values())
+    alone = len(tasks) == 1
+    span = alone and all(task.abstains for task in tasks.values())
     if args.json:
         made = []
         for key, first, second, found in rows:
             row: dict[str, Any] = {"id": key, "question" if span else "text": first}
             if second is not None and not span:
                 row["pair"] = second
-            told = {name: to_json(prediction) for name, prediction in found.items()}
-            made.append(row | (next(iter(told.values())) if alone else {"tasks": told}))
+            plain = {name: to_json(prediction) for name, prediction in found.items()}
+            made.append(row | (next(iter(plain.values())) if alone else {"tasks": plain}))
         console.emit_json(made if args.data is not None else made[0])
         return
     for _, first, second, found in rows:

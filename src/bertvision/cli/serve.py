@@ -56,14 +56,14 @@ def _serve(args: ServeArgs) -> None:
     import logging
 
     from bertvision import console
-    from bertvision.model.load import load_bundle
+    from bertvision.model.load import load
     from bertvision.serve.app import create_app
     from bertvision.serve.config import read_key
     from bertvision.serve.server import listen, serve, url_of
 
     key, config = read_key(args.api_key_file), args.config
     with contextlib.closing(listen(config)) as listener:
-        bundle = load_bundle(
+        model = load(
             args.folder,
             encoder=args.encoder,
             device=args.device,
@@ -72,13 +72,13 @@ def _serve(args: ServeArgs) -> None:
         )
         # Clients decide how long texts are; a warning for each text that is cut would let them fill the log.
         logging.getLogger("bertvision.data").setLevel(logging.ERROR)
-        app = create_app(bundle, config, key=key)
+        app = create_app(model, config, key=key)
         url = url_of(listener)
         if key is None and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
             logging.getLogger("bertvision").warning(
                 "anyone who reaches %s can ask: give a key with --api-key-file", url
             )
-        serve(app, listener, config, lambda: console.emit(f"{', '.join(bundle.systems)} at {url}"))
+        serve(app, listener, config, lambda: console.emit(f"{', '.join(model.systems)} at {url}"))
 
 
 def _steady_memory() -> None:

@@ -7,7 +7,7 @@ named: files lose their folders.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +19,7 @@ from bertvision.tasks.base import Task, task_from_config
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-__all__ = ["CardEncoder", "CardHead", "card", "head_card"]
+__all__ = ["CardEncoder", "CardHead", "card_text", "head_card"]
 
 _EMBEDDED = "sentence-transformers/all-MiniLM-L6-v2"
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
@@ -47,16 +47,33 @@ class CardHead:
     """metrics.json."""
     parameters: int | None = None
     flops_per_token: float | None = None
-    intervals: Intervals = field(default_factory=dict)
-    data: Mapping[str, str] = field(default_factory=dict)
-    """The name of each split's data, as far as it is known."""
     members: int = 1
     """Of an ensemble, how many heads it joins."""
+    how: str = ""
+    """Of an ensemble, how they are joined."""
+
+    @property
+    def made(self) -> Mapping[str, Any]:
+        """How it was made: commands, names of data, intervals of scores."""
+        return self.metrics.get("made") or {}
+
+    @property
+    def data(self) -> dict[str, str]:
+        """The name of each split's data, as far as it is known."""
+        return {split: file_name(name) for split, name in (self.made.get("data") or {}).items()}
+
+    @property
+    def intervals(self) -> Intervals:
+        return self.made.get("intervals") or {}
 
     @property
     def label(self) -> str:
         label = str(self.config.get("label") or self.config["head"]["name"])
         return f"{self.members} heads joined, the first of them {label}" if self.members > 1 else label
+
+    @property
+    def short_label(self) -> str:
+        return f"{self.how} of {self.members}" if self.members > 1 else self.label
 
     @property
     def splits(self) -> dict[str, dict[str, float]]:
@@ -122,15 +139,8 @@ def head_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
     encoder = config.get("encoder") or {}
     name = str(encoder.get("name") or "an encoder")
     public = _HUB_NAME.fullmatch(name) is not None and not Path(name).exists()
-    made, task = metrics.get("made") or {}, task_from_config(config.get("task"), "config.json")
-    head = CardHead(
-        name=task.kind,
-        task=task,
-        config=config,
-        metrics=metrics,
-        parameters=config.get("parameters"),
-        data=made.get("data") or {},
-    )
+    task = task_from_config(config.get("task"), "config.json")
+    head = CardHead(task.kind, task, config, metrics, config.get("parameters"))
     known = CardEncoder(
         name=name if public else Path(name).name,
         public=public,
@@ -138,10 +148,10 @@ def head_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         place="known" if public and not encoder.get("path") else "elsewhere",
         tuned="fine-tuned" if public and encoder.get("path") else "",
     )
-    return card(head.label, [head], known, commands=made.get("commands") or [])
+    return card_text(head.label, [head], known, commands=head.made.get("commands") or [])
 
 
-def card(
+def card_text(
     title: str,
     heads: Sequence[CardHead],
     encoder: CardEncoder,
@@ -208,7 +218,7 @@ def _results(head: CardHead) -> "list[EvalResult]":
 
     found = []
     for split, scores in head.splits.items():
-        data = file_name(head.data.get(split, "")) or split
+        data = head.data.get(split) or split
         for name, metric in head.task.metrics.items():
             if name not in scores or metric.hub is None:
                 continue

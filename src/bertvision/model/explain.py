@@ -1,4 +1,4 @@
-"""What an answer was made of: `Bundle.explain(first, second)`, for a page or a person to look at.
+"""What an answer was made of: `Model.explain(first, second)`, for a page or a person to look at.
 
 Everything comes from the walk that answers, of which nothing else is kept; the dict goes into JSON as it stands.
 
@@ -22,41 +22,38 @@ Probabilities of starts and ends are over all tokens of the window; what is miss
 token that means no answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from bertvision.model.model import Bundle, Walked
+    from bertvision.model.model import Model, Walked
     from bertvision.model.trained import Trained
 
 __all__ = ["explain"]
 
 
-def explain(
-    bundle: "Bundle", walks: "Sequence[Walked]", asked: Sequence[str], *, text: str, n_best: int
-) -> dict[str, Any]:
-    """The dict for one example, whose walks and text are given; see the module for what it holds."""
-    home = {name: walked for walked in walks for name in walked.names}
-    answers = {name: bundle.merged(home[name], name, home[name].logits[name]) for name in asked}
-    shown = (bundle.systems[name].task.shown_tokens(own) for name, own in answers.items())
+def explain(model: "Model", walked: "Mapping[str, Walked]", *, text: str, n_best: int) -> dict[str, Any]:
+    """The dict for one example, from the walk of each task; see the module for what it holds."""
+    answers = {name: model.merged(own, name, own.logits[name]) for name, own in walked.items()}
+    shown = (model.systems[name].task.shown_tokens(own) for name, own in answers.items())
     chars = next((found for found in shown if found is not None), np.zeros((0, 2), np.int32))
     tasks: dict[str, Any] = {}
     layers: dict[str, list[dict[str, Any]]] = {}
-    for name in asked:
-        walked, system = home[name], bundle.systems[name]
+    for name, own in walked.items():
+        system = model.systems[name]
         tasks[name] = (
-            system.task.explain(answers[name], bundle.tunings[name], n_best)
-            | system.task.heat(walked.windows, walked.logits[name], chars)
-            | _layer_weights(system, bundle.encoder.num_states)
+            system.task.explain(answers[name], system.tuning, n_best)
+            | system.task.heat(own.windows, own.logits[name], chars)
+            | _layer_weights(system, model.encoder.num_states)
         )
-        if walked.layers.get(name):
-            readers = zip(walked.layers[name].items(), bundle.layers[name], strict=True)
+        if own.layers.get(name):
+            readers = zip(own.layers[name].items(), model.layers[name], strict=True)
             rows = [
                 {"layer": layer}
-                | system.task.explain_layer(bundle.merged(walked, name, logits, reader.tuning), reader.tuning)
-                | system.task.heat(walked.windows, logits, chars)
+                | system.task.explain_layer(model.merged(own, name, logits, reader.tuning), reader.tuning)
+                | system.task.heat(own.windows, logits, chars)
                 for (layer, logits), reader in readers
             ]
             layers[name] = sorted(rows, key=lambda row: row["layer"])

@@ -1,84 +1,48 @@
-"""Write a package: copy heads, their layers' readers and, where asked, the encoder into one folder (model/package.py).
+"""Write a package: copy heads, readers of their layers and, where asked, the encoder into one folder (package.py).
 
 The folder appears whole or not at all. What is copied loses its ties to this machine: heads name the encoder by a path
-inside the package or by a name others know, and data by the names of files. The key "made" of metrics.json
-(model/record.py) gets all data, commands and intervals that the card shows, so that a package can be exported again
-without them at hand.
+inside the package or by a name others know, data and commands lose their folders. The key "made" of metrics.json
+(record.py) gets everything that the card shows, so that a package can be exported again.
 """
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from bertvision._version import __version__
 from bertvision.artifacts import atomic_folder, read_json, write_json, write_text
-from bertvision.data.load import Columns
-from bertvision.encoder.delta import delta_folder, read_about
+from bertvision.encoder.delta import BELOW, delta_folder, read_about
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import EMBEDDED, bases_of, lasting_name
-from bertvision.errors import ArtifactError, ConfigError, OutputError
+from bertvision.errors import ArtifactError, OutputError
 from bertvision.heads.costs import cost
-from bertvision.model.bundled import bundle_encoder, known_anywhere, plain_encoder_name
-from bertvision.model.card import CardEncoder, CardHead
-from bertvision.model.card import card as card_text
+from bertvision.model.card import CardEncoder, CardHead, card_text
+from bertvision.model.config import CardConfig, Keep
+from bertvision.model.folders import PACKAGE, ensemble_of, is_package
 from bertvision.model.intervals import head_intervals
-from bertvision.model.load import open_encoder
-from bertvision.model.model import Bundle
 from bertvision.model.origin import file_name, plain_command
-from bertvision.model.package import (
-    FORMAT,
-    PACKAGE,
-    Package,
-    is_package,
-    layer_number,
-    parse_package,
-    read_package,
-)
-from bertvision.model.sources import Sources, read_members
+from bertvision.model.package import Package, known_anywhere, layer_number, parse_package, read_package
 from bertvision.model.trained import Trained
 
 if TYPE_CHECKING:
+    from bertvision.model.model import Model
     from bertvision.model.onnx import OnnxReport
 
-__all__ = ["CardConfig", "Exported", "check_out", "write_package"]
-
-Keep = Literal["auto", "bundle", "reference"]
-
-
-@dataclass(frozen=True)
-class CardConfig:
-    """What the card says beyond what the heads' folders tell."""
-
-    license: str = ""
-    """The licence of the weights as the Hub names it (apache-2.0, cc-by-sa-4.0, ...); none is set by default."""
-    datasets: tuple[str, ...] = ()
-    """Names on the Hub of the data sets the heads were trained on."""
-    scored_on: tuple[str, ...] = ()
-    """The data the heads were scored on, as --dev takes it: scores get intervals from it. What a run names, and a dev
-    file that still lies where it was, are found without."""
-    columns: Columns = field(default_factory=Columns)
-    """The columns of that data, where it is a table of texts."""
-    commands: tuple[str, ...] = ()
-    """How it was made, in addition to what a run tells of itself."""
-
-    def __post_init__(self) -> None:
-        if any(letter.isspace() for letter in self.license):
-            raise ConfigError(
-                f"--license {self.license!r} is no name of a licence: write it as the Hub does, such as apache-2.0"
-            )
+__all__ = ["Exported", "check_out", "write_package"]
 
 
 @dataclass(frozen=True)
 class Exported:
     package: Package
+    labels: dict[str, str]
+    """By task what its head is called in tables."""
     onnx: "OnnxReport | None"
     """What the check of the graph found."""
 
 
-def check_out(out: Path, folders: Sequence[Path]) -> None:
+def check_out(out: Path, folders: Sequence[Path] = ()) -> None:
     """Refuse to replace what is no package, or a package that holds what is to be exported."""
     if out.exists() and not is_package(out):
         raise OutputError(f"--out {out} exists and is not a package: choose another folder")
@@ -88,76 +52,59 @@ def check_out(out: Path, folders: Sequence[Path]) -> None:
 
 
 def write_package(
-    out: Path,
-    sources: Sources,
-    *,
-    encoder: str | None = None,
-    keep: Keep = "auto",
-    onnx: bool = False,
-    card: CardConfig | None = None,
-    title: str = "",
+    model: "Model", out: Path, *, keep: Keep, onnx: bool, card: CardConfig, title: str = ""
 ) -> Exported:
-    """Write the heads of `sources` with their encoder to `out`, which must be new or a package.
+    """Write the heads of `model` with their encoder to `out`, which must be new or a package; see `Model.save`.
 
-    Args:
-        encoder: Where the encoder lies now, if it moved.
-        keep: bundle copies the encoder, reference names it; auto names those that others find under the same name,
-            the embedded one and those of the Hub, and copies all others. Of a delta auto copies the delta alone where
-            its base has such a name.
-        onnx: Write the whole as one ONNX graph too.
-        title: Of the card; by default the folder's name.
+    Of a delta keep="auto" copies the delta alone where its base has a name that others know.
     """
-    check_out(out, [])
-    card = card or CardConfig()
-    loaded = open_encoder(sources.tasks, encoder, device="cpu", precision="fp32")
-    first = next(iter(sources.tasks.values()))
-    name = lasting_name(encoder or first.encoder)
+    check_out(out)
+    encoder = model.encoder
+    name = lasting_name(encoder.name)
     bundled = keep == "bundle" or (keep == "auto" and not known_anywhere(name))
     if not bundled:
         _check_named(out, name)
-    report = None
+    about = _card_encoder(model, name, bundled=bundled)
+    package = Package(
+        out,
+        about.name if bundled else name,
+        encoder.fingerprint,
+        bundled,
+        tuple(model.systems),
+        {task: tuple(map(layer_number, own)) for task, own in model.layers.items()},
+        onnx,
+    )
+    heads, report = [], None
     with atomic_folder(out) as folder:
-        called, public = _called(system=first, source=name)
-        place: dict[str, Any] = {"name": called if bundled else name}
         if bundled:
-            _bundle(loaded, name, folder / "encoder", whole=keep == "bundle")
-            place["path"] = "encoder"
-        about: dict[str, Any] = {
-            "format": FORMAT,
-            "bertvision": __version__,
-            "encoder": place | {"fingerprint": loaded.fingerprint},
-            "tasks": {},
-        }
-        heads = []
-        for task, system in sources.tasks.items():
-            told = _card_head(task, system, card)
-            heads.append(told)
-            _copy(system, folder / "heads" / task, folder, place, loaded.fingerprint, told, card)
-            label = str(told.config.get("label") or told.config["head"]["name"])
-            label = f"{system.how} of {told.members}" if told.members > 1 else label
-            about["tasks"][task] = {"folder": f"heads/{task}", "kind": system.task.kind, "label": label}
-        for task, readers in sources.layers.items():
-            for reader in readers:
-                part = f"layers/{task}/{layer_number(reader)}"
-                _copy(reader, folder / part, folder, place, loaded.fingerprint)
-                about.setdefault("layers", {}).setdefault(task, []).append(part)
+            _copy_encoder(encoder, name, folder / "encoder", whole=keep == "bundle")
+        for task, system in model.systems.items():
+            heads.append(_describe(task, system, card))
+            _copy(system, folder / package.head(task).relative_to(out), folder, package, heads[-1].made)
+            for reader, place in zip(model.layers.get(task, ()), package.readers(task), strict=True):
+                _copy(reader, folder / place.relative_to(out), folder, package)
         if onnx:
-            report = _graph(sources, loaded, folder / "onnx" / "model.onnx")
-            about["onnx"] = "onnx/model.onnx"
+            from bertvision.model.onnx import export_onnx
+
+            report = export_onnx(model, folder / "onnx" / "model.onnx")
+        commands = [command for head in heads for command in head.made.get("commands", [])]
         text = card_text(
             title or out.name,
             heads,
-            _card_encoder(loaded, name, called=called, public=public, bundled=bundled),
-            commands=_commands(sources, card),
-            layers=list(sources.layers),
+            about,
+            commands=list(dict.fromkeys([*commands, *map(plain_command, card.commands)])),
+            layers=list(model.layers),
             onnx="" if report is None else f"at most {report.max_difference:.1e} from torch",
             license=card.license,
             datasets=card.datasets,
         )
         write_text(folder / "README.md", text)
-        write_json(folder / PACKAGE, about)
+        write_json(folder / PACKAGE, package.config())
         parse_package(folder)
-    return Exported(read_package(out), report)
+    return Exported(read_package(out), {head.name: head.short_label for head in heads}, report)
+
+
+# ---- the encoder
 
 
 def _check_named(out: Path, name: str) -> None:
@@ -171,9 +118,9 @@ def _check_named(out: Path, name: str) -> None:
             )
 
 
-def _bundle(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
+def _copy_encoder(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
     """Copy the encoder and prove that the copy is the same."""
-    bundle_encoder(encoder, name, folder, whole=whole)
+    _bundle(encoder, name, folder, whole=whole)
     found = Encoder.load(str(folder), device="cpu", precision="fp32").fingerprint
     if found != encoder.fingerprint:
         raise OutputError(
@@ -182,156 +129,47 @@ def _bundle(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
         )
 
 
-def _graph(sources: Sources, encoder: Encoder, path: Path) -> "OnnxReport":
-    from bertvision.model.onnx import export_onnx
+def _bundle(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
+    """Copy an encoder in Hugging Face format, or a delta with its base below it.
 
-    systems = list(sources.tasks.values())
-    return export_onnx(Bundle(systems, encoder, names=list(sources.tasks), layers=sources.layers), path)
-
-
-# ---- heads
-
-
-def _copy(
-    system: Trained,
-    folder: Path,
-    root: Path,
-    place: Mapping[str, str],
-    fingerprint: str,
-    told: CardHead | None = None,
-    card: CardConfig | None = None,
-) -> None:
-    """A head, or an ensemble with its members below it."""
-    config, members = read_members(system)
-    own = [folder]
-    if len(members) > 1 or members[0] != system.folder.resolve():
-        own = [folder / "members" / str(i) for i in range(len(members))]
-        words = {"how": system.how, "members": [str(path.relative_to(folder)) for path in own]}
-        write_json(folder / "config.json", dict(config) | {"ensemble": words})
-    for source, target in zip(members, own, strict=True):
-        target.mkdir(parents=True, exist_ok=True)
-        encoder = {"name": place["name"], "fingerprint": fingerprint}
-        if "path" in place:
-            encoder["path"] = Path(os.path.relpath(root / place["path"], target)).as_posix()
-        elif not known_anywhere(place["name"]):
-            encoder["path"] = place["name"]
-        shutil.copyfile(source / "model.safetensors", target / "model.safetensors")
-        write_json(target / "config.json", read_json(source / "config.json") | {"encoder": encoder})
-    metrics = _metrics(system)
-    if told is not None and card is not None:
-        commands = [plain_command(command) for command in _made_by(system)]
-        kept = {"data": told.data, "intervals": told.intervals, "commands": commands}
-        metrics["made"] = {key: value for key, value in kept.items() if value}
-    if metrics:
-        write_json(folder / "metrics.json", metrics)
+    A delta elsewhere names its base by a whole path, which nobody else has; here it is the folder below, wherever the
+    package lies. With `whole` the base is copied even where others could find it by its name.
+    """
+    folder.mkdir(parents=True)
+    source = None if name == EMBEDDED else delta_folder(name)
+    if source is None:
+        encoder.save(folder)
+        return
+    about = read_about(source)
+    shutil.copyfile(source / "delta.safetensors", folder / "delta.safetensors")
+    base = about["base"]
+    if whole or not known_anywhere(base):
+        _bundle(Encoder.load(base, device="cpu"), base, folder / BELOW, whole=whole)
+        base = BELOW
+    write_json(folder / "delta.json", about | {"base": base})
 
 
-def _metrics(system: Trained) -> dict[str, Any]:
-    """metrics.json without places on the disk: files are named by their names."""
-    path = system.folder / "metrics.json"
-    found = read_json(path) if path.exists() else {}
-    tuning = found.get("tuning", {})
-    return found | ({"tuning": tuning | {"on": file_name(tuning["on"])}} if tuning.get("on") else {})
-
-
-# ---- what the card tells
-
-
-def _card_head(task: str, system: Trained, card: CardConfig) -> CardHead:
-    _, members = read_members(system)
-    metrics = _metrics(system)
-    kept = _kept(system.folder)
-    known = {split: name for folder in (*members, system.folder) for split, name in _told_data(folder)}
-    data, places = _data(system)
-    found = head_intervals(
-        system.folder,
-        system.task,
-        metrics.get("scores", {}),
-        [*card.scored_on, *places],
-        columns=card.columns,
+def _card_encoder(model: "Model", source: str, *, bundled: bool) -> CardEncoder:
+    """What the card says of the encoder: called by what it was tuned from if that is known, and without folders."""
+    encoder, found = model.encoder, known_anywhere(source)
+    base, folder = bases_of(source)[-1], None if source == EMBEDDED else delta_folder(source)
+    # What a head calls the encoder it was fitted on: of a snapshot what it was tuned from.
+    first = next(iter(model.systems.values()))
+    fitted_on = str(read_json(ensemble_of(first.folder)[1][0] / "config.json")["encoder"]["name"])
+    public = source if found else next((name for name in (base, fitted_on) if _on_hub(name)), "")
+    place = Path(fitted_on).name
+    embeddings = sum(p.numel() for key, p in encoder.model.named_parameters() if "embeddings" in key)
+    tuned = "" if folder is None else f"tuned with policy {read_about(folder)['policy']}"
+    return CardEncoder(
+        name=public or (Path(source).parent.name if place == "encoder" else place),
+        public=bool(public),
+        fingerprint=encoder.fingerprint,
+        parameters=encoder.num_parameters,
+        # Two operations a weight of the layers; attention over the other tokens of a window comes on top.
+        flops_per_token=2 * (encoder.num_parameters - embeddings),
+        place="here" if bundled else "known" if found else "elsewhere",
+        tuned=tuned or ("fine-tuned" if public and not found else ""),
     )
-    tokens = system.windows.max_seq_length
-    prices = [cost(head, head.geometry, tokens=tokens) for head in system.heads]
-    flops = [price.flops_per_token for price in prices]
-    return CardHead(
-        name=task,
-        task=system.task,
-        config=read_json(members[0] / "config.json"),
-        metrics=metrics,
-        parameters=sum(price.parameters for price in prices),
-        flops_per_token=None if None in flops else sum(number for number in flops if number is not None),
-        intervals=kept.get("intervals", {}) | found,
-        data=known | {split: file_name(name) for split, name in data.items()},
-        members=len(members),
-    )
-
-
-def _run_of(system: Trained) -> dict[str, Any]:
-    """results.json of the run a head came out of, where it did."""
-    for folder in system.folder.resolve().parents[:4]:
-        if (folder / "results.json").is_file():
-            found = read_json(folder / "results.json")
-            return found if isinstance(found, dict) and "systems" in found else {}
-    return {}
-
-
-def _data(system: Trained) -> tuple[dict[str, str], list[str]]:
-    """Of each split the name of its data, and where data it was scored on may lie."""
-    run = _run_of(system)
-    names = {split: str(facts.get("name")) for split, facts in run.get("data", {}).items()}
-    settings = run.get("settings", {})
-    places = [str(settings[split]) for split in ("dev", "test") if settings.get(split)]
-    if system.tuned_on:
-        names.setdefault("dev", system.tuned_on)
-        places.append(system.tuned_on)
-    return names, places
-
-
-def _made_by(system: Trained) -> list[str]:
-    """The commands that are known to have made a head: its encoder, its members, itself."""
-    _, members = read_members(system)
-    snapshot = Path(system.encoder).parent / "head"  # where the encoder is one that finetune wrote
-    folders = dict.fromkeys([snapshot, *members, system.folder.resolve()])
-    kept = [command for folder in folders for command in _kept(folder).get("commands", [])]
-    command = _run_of(system).get("command")
-    return [*kept, *([command] if isinstance(command, str) else [])]
-
-
-def _told_data(folder: Path) -> Iterable[tuple[str, str]]:
-    return _kept(folder).get("data", {}).items()
-
-
-def _kept(folder: Path) -> dict[str, Any]:
-    """What training or an earlier export kept for the card (model/record.py)."""
-    path = folder / "metrics.json"
-    found = read_json(path) if path.exists() else {}
-    kept: Any = found.get("made", {}) if isinstance(found, dict) else []
-    data = isinstance(kept, dict) and all(
-        isinstance(kept.get(key, {}), dict) for key in ("data", "intervals")
-    )
-    commands = kept.get("commands", []) if data else None
-    if not isinstance(commands, list) or not all(isinstance(command, str) for command in commands):
-        raise ArtifactError(f'{path} is damaged at "made": delete that key')
-    return kept
-
-
-def _commands(sources: Sources, card: CardConfig) -> list[str]:
-    made = [command for system in sources.tasks.values() for command in _made_by(system)]
-    return list(dict.fromkeys(plain_command(command) for command in (*made, *card.commands)))
-
-
-def _called(system: Trained, source: str) -> tuple[str, bool]:
-    """What the encoder is called without folders, by what it was tuned from if that is known, and whether others know
-    the name."""
-    name = plain_encoder_name(source)
-    if known_anywhere(source) or (known_anywhere(name) and _on_hub(name)):
-        return name, True
-    _, members = read_members(system)
-    told = str(read_json(members[0] / "config.json")["encoder"]["name"])
-    if _on_hub(told):
-        return told, True  # a snapshot that was tuned from it
-    name = Path(told).name
-    return (Path(source).parent.name if name == "encoder" else name), False
 
 
 def _on_hub(name: str) -> bool:
@@ -339,19 +177,84 @@ def _on_hub(name: str) -> bool:
     return name == EMBEDDED or (name.count("/") == 1 and known_anywhere(name) and name[0] not in "./~")
 
 
-def _card_encoder(encoder: Encoder, name: str, *, called: str, public: bool, bundled: bool) -> CardEncoder:
-    folder = None if name == EMBEDDED else delta_folder(name)
-    embeddings = sum(p.numel() for key, p in encoder.model.named_parameters() if "embeddings" in key)
-    # Two operations a weight of the layers; attention over the other tokens of a window comes on top.
-    flops = 2 * (encoder.num_parameters - embeddings)
-    found = known_anywhere(name)
-    tuned = "" if folder is None else f"tuned with policy {read_about(folder)['policy']}"
-    return CardEncoder(
-        name=called,
-        public=public,
-        fingerprint=encoder.fingerprint,
-        parameters=encoder.num_parameters,
-        flops_per_token=flops,
-        place="here" if bundled else "known" if found else "elsewhere",
-        tuned=tuned or ("fine-tuned" if public and not found else ""),
+# ---- heads
+
+
+def _copy(
+    system: Trained, folder: Path, root: Path, package: Package, made: Mapping[str, Any] | None = None
+) -> None:
+    """A head with its metrics.json and how it was made, or an ensemble with its members below it."""
+    how, members = ensemble_of(system.folder)
+    own = [folder]
+    folder.mkdir(parents=True)
+    if how:
+        own = [folder / "members" / str(i) for i in range(len(members))]
+        words = {"how": system.how, "members": [path.relative_to(folder).as_posix() for path in own]}
+        write_json(folder / "config.json", read_json(system.folder / "config.json") | {"ensemble": words})
+    for source, target in zip(members, own, strict=True):
+        target.mkdir(parents=True, exist_ok=True)
+        encoder = {"name": package.encoder, "fingerprint": package.fingerprint}
+        if package.bundled:
+            encoder["path"] = Path(os.path.relpath(root / "encoder", target)).as_posix()
+        elif not known_anywhere(package.encoder):
+            encoder["path"] = package.encoder
+        shutil.copyfile(source / "model.safetensors", target / "model.safetensors")
+        write_json(target / "config.json", read_json(source / "config.json") | {"encoder": encoder})
+    metrics = _metrics(system.folder)
+    if on := metrics.get("tuning", {}).get("on"):
+        metrics["tuning"]["on"] = file_name(on)
+    metrics |= {"made": made or {}}
+    write_json(folder / "metrics.json", {key: value for key, value in metrics.items() if value})
+
+
+def _describe(task: str, system: Trained, card: CardConfig) -> CardHead:
+    """What the card says of a head, from what is kept beside it, its members and the snapshot it was fitted on."""
+    how, members = ensemble_of(system.folder)
+    snapshot = Path(system.encoder).parent / "head"  # where the encoder is one that finetune wrote
+    made = [_made(folder) for folder in dict.fromkeys([snapshot, *members, system.folder.resolve()])]
+    data = {split: name for one in made[1:] for split, name in one.get("data", {}).items()}
+    if system.tuned_on:
+        data.setdefault("dev", system.tuned_on)
+    metrics, kept = _metrics(system.folder), _made(system.folder).get("intervals", {})
+    found = head_intervals(
+        system.folder,
+        system.task,
+        metrics.get("scores", {}),
+        [*card.scored_on, *data.values()],
+        columns=card.columns,
     )
+    about = {
+        "commands": [plain_command(command) for one in made for command in one.get("commands", [])],
+        "data": {split: file_name(name) for split, name in data.items()},
+        "intervals": kept | found,
+    }
+    tokens = system.windows.max_seq_length
+    prices = [cost(head, head.geometry, tokens=tokens) for head in system.heads]
+    flops = [price.flops_per_token for price in prices]
+    return CardHead(
+        name=task,
+        task=system.task,
+        config=read_json(members[0] / "config.json"),
+        metrics=metrics | {"made": {key: value for key, value in about.items() if value}},
+        parameters=sum(price.parameters for price in prices),
+        flops_per_token=None if None in flops else sum(number for number in flops if number is not None),
+        members=len(members),
+        how=how,
+    )
+
+
+def _metrics(folder: Path) -> dict[str, Any]:
+    path = folder / "metrics.json"
+    return read_json(path) if path.exists() else {}
+
+
+def _made(folder: Path) -> dict[str, Any]:
+    """How a head was made, as record.py or an earlier export kept it."""
+    made: Any = _metrics(folder).get("made", {})
+    mappings = isinstance(made, dict) and all(
+        isinstance(made.get(key, {}), dict) for key in ("data", "intervals")
+    )
+    commands = made.get("commands", []) if mappings else None
+    if not isinstance(commands, list) or not all(isinstance(command, str) for command in commands):
+        raise ArtifactError(f'{folder / "metrics.json"} is damaged at "made": delete that key')
+    return made

@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,18 +11,18 @@ from torch import Tensor, nn
 
 from bertvision.data.load import load_span_data
 from bertvision.data.tokenise import probe_template
-from bertvision.data.windows import WindowConfig, make_windows
-from bertvision.encoder.batch import collate
+from bertvision.data.windows import WindowConfig, Windows, make_windows
+from bertvision.encoder.batch import TokenBatch, collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.mpnet import forget_widths
 from bertvision.encoder.stack import pooled_by, read_tokens
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Head, bare_batch
-from bertvision.model.model import Bundle
+from bertvision.model.model import Model
 from bertvision.shapes import Int
 from bertvision.tasks.walk import Reader
 
-__all__ = ["Graph", "quiet", "sample_windows"]
+__all__ = ["Graph", "quiet", "sample_windows", "window_inputs"]
 
 _REAL = 12
 """Questions of the demo set that a graph is checked on."""
@@ -31,13 +31,13 @@ _REAL = 12
 class Graph(nn.Module):
     """(input_ids, attention_mask, token_type_ids?, context?) -> a tensor for every head, from one encoder pass."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
-        self.source = bundle.encoder
-        readers = bundle.readers(layers=True)
+        self.source = model.encoder
+        readers = model.readers(layers=True)
         for name, reader in readers.items():
             _check_reader(name, reader, self.source)
-        # Copies: tracing wants everything on a CPU in float32, and whoever holds the bundle goes on using it.
+        # Copies: tracing wants everything on a CPU in float32, and whoever holds the model goes on using it.
         self.encoder = self.source.copy().model.cpu().float().eval()
         forget_widths(self.encoder)
         self._heads = nn.ModuleList([copy.deepcopy(r.head).cpu().float().eval() for r in readers.values()])
@@ -49,12 +49,12 @@ class Graph(nn.Module):
         if any(reader.head.reads_context for reader in readers.values()):
             used.append("context")
         self.inputs = tuple(used)
-        self.most_tokens = max(system.windows.max_seq_length for system in bundle.systems.values())
+        self.most_tokens = max(system.windows.max_seq_length for system in model.systems.values())
         """No window is longer; some heads can read no more either."""
 
     @property
     def heads(self) -> dict[str, Head]:
-        """The bundle's own heads by their outputs' names."""
+        """The model's own heads by their outputs' names."""
         return {name: reader.head for name, reader in self._readers.items()}
 
     def only(self, name: str) -> "Graph":
@@ -64,8 +64,8 @@ class Graph(nn.Module):
         one._readers, one.names = {name: self._readers[name]}, (name,)
         return one
 
-    def told(self, name: str) -> str:
-        """A head in words."""
+    def called(self, name: str) -> str:
+        """A head as messages name it."""
         return f"the head {name} ({self._readers[name].head.name})"
 
     def of_tokens(self, name: str) -> bool:
@@ -122,20 +122,20 @@ def _bounds(context: Int[Tensor, "B T"]) -> Int[Tensor, "B 2"]:
 
 def _check_reader(name: str, reader: Reader, encoder: Encoder) -> None:
     """Refuse what a graph of padded tokens cannot hold."""
-    told = f"the head {name} ({reader.head.name})"
+    called = f"the head {name} ({reader.head.name})"
     if reader.head.windows > 1 or reader.task.group > 1:
         raise ConfigError(
-            f"{told} reads pairs encoded apart, which ONNX cannot hold: leave it out of the package"
+            f"{called} reads pairs encoded apart, which ONNX cannot hold: leave it out of the package"
         )
     if reader.selection.positions == "context":
         raise ConfigError(
-            f"{told} reads paragraphs alone (--states.positions context), which ONNX cannot hold: leave it out of "
+            f"{called} reads paragraphs alone (--states.positions context), which ONNX cannot hold: leave it out of "
             "the package"
         )
     first = {probe_template(encoder.tokenizer, pair=False).null, probe_template(encoder.tokenizer).null}
     if (reader.selection.positions == "cls" or reader.head.cls_only) and first != {0}:
         raise ConfigError(
-            f"{told} reads a [CLS] that does not stand first, which ONNX cannot hold: leave it out of the package"
+            f"{called} reads a [CLS] that does not stand first, which ONNX cannot hold: leave it out of the package"
         )
 
 
@@ -148,15 +148,20 @@ def sample_windows(graph: Graph) -> Iterator[dict[str, Tensor]]:
         windows = make_windows(load_span_data("demo:dev", max_examples=_REAL), encoder.tokenizer, config)
     for rows in (np.arange(min(8, len(windows))), np.array([windows.lengths.argmax()])):
         tokens = collate(windows, rows, pad_id=encoder.pad_id, device=torch.device("cpu"))
-        place = torch.arange(tokens.ids.shape[1])
-        bounds = torch.from_numpy(windows.context[rows].astype(np.int64))
-        given = {
-            "input_ids": tokens.ids,
-            "attention_mask": tokens.mask.long(),
-            "token_type_ids": tokens.types,
-            "context": ((place >= bounds[:, :1]) & (place < bounds[:, 1:])).long(),
-        }
-        yield {name: given[name] for name in graph.inputs}
+        yield window_inputs(tokens, windows, graph.inputs)
+
+
+def window_inputs(tokens: TokenBatch, windows: Windows, names: Sequence[str]) -> dict[str, Tensor]:
+    """The inputs of these names for a batch of windows."""
+    place = torch.arange(tokens.ids.shape[1])
+    bounds = torch.from_numpy(windows.context[tokens.windows].astype(np.int64))
+    given = {
+        "input_ids": tokens.ids,
+        "attention_mask": tokens.mask.long(),
+        "token_type_ids": tokens.types,
+        "context": ((place >= bounds[:, :1]) & (place < bounds[:, 1:])).long(),
+    }
+    return {name: given[name] for name in names}
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bertvision.data.hub import hub_unreachable
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.model.bundled import known_anywhere
-from bertvision.model.package import PACKAGE, read_package
+from bertvision.model.folders import PACKAGE, is_package
+from bertvision.model.package import known_anywhere, read_package
 
 __all__ = ["HUB", "check_reachable", "check_repo", "local_folder", "push_to_hub"]
 
@@ -59,11 +59,11 @@ def _fetch(name: str) -> Path:
     if local:
         way_out = "fetch it once with a network, or give a folder"
     why = "there is no network and it is not in the local cache" if local else ""
-    with _told(f"cannot load {HUB}{name}", way_out, ArtifactError, why=why):
+    with _explained(f"cannot load {HUB}{name}", way_out, ArtifactError, why=why):
         place = snapshot_download(
             repo, revision=revision or None, allow_patterns=_FILES, local_files_only=local
         )
-    if not (Path(place) / PACKAGE).is_file():
+    if not is_package(place):
         raise ArtifactError(f"{HUB}{name} is not a package, it has no {PACKAGE}: name one that export pushed")
     return Path(place)
 
@@ -92,7 +92,7 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = False) -> str:
     check_reachable(repo)
     from huggingface_hub import HfApi
 
-    with _told(f"cannot push to {repo}", "check its name, and `hf auth login`", OutputError):
+    with _explained(f"cannot push to {repo}", "check its name, and `hf auth login`", OutputError):
         api = HfApi()
         address = api.create_repo(repo, private=private, exist_ok=True)
         api.upload_folder(
@@ -107,7 +107,7 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = False) -> str:
 
 
 @contextmanager
-def _told(
+def _explained(
     what: str, way_out: str, kind: type[ArtifactError] | type[OutputError], *, why: str = ""
 ) -> Iterator[None]:
     """Turn the ways in which the Hub refuses into one sentence; `why` where it is known already."""

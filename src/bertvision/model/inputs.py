@@ -1,26 +1,18 @@
-"""What goes into a bundle: names of its systems, and texts from strings, checked."""
+"""What a model predicts on: texts from strings, or examples of a file; checked, and without labels."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from bertvision.data.building import Flaw, check_text
+from bertvision.data.columns import Columns
+from bertvision.data.examples import SpanData
+from bertvision.data.load import load_data, load_span_data
 from bertvision.data.texts import TextData, TextExample
-from bertvision.errors import DataError
+from bertvision.errors import ConfigError, DataError
+from bertvision.tasks.base import Task
+from bertvision.tasks.texts import holds_questions
 
-__all__ = ["checked_texts", "short_names"]
-
-
-def short_names(folders: Sequence[Path]) -> list[str]:
-    """A name for each head's folder: the first part of its path that tells all of them apart, else the whole path below
-    the folder they share."""
-    paths = [folder.resolve().parts for folder in folders]
-    depth = next((i for i, parts in enumerate(zip(*paths, strict=False)) if len(set(parts)) > 1), None)
-    if depth is None:
-        return [folder.resolve().name for folder in folders]
-    for parts in list(zip(*paths, strict=False))[depth:]:
-        if len(set(parts)) == len(parts):
-            return list(parts)
-    return ["/".join(parts[depth:]) for parts in paths]
+__all__ = ["checked_texts", "load_inputs"]
 
 
 def checked_texts(
@@ -37,3 +29,29 @@ def checked_texts(
         except Flaw as flaw:
             raise DataError(f"{first} {int(example.id) + 1}: {flaw}") from None
     return TextData(examples, "label", name="the texts")
+
+
+def load_inputs(
+    source: str, tasks: Iterable[Task], *, columns: Columns, max_examples: int | None = None
+) -> SpanData | TextData:
+    """The examples of a file as these tasks read them: as questions, or as texts whose labels do not matter."""
+    asks = {task.reads_questions for task in tasks}
+    if len(asks) > 1:
+        raise ConfigError(
+            "some of these tasks read questions and others texts: name those that --data suits with --tasks"
+        )
+    if asks == {True}:
+        source = source.removeprefix("answerable:")
+        return load_span_data(source, max_examples=max_examples, answers_required=False)
+    named = source.startswith(("glue:", "cs224n:"))
+    # "label" and not "auto": a table with questions and contexts may be one of pairs.
+    data = load_data(
+        source,
+        columns=columns,
+        task="auto" if named else "label",
+        max_examples=max_examples,
+        answers_required=False,
+    )
+    if not isinstance(data, TextData) or holds_questions(data):
+        raise ConfigError(f"--data {source} holds questions, and this folder gives labels or scores of texts")
+    return replace(data, examples=[replace(example, label=None) for example in data.examples])

@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bertvision._version import __version__
 from bertvision.artifacts import atomic_folder, read_json, write_json
@@ -37,14 +36,13 @@ from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.heads.base import Head
-from bertvision.model.graph import Graph, quiet, sample_windows
-from bertvision.model.model import Bundle
-from bertvision.model.package import is_package, read_package
+from bertvision.model.graph import Graph, quiet, sample_windows, window_inputs
+from bertvision.model.model import Model
 from bertvision.states.plan import cut_by_tokens
 from bertvision.tasks.logits import Logits, Seen, TokenPlaces
 from bertvision.tasks.walk import Reader
 
-__all__ = ["OPSET", "OnnxReport", "OnnxWalk", "export_onnx", "onnx_of", "use_onnx"]
+__all__ = ["OPSET", "OnnxReport", "OnnxWalk", "export_onnx", "use_onnx"]
 
 FORMAT = 1
 OPSET = 20
@@ -70,14 +68,14 @@ class OnnxReport:
 # ---- writing
 
 
-def export_onnx(bundle: Bundle, path: Path, *, opset: int = OPSET) -> OnnxReport:
+def export_onnx(model: Model, path: Path, *, opset: int = OPSET) -> OnnxReport:
     """Write encoder, heads and readers of layers into `path` (a .onnx file), and info.json beside it.
 
     The folder of `path` is made anew, and only once the graph has answered as torch does.
     """
     _need("onnx", "onnxscript", "onnxruntime")
     path = Path(path)
-    graph = Graph(bundle)
+    graph = Graph(model)
     with atomic_folder(path.parent) as temporary:
         file = temporary / path.name
         _write(graph, file, opset)
@@ -89,7 +87,7 @@ def export_onnx(bundle: Bundle, path: Path, *, opset: int = OPSET) -> OnnxReport
             "format": FORMAT,
             "bertvision": __version__,
             "opset": opset,
-            "fingerprint": bundle.encoder.fingerprint,
+            "fingerprint": model.encoder.fingerprint,
             "max_difference": report.max_difference,
             "heads": {name: weights_hash(head) for name, head in graph.heads.items()},
         }
@@ -109,7 +107,7 @@ def _write(graph: Graph, file: Path, opset: int) -> None:
                 _trace(graph.only(name), file, opset)
             except OnnxExporterError:
                 raise ConfigError(
-                    f"{graph.told(name)} cannot be exported to ONNX: leave it out of the package"
+                    f"{graph.called(name)} cannot be exported to ONNX: leave it out of the package"
                 ) from error
         raise OutputError(f"the heads cannot be exported to ONNX as one graph: {_line(error)}") from error
 
@@ -159,14 +157,14 @@ def _check(graph: Graph, file: Path) -> dict[str, float]:
             wanted = ours.numpy()
             if theirs.shape != wanted.shape:
                 raise ConfigError(
-                    f"{graph.told(name)} gives other shapes as ONNX than in torch: leave it out of the package"
+                    f"{graph.called(name)} gives other shapes as ONNX than in torch: leave it out of the package"
                 )
             apart = np.abs(wanted - theirs)
             wanted = wanted[real] if graph.of_tokens(name) else wanted
             most = float((apart[real] if graph.of_tokens(name) else apart).max(initial=0.0))
             if not most <= _TOLERANCE * max(1.0, float(np.abs(wanted).max(initial=0.0))):
                 raise ConfigError(
-                    f"{graph.told(name)} differs by {most:.3g} as ONNX from torch: leave it out of the package"
+                    f"{graph.called(name)} differs by {most:.3g} as ONNX from torch: leave it out of the package"
                 )
             worst[name] = max(worst[name], most)
     return worst
@@ -184,19 +182,8 @@ def weights_hash(head: Head) -> str:
 # ---- answering
 
 
-def onnx_of(folder: str | Path) -> Path:
-    """The graph of a package; a folder without one is told how to get it."""
-    package = read_package(folder) if is_package(folder) else None
-    if package is None or package.onnx is None:
-        raise ConfigError(
-            f"{folder} holds no ONNX graph: make a package of it with `bertvision export {folder} --onnx --out PKG`, "
-            "or use --backend torch"
-        )
-    return package.onnx
-
-
-def use_onnx(bundle: Bundle, path: Path) -> None:
-    """From now on `bundle` answers from the graph at `path`, which must be of its encoder and heads."""
+def use_onnx(model: Model, path: Path) -> None:
+    """From now on `model` answers from the graph at `path`, which must be of its encoder and heads."""
     _need("onnxruntime")
     info = path.parent / "info.json"
     if not path.is_file() or not info.is_file():
@@ -204,17 +191,17 @@ def use_onnx(bundle: Bundle, path: Path) -> None:
     about = read_json(info)
     if not isinstance(about, Mapping) or about.get("format") != FORMAT:
         raise ArtifactError(f"{info} does not describe a graph of this version: export the package again")
-    if about.get("fingerprint") != bundle.encoder.fingerprint:
-        raise ArtifactError(f"{path} was made of another encoder than {bundle.encoder.name}: export it again")
+    if about.get("fingerprint") != model.encoder.fingerprint:
+        raise ArtifactError(f"{path} was made of another encoder than {model.encoder.name}: export it again")
     known = about.get("heads")
     if not isinstance(known, Mapping):
         raise ArtifactError(
             f"{info} does not say of which heads the graph was made: export the package again"
         )
-    for name, reader in bundle.readers(layers=True).items():
+    for name, reader in model.readers(layers=True).items():
         if known.get(name) != weights_hash(reader.head):
             raise ArtifactError(f"{path} was made of another head than {name} is now: export it again")
-    bundle.walk = OnnxWalk(path)
+    model.walk = OnnxWalk(path)
 
 
 class OnnxWalk:
@@ -236,29 +223,15 @@ class OnnxWalk:
         places = TokenPlaces(windows)
         with progress(label, len(windows), unit="windows") if label else nullcontext() as bar:
             for call in cut_by_tokens(windows.lengths, _TOKENS):
-                mask, inputs = self._collated(encoder, windows, call)
-                found = _outputs(self._session, list(readers), inputs)
-                seen = Seen(call, mask, places)
+                tokens = collate(windows, call, pad_id=encoder.pad_id, device=torch.device("cpu"))
+                inputs = window_inputs(tokens, windows, self._inputs)
+                found = _outputs(self._session, list(readers), {k: one.numpy() for k, one in inputs.items()})
+                seen = Seen(call, tokens.mask, places)
                 for collector, values in zip(collectors.values(), found, strict=True):
                     collector.add(seen, torch.from_numpy(values))
                 if bar is not None:
                     bar.advance(len(call))
         return {name: collector.logits() for name, collector in collectors.items()}
-
-    def _collated(
-        self, encoder: Encoder, windows: Windows, call: NDArray[np.int64]
-    ) -> tuple[Tensor, dict[str, NDArray[Any]]]:
-        tokens = collate(windows, call, pad_id=encoder.pad_id, device=torch.device("cpu"))
-        inputs = {
-            "input_ids": tokens.ids.numpy(),
-            "attention_mask": tokens.mask.numpy().astype(np.int64),
-            "token_type_ids": tokens.types.numpy(),
-        }
-        if "context" in self._inputs:
-            place = np.arange(tokens.ids.shape[1])
-            first, last = windows.context[call].T
-            inputs["context"] = ((place >= first[:, None]) & (place < last[:, None])).astype(np.int64)
-        return tokens.mask, {name: inputs[name] for name in self._inputs}
 
 
 def _session(path: Path) -> Any:

@@ -1,97 +1,90 @@
 """A package: one folder with one encoder and any number of heads for any number of tasks, to be moved as a whole.
 
-    PKG/package.json      {"format": 1, "bertvision": VERSION,
-                           "encoder": {"name", "fingerprint", "path"?: "encoder"},
-                           "tasks": {NAME: {"folder": "heads/NAME", "kind": "span" | "label" | "score", "label"}},
-                           "layers"?: {NAME: ["layers/NAME/0", ...]}, "onnx"?: "onnx/model.onnx"}
-    PKG/README.md         the card (model/card.py)
-    PKG/encoder/          the encoder in Hugging Face format, or a delta with its base below it (model/bundled.py);
-                          where it is missing the encoder is named, and found by its fingerprint
-    PKG/heads/NAME/       config.json, model.safetensors, metrics.json (threshold, temperature); of an ensemble its
-                          members below it
+    PKG/package.json      {"format": 1, "bertvision": VERSION, "encoder": {"name", "fingerprint", "bundled": bool},
+                           "tasks": [NAME, ...], "layers": {NAME: [K, ...]}, "onnx": bool}
+    PKG/README.md         the card (card.py)
+    PKG/encoder/          where it is bundled: the encoder in Hugging Face format, or a delta with its base below it
+                          (encoder/delta.py); else the encoder is found by its name and checked by its fingerprint
+    PKG/heads/NAME/       config.json, model.safetensors, metrics.json (tuning, scores); of an ensemble its members in
+                          members/
     PKG/layers/NAME/K/    the reader of hidden state K of a task (heads/layer_reader.py)
-    PKG/onnx/             the whole as one graph (model/onnx.py)
+    PKG/onnx/             encoder and heads as one graph (onnx.py)
 
-This file reads packages; model/export.py writes them. package.json is written last, so a folder that has one is whole.
-All paths in it are relative and stay inside the folder, and so do those of an ensemble's members and a delta's base.
+This file reads packages, export.py writes them. package.json is written last, so a folder that has one is whole. Paths
+in an ensemble's config.json and in a delta stay inside the folder.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from bertvision._version import __version__
-from bertvision.artifacts import read_json, restore
+from bertvision.artifacts import read_json
 from bertvision.encoder.load import EMBEDDED, bases_of
 from bertvision.errors import ArtifactError
-from bertvision.heads.files import read_head_config
 from bertvision.heads.layer_reader import layer_of
-from bertvision.model.trained import Trained, ensemble_of, read_trained
-from bertvision.tasks.base import kinds
+from bertvision.model.folders import PACKAGE, check_finished, ensemble_of, is_package
+from bertvision.model.trained import Trained, read_head
 
 __all__ = [
     "FORMAT",
-    "PACKAGE",
-    "Kind",
     "Package",
-    "PackageTask",
-    "check_finished",
-    "is_package",
-    "is_reader",
+    "known_anywhere",
     "layer_number",
     "parse_package",
     "plain_name",
-    "read_layers",
+    "read_heads",
     "read_package",
-    "read_tasks",
 ]
 
 FORMAT = 1
-PACKAGE = "package.json"
-LAYER_READER = "layer_reader"
-"""The head that reads one hidden state, whatever its version."""
-
-Kind = Literal["span", "label", "score"]
 _NAME = re.compile(r"\w[\w.@+~-]{0,99}")
-_UNFINISHED = re.compile(r"\..+\.tmp-\d+")
-"""What artifacts.atomic_folder calls a folder until it is whole."""
-
-
-@dataclass(frozen=True)
-class PackageTask:
-    """A head of a package and what it tells."""
-
-    folder: Path
-    kind: Kind
-    label: str
-    """What the head is called in tables."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """What package.json says, with paths that can be opened."""
+    """What package.json says."""
 
     folder: Path
-    version: str
-    """Of the bertvision that wrote it."""
     encoder: str
     """The encoder's name: `embedded`, a name on the Hub, or a folder."""
     fingerprint: str
     """Of the encoder's weights and tokenizer."""
-    encoder_folder: Path | None
-    """Where the encoder lies in the package; None = it is named and lies elsewhere."""
-    tasks: dict[str, PackageTask]
-    layers: dict[str, tuple[Path, ...]] = field(default_factory=dict)
-    """By task, the readers of its hidden states, the lowest first."""
-    onnx: Path | None = None
-    """The graph of encoder and heads, where it was exported."""
+    bundled: bool
+    """Whether the encoder lies in the package."""
+    tasks: tuple[str, ...]
+    layers: dict[str, tuple[int, ...]]
+    """By task, the hidden states that have readers, the lowest first."""
+    onnx: bool = False
 
+    @property
+    def encoder_folder(self) -> Path | None:
+        """Where the encoder lies in the package; None: it is named and lies elsewhere."""
+        return self.folder / "encoder" if self.bundled else None
 
-def is_package(folder: str | Path) -> bool:
-    """Whether `folder` says that it is one; it may still be damaged."""
-    return (Path(folder) / PACKAGE).is_file()
+    @property
+    def graph(self) -> Path | None:
+        """The graph of encoder and heads, where it was exported."""
+        return self.folder / "onnx" / "model.onnx" if self.onnx else None
+
+    def head(self, task: str) -> Path:
+        return self.folder / "heads" / task
+
+    def readers(self, task: str) -> list[Path]:
+        return [self.folder / "layers" / task / str(state) for state in self.layers.get(task, ())]
+
+    def config(self) -> dict[str, Any]:
+        """What goes into package.json."""
+        return {
+            "format": FORMAT,
+            "bertvision": __version__,
+            "encoder": {"name": self.encoder, "fingerprint": self.fingerprint, "bundled": self.bundled},
+            "tasks": list(self.tasks),
+            "layers": {task: list(states) for task, states in self.layers.items()},
+            "onnx": self.onnx,
+        }
 
 
 def plain_name(name: str) -> bool:
@@ -100,74 +93,68 @@ def plain_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and name != "head"
 
 
-def is_reader(folder: Path) -> bool:
-    """Whether a head's folder holds the reader of one hidden state, which is no task of its own."""
-    head = read_head_config(folder)["head"]
-    return isinstance(head, Mapping) and str(head.get("name")).rpartition(".v")[0] == LAYER_READER
-
-
-def check_finished(folder: Path) -> None:
-    """Refuse what a killed command left behind, be it nearly whole."""
-    if _UNFINISHED.fullmatch(folder.name):
-        raise ArtifactError(f"{folder} was left by a command that was killed: run that command again")
+def known_anywhere(encoder: str) -> bool:
+    """Whether others find the same encoder under this name: the embedded one, or one of the Hub."""
+    return encoder == EMBEDDED or not (Path(encoder).is_absolute() or Path(encoder).expanduser().is_dir())
 
 
 def read_package(folder: str | Path) -> Package:
     """Read and check package.json; heads are not opened."""
     folder = Path(folder)
     check_finished(folder)
-    restore(folder)
     return parse_package(folder)
 
 
 def parse_package(folder: Path) -> Package:
     """The same of a folder that is still being written."""
-    if not folder.is_dir():
-        raise ArtifactError(f"there is no folder {folder}: give a package that `bertvision export` wrote")
     path = folder / PACKAGE
-    if not path.is_file():
+    if not is_package(folder):
         raise ArtifactError(
             f"{folder} is not a package, it has no {PACKAGE}: make one with `bertvision export`"
         )
-    words = read_json(path)
-    if not isinstance(words, dict) or "format" not in words:
+    about = read_json(path)
+    if not isinstance(about, dict) or "format" not in about:
         raise ArtifactError(f"{path} does not describe a package: export it again")
-    if words["format"] != FORMAT:
+    if about["format"] != FORMAT:
         raise ArtifactError(
-            f"{folder} is a package of format {words['format']} by bertvision {words.get('bertvision')}, this is "
+            f"{folder} is a package of format {about['format']} by bertvision {about.get('bertvision')}, this is "
             f"{__version__} and reads format {FORMAT}: install that version"
         )
     try:
-        encoder, onnx = words["encoder"], words.get("onnx")
-        bundled = encoder.get("path")
-        package = Package(
-            folder=folder,
-            version=str(words.get("bertvision")),
-            encoder=_text(encoder["name"]),
-            fingerprint=_text(encoder["fingerprint"]),
-            encoder_folder=None if bundled is None else _inside(folder, bundled),
-            tasks={_plain(name): _task(folder, about) for name, about in words["tasks"].items()},
-            layers={
-                name: tuple(_inside(folder, part) for part in parts)
-                for name, parts in words.get("layers", {}).items()
-            },
-            onnx=None if onnx is None else _inside(folder, onnx),
-        )
+        package = _parsed(folder, about)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{path} is incomplete or damaged ({error}): export the package again") from error
-    if not package.tasks or not package.layers.keys() <= package.tasks.keys():
-        what = "names no task" if not package.tasks else "has layers of a task it does not name"
-        raise ArtifactError(f"{path} {what}: export the package again")
-    parts = [task.folder / "config.json" for task in package.tasks.values()]
-    parts += [part / "config.json" for own in package.layers.values() for part in own]
-    parts += [part for part in (package.encoder_folder, package.onnx) if part is not None]
-    for part in parts:
-        if not part.exists():
+    heads = [package.head(task) for task in package.tasks]
+    heads += [reader for task in package.layers for reader in package.readers(task)]
+    parts = [head / "config.json" for head in heads]
+    for part in (*parts, package.encoder_folder, package.graph):
+        if part is not None and not part.exists():
             raise ArtifactError(
                 f"the package {folder} lacks {part.relative_to(folder)}: copy or export it again"
             )
     _check_bases(package)
     return package
+
+
+def _parsed(folder: Path, about: Mapping[str, Any]) -> Package:
+    encoder, tasks, layers = about["encoder"], about["tasks"], about["layers"]
+    for text in (encoder["name"], encoder["fingerprint"]):
+        if not isinstance(text, str) or not text:
+            raise ValueError(f"{text!r} is no name")
+    if not isinstance(tasks, list) or not tasks:
+        raise ValueError("it names no task")
+    for task in tasks:
+        if not plain_name(task):
+            raise ValueError(f"{task!r} is no name of a task")
+    if not layers.keys() <= set(tasks):
+        raise ValueError("it has layers of a task that it does not name")
+    if not all(type(state) is int for states in layers.values() for state in states):
+        raise ValueError("its layers are not numbers")
+    states = {task: tuple(own) for task, own in layers.items()}
+    return Package(
+        folder, encoder["name"], encoder["fingerprint"], bool(encoder["bundled"]), tuple(tasks), states,
+        bool(about["onnx"]),
+    )  # fmt: skip
 
 
 def _check_bases(package: Package) -> None:
@@ -187,67 +174,24 @@ def _lies_in(package: Package, path: Path) -> bool:
     return path.resolve().is_relative_to(package.folder.resolve())
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r} is no name")
-    return value
-
-
-def _plain(name: str) -> str:
-    if not plain_name(name):
-        raise ValueError(f"{name!r} is no name of a task")
-    return name
-
-
-def _inside(folder: Path, part: Any) -> Path:
-    """A path of package.json, which comes from others: it may not lead out of the folder."""
-    path = PurePosixPath(_text(part))
-    if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{part} leads out of the package")
-    return folder / path
-
-
-def _task(folder: Path, about: Mapping[str, Any]) -> PackageTask:
-    kind = about["kind"]
-    if kind not in kinds() or not kinds()[kind].predicts:
-        raise ValueError(f"a task cannot be a {kind}")
-    return PackageTask(_inside(folder, about["folder"]), kind, str(about.get("label", "")))
-
-
-def read_tasks(package: Package) -> dict[str, Trained]:
-    """The heads of a package by the names of their tasks; one of another encoder is refused."""
-    found = {name: _read(package, task.folder) for name, task in package.tasks.items()}
-    for name, trained in found.items():
-        said = package.tasks[name].kind
-        if trained.task.kind != said:
+def read_heads(package: Package) -> tuple[dict[str, Trained], dict[str, list[Trained]]]:
+    """The heads of a package by the names of their tasks, and the readers of their hidden states, the lowest first."""
+    heads = {task: _read(package, package.head(task)) for task in package.tasks}
+    layers = {task: [_read(package, part) for part in package.readers(task)] for task in package.layers}
+    for task, readers in layers.items():
+        if tuple(map(layer_number, readers)) != package.layers[task]:
             raise ArtifactError(
-                f"{package.folder / PACKAGE} calls {name} a {said}, and its head gives a {trained.task.kind}: export "
-                "the package again"
+                f"the readers of {task} in {package.folder} read other layers: export the package again"
             )
-    return found
-
-
-def read_layers(folder: str | Path) -> dict[str, list[Trained]]:
-    """By task, the readers of its hidden states, the lowest first; nothing where `folder` is no package."""
-    if not is_package(folder):
-        return {}
-    package = read_package(folder)
-    found = {name: [_read(package, part) for part in parts] for name, parts in package.layers.items()}
-    for name, readers in found.items():
-        numbers = [layer_number(reader) for reader in readers]
-        if len(set(numbers)) < len(numbers):
-            raise ArtifactError(
-                f"{package.folder / PACKAGE} names two readers of one layer for {name}: export the package again"
-            )
-        head = _read(package, package.tasks[name].folder)
+        head = heads[task]
         for reader in readers:
             same = (reader.task.kind, reader.task.outputs) == (head.task.kind, head.task.outputs)
             if not same or reader.reads != head.reads:  # they share one walk, and its windows
                 what = "windows" if same else "answers"
                 raise ArtifactError(
-                    f"{reader.folder} reads a layer for other {what} than those of {name}: export the package again"
+                    f"{reader.folder} reads a layer for other {what} than those of {task}: export the package again"
                 )
-    return found
+    return heads, layers
 
 
 def layer_number(reader: Trained) -> int:
@@ -265,7 +209,7 @@ def _read(package: Package, folder: Path) -> Trained:
             raise ArtifactError(
                 f"{folder / 'config.json'} names a head that leads out of the package: export it again"
             )
-    trained = read_trained(folder)
+    trained = read_head(folder)
     if trained.fingerprint != package.fingerprint:
         raise ArtifactError(
             f"{folder} is a head of another encoder (fingerprint {trained.fingerprint[:12]}) than the package "

@@ -14,7 +14,7 @@ from typing import Any
 from bertvision.artifacts import read_json, write_json, write_text
 from bertvision.config import to_mapping
 from bertvision.model.card import head_card
-from bertvision.model.origin import file_name, plain_command
+from bertvision.model.origin import plain_command
 from bertvision.tasks.base import Task
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
@@ -25,18 +25,15 @@ __all__ = ["Made", "Record", "evaluate", "record"]
 
 @dataclass(frozen=True)
 class Made:
-    """How a head was made, told without places on this machine."""
+    """How a head was made."""
 
     command: str = ""
     data: Mapping[str, str] = field(default_factory=dict)
-    """What the data of each split is called."""
+    """The data of each split, as it was named; a package loses the folders (export.py)."""
 
     def config(self) -> dict[str, Any]:
         commands = [plain_command(self.command)] if self.command else []
-        return {
-            "commands": commands,
-            "data": {split: file_name(name) for split, name in self.data.items() if name},
-        }
+        return {"commands": commands, "data": {split: name for split, name in self.data.items() if name}}
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from typing import IO, Any
 from bertvision.console import emit
 from bertvision.data.building import shorten
 from bertvision.errors import BertvisionError, DataError
-from bertvision.model.model import Bundle
+from bertvision.model.model import Model
 from bertvision.tasks.predictions import to_json
 
 __all__ = ["MOST_LINES", "answer_stream"]
@@ -48,7 +48,7 @@ class _Line:
 
 
 def answer_stream(
-    bundle: Bundle, *, tasks: Sequence[str] = (), n_best: int = 0, source: IO[bytes] | None = None
+    model: Model, *, tasks: Sequence[str] = (), n_best: int = 0, source: IO[bytes] | None = None
 ) -> None:
     """Answer every line of `source` (by default the standard input) until it ends; then raise if any was broken."""
     wrong = total = 0
@@ -56,7 +56,7 @@ def answer_stream(
     lines = open(0, "rb", closefd=False) if source is None else source  # noqa: SIM115
     with _said_once():
         for batch in _batches(lines):
-            found = _answered(bundle, [_read(number, text) for number, text in batch], tasks, n_best)
+            found = _answered(model, [_read(number, text) for number, text in batch], tasks, n_best)
             for line, told in found:
                 total += 1
                 wrong += "error" in told
@@ -162,29 +162,29 @@ def _can_be_told(key: Any) -> bool:
 
 
 def _answered(
-    bundle: Bundle, lines: Sequence[_Line], tasks: Sequence[str], n_best: int
+    model: Model, lines: Sequence[_Line], tasks: Sequence[str], n_best: int
 ) -> list[tuple[_Line, dict[str, Any]]]:
     """What each line gets; single texts and pairs are predicted in one call each."""
     told: dict[int, dict[str, Any]] = {line.number: {"error": line.error} for line in lines if line.error}
     for pairs in (False, True):
         own = [line for line in lines if not line.error and (line.second is not None) == pairs]
         if own:
-            told |= _predicted(bundle, own, tasks, n_best)
+            told |= _predicted(model, own, tasks, n_best)
     return [(line, told[line.number]) for line in lines]
 
 
 def _predicted(
-    bundle: Bundle, lines: Sequence[_Line], tasks: Sequence[str], n_best: int
+    model: Model, lines: Sequence[_Line], tasks: Sequence[str], n_best: int
 ) -> dict[int, dict[str, Any]]:
     firsts = [line.first for line in lines]
     seconds = [line.second for line in lines if line.second is not None] or None
     try:
-        rows = bundle.predict(firsts, seconds, tasks=tasks or None, n_best=n_best)
+        rows = model(firsts, seconds, tasks=tasks or None, n_best=n_best)
     except BertvisionError as error:
         if len(lines) == 1:
             return {lines[0].number: {"error": re.sub(r"^(text|question) 1: ", "", str(error))}}
         # One of them spoils it for the others: each alone, so that only that one is told.
-        return {n: t for line in lines for n, t in _predicted(bundle, [line], tasks, n_best).items()}
+        return {n: t for line in lines for n, t in _predicted(model, [line], tasks, n_best).items()}
     return {
         line.number: {"tasks": {name: to_json(one) for name, one in row.items()}}
         for line, row in zip(lines, rows, strict=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertvision.artifacts import read_json, restore
+from bertvision.artifacts import read_json
 from bertvision.config import from_mapping
 from bertvision.data.reframe import Reframe
 from bertvision.data.windows import WindowConfig, Windows
@@ -18,6 +18,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
 from bertvision.heads.base import Head
 from bertvision.heads.files import load_head
+from bertvision.model.folders import ensemble_of, heads_in
 from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Selection, SourceConfig, StatesConfig
 from bertvision.states.source import open_states
@@ -31,13 +32,10 @@ NO_REFRAME = Reframe()
 
 __all__ = [
     "Trained",
-    "ensemble_of",
-    "heads_below",
     "load_encoder",
     "logits_of_trained",
-    "members_of",
+    "read_head",
     "read_trained",
-    "read_tuning",
     "selection_of",
 ]
 
@@ -94,20 +92,16 @@ class Trained:
 
 
 def read_trained(folder: str | Path) -> Trained:
-    """Read a folder that `fit`, `finetune`, `ensemble` or `run` wrote."""
-    folder = Path(folder)
-    restore(folder)
-    if not folder.is_dir():
-        raise ArtifactError(f"there is no folder {folder}: give a head, an ensemble or a run of bertvision")
-    if (folder / "results.json").exists():
-        folder = _best_of_run(folder)
-    elif not (folder / "config.json").exists() and (folder / "head" / "config.json").exists():
-        folder = folder / "head"  # a snapshot
-    elif heads := members_of(folder):
-        if len(heads) > 1:
-            names = ", ".join(head.name for head in heads)
-            raise ArtifactError(f"{folder} holds several heads ({names}): name the folder of one of them")
-        folder = heads[0]
+    """Read a folder that `fit`, `finetune`, `ensemble` or `run` wrote; of a run its best head."""
+    found = heads_in(Path(folder))
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise ArtifactError(f"{folder} holds several heads ({names}): name the folder of one of them")
+    return read_head(found[0])
+
+
+def read_head(folder: Path) -> Trained:
+    """Read the folder of one head or ensemble."""
     how, members = ensemble_of(folder)
     loaded = [load_head(member) for member in members]
     abouts = [about for _, about in loaded]
@@ -123,7 +117,7 @@ def read_trained(folder: str | Path) -> Trained:
     fingerprints = {about["encoder"]["fingerprint"] for about in abouts}
     if len(fingerprints) > 1:
         raise ArtifactError(f"the members of {folder} read {len(fingerprints)} encoders: use each alone")
-    tuning, tuned_on = read_tuning(folder / "metrics.json", tasks[0])
+    tuning, tuned_on = _read_tuning(folder / "metrics.json", tasks[0])
     return Trained(
         folder=folder,
         heads=[head for head, _ in loaded],
@@ -139,61 +133,13 @@ def read_trained(folder: str | Path) -> Trained:
     )
 
 
-def ensemble_of(folder: Path) -> tuple[str, list[Path]]:
-    """How the heads of a system's folder are joined, and where they lie: itself, or the members of an ensemble."""
-    path = folder / "config.json"
-    config = read_json(path)
-    if not isinstance(config, dict) or "ensemble" not in config:
-        return "", [folder.resolve()]
-    ensemble = config["ensemble"] if isinstance(config["ensemble"], dict) else {}
-    how, members = ensemble.get("how"), ensemble.get("members")
-    texts = isinstance(members, list) and all(isinstance(member, str) for member in members)
-    if not members or not texts or not isinstance(how, str):
-        raise ArtifactError(f"{path} does not name the members of an ensemble: join them again")
-    return how, [(folder / member).resolve() for member in members]
-
-
-def read_tuning(path: Path, task: Task) -> tuple[Any, str]:
+def _read_tuning(path: Path, task: Task) -> tuple[Any, str]:
     """What metrics.json says was fitted on dev, and on which data; the untuned state where it says nothing."""
     metrics = read_json(path) if path.exists() else {}
     stored = metrics.get("tuning", {}) if isinstance(metrics, dict) else None
     if not isinstance(stored, dict):
         raise ArtifactError(f"{path} is damaged: copy it again, or evaluate the head again")
     return (task.tuning_from(stored, str(path)) if stored else task.untuned()), str(stored.get("on", ""))
-
-
-def members_of(folder: Path) -> list[Path]:
-    """The heads in a folder that `fit` wrote, which may hold their encoder too, or the snapshots of `finetune`."""
-    if (folder / "config.json").exists():
-        return []
-    if (folder / "heads").is_dir():  # a snapshot of several tasks
-        folder = folder / "heads"
-    return [
-        part
-        for part in (sorted(folder.iterdir()) if folder.is_dir() else ())
-        if (part / "head" / "config.json").is_file()
-        or ((part / "config.json").is_file() and part.name != "encoder")
-    ]
-
-
-def heads_below(folder: Path) -> list[Path]:
-    """Every head in a folder and the folders below it: what a package of several tasks holds."""
-    if (folder / "config.json").exists():
-        return [folder]
-    found = [
-        file.parent
-        for file in sorted(folder.rglob("config.json"))
-        if "encoder" not in file.parent.relative_to(folder).parts
-        and (file.parent / "model.safetensors").is_file()
-    ]
-    return [path for path in found if "head" in read_json(path / "config.json")]
-
-
-def _best_of_run(folder: Path) -> Path:
-    best = [system for system in read_json(folder / "results.json").get("systems", []) if system.get("best")]
-    if not best:
-        raise ArtifactError(f"{folder} has no best head: name one of the folders under {folder / 'fit'}")
-    return folder / best[-1]["folder"]
 
 
 def selection_of(about: dict[str, Any], source: str = "config.json") -> Selection:

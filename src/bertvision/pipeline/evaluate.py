@@ -13,8 +13,9 @@ from bertvision.data.columns import Columns
 from bertvision.encoder.device import Precision
 from bertvision.encoder.load import load_tokenizer, token_ids
 from bertvision.errors import ConfigError
+from bertvision.model.folders import ensemble_of
 from bertvision.model.record import Made, Record, evaluate, record
-from bertvision.model.trained import Trained, ensemble_of, logits_of_trained
+from bertvision.model.trained import Trained, logits_of_trained
 from bertvision.states.config import SourceConfig
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig

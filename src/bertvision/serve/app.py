@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from bertvision._version import __version__
-from bertvision.model.model import Bundle
+from bertvision.model.model import Model
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.guard import OPEN, Guard
 from bertvision.serve.metrics import METRICS_TYPE
@@ -64,7 +64,7 @@ _REFUSALS: dict[int, tuple[str, dict[str, Any]]] = {
 }
 
 
-def create_app(model: Bundle, config: ServeConfig | None = None, *, key: str | None = None) -> FastAPI:
+def create_app(model: Model, config: ServeConfig | None = None, *, key: str | None = None) -> FastAPI:
     """An ASGI application that answers the tasks of a model."""
     config = config or ServeConfig()
     service = Service(model, config)

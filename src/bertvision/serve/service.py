@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from bertvision.errors import DataError
 from bertvision.heads.spec import HeadSpec
-from bertvision.model.model import Bundle
+from bertvision.model.model import Model
 from bertvision.serve.batching import Batcher, Full, TooLong, work_of
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.metrics import Metrics
@@ -65,7 +65,7 @@ class Query:
 class Service:
     """A model that answers many clients at once."""
 
-    def __init__(self, model: Bundle, config: ServeConfig) -> None:
+    def __init__(self, model: Model, config: ServeConfig) -> None:
         self.model, self.config = model, config
         self.texts = {name: system.task.texts_read for name, system in model.systems.items()}
         """How many texts an input of each task has."""
@@ -179,7 +179,7 @@ class Service:
         if one.explain:
             return [self.model.explain(one.first, one.second, **options)]
         seconds = None if one.second is None else [query.second or "" for query in queries]
-        rows = self.model.predict([query.first for query in queries], seconds, **options)
+        rows = self.model([query.first for query in queries], seconds, **options)
         return [{name: {"kind": found.kind, **to_json(found)} for name, found in row.items()} for row in rows]
 
 
