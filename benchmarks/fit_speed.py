@@ -254,6 +254,7 @@ def lora(encoder: Encoder, dtype: torch.dtype = torch.float32) -> nn.Module:
 def eager_loop(encoder: Encoder, windows: Windows, batch_size: int) -> Callable[[], int]:
     """The usual loop: a batch of windows through the encoder, its states stacked, one step of the head."""
     from bertvision.heads import Geometry
+    from bertvision.heads.base import bare_batch
 
     head = (
         parse_head("adapter").build(Geometry(encoder.num_states, encoder.hidden), seed=0).to(encoder.device)
@@ -271,7 +272,7 @@ def eager_loop(encoder: Encoder, windows: Windows, batch_size: int) -> Callable[
                     output = encoder.model.eval()(
                         input_ids=batch.ids, attention_mask=batch.mask.long(), output_hidden_states=True
                     )
-                logits = head(torch.stack(output.hidden_states), batch.mask)
+                logits = head(bare_batch(torch.stack(output.hidden_states), batch.mask))
             loss = span_loss(logits, batch.mask, labels[torch.from_numpy(indices).to(labels.device)]).mean()
             loss.backward()
             nn.utils.clip_grad_norm_(head.parameters(), 1.0)
