@@ -38,7 +38,7 @@ from bertvision.tasks.triplet import TripletTask
 from bertvision.tasks.walk import walk_windows
 from bertvision.train.config import FinetuneConfig, FitConfig, MultitaskConfig, TaskSpec
 from bertvision.train.finetune import tune, tune_jobs
-from bertvision.train.multitask import load_jobs
+from bertvision.train.job import load_jobs
 from bertvision.train.scoring import dev_logits, score_logits
 from bertvision.train.splits import Split, load_split, window_split
 from bertvision.train.zoo import fit_zoo

@@ -44,9 +44,8 @@ from bertvision.heads.base import Head
 from bertvision.states.batch import StateBatch
 from bertvision.tasks.span import SPAN
 from bertvision.train.config import FinetuneConfig
-from bertvision.train.finetune import finetune
-from bertvision.train.job import Job
-from bertvision.train.run_folder import RunFolder, read_metrics
+from bertvision.train.finetune import tune
+from bertvision.train.run_folder import read_metrics
 from bertvision.train.scoring import dev_logits, score_logits
 from bertvision.train.splits import Split, load_split
 
@@ -120,8 +119,7 @@ def bertvision(
     folder = Path(tempfile.mkdtemp())
     config = FinetuneConfig(batch_size=batch, lr=lr, seed=seed)
     began = time.perf_counter()
-    stage = RunFolder(folder, {})
-    finetune(encoder, [Job(train)], config, stage)
+    stage, _ = tune(encoder, train, folder=folder, config=config)
     found, total = stage.results, time.perf_counter() - began
     losses = [record["loss"] for record in read_metrics(stage.metrics)]
     shutil.rmtree(folder)
@@ -294,27 +292,26 @@ def tuned_here(
     from bertvision.train import finetune as module
 
     kept: list[Any] = []
-    plain = module.Tuning
-
+    plain = module.make_steps
     laps = Laps(math.ceil(len(train.windows) / batch), encoder.device)
 
-    class Kept(plain):
-        def __init__(self, *values: Any) -> None:
-            super().__init__(*values)
-            kept.append(self.heads[0])
-            update = self.steps.update
+    def counting(tuning: Any) -> Any:
+        kept.append(tuning.heads[0])
+        steps = plain(tuning)
+        update = steps.update
 
-            def counted() -> None:
-                update()
-                laps.step()
+        def counted() -> None:
+            update()
+            laps.step()
 
-            self.steps.update = counted
+        steps.update = counted
+        return steps
 
-    module.Tuning = Kept  # pyright: ignore[reportAttributeAccessIssue]
+    module.make_steps = counting
     try:
         found = bertvision(encoder, train, batch, lr, seed, laps)
     finally:
-        module.Tuning = plain  # pyright: ignore[reportAttributeAccessIssue]
+        module.make_steps = plain
     return found, kept[0]
 
 

@@ -22,10 +22,20 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry
 from bertvision.tasks.settings import TextConfig
 from bertvision.tasks.span import SpanTask
+from bertvision.train.batching import Batch, Batching
 from bertvision.train.job import Job
 from bertvision.train.splits import Split, window_split
 
-__all__ = ["PlainTuning", "fixture_lively", "label_texts", "score_texts", "snapshot_weights", "split_of"]
+__all__ = [
+    "PlainTuning",
+    "fixture_lively",
+    "label_texts",
+    "plan_of",
+    "score_texts",
+    "snapshot_weights",
+    "split_of",
+    "steps_of",
+]
 
 WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
 _WORDS = (
@@ -91,6 +101,18 @@ def snapshot_weights(snapshot: Path) -> dict[str, Tensor]:
         for file in files
         for name, tensor in load_file(file).items()
     }
+
+
+def plan_of(jobs: Sequence[Job], config: Any) -> Batching:
+    """The steps of a run with these settings."""
+    mixing = {name: getattr(config, name) for name in ("order", "temperature") if hasattr(config, name)}
+    plans = [job.plan(config.batch_size, config.batch_tokens) for job in jobs]
+    return Batching(plans, seed=config.seed, epochs=config.epochs, **mixing)
+
+
+def steps_of(jobs: Sequence[Job], config: Any) -> list[Batch]:
+    plan = plan_of(jobs, config)
+    return list(plan.steps(0, plan.step_of(config.epochs)))
 
 
 class PlainTuning:

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from plain_tuning import plan_of
 
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.states.plan import balanced_order, epoch_batches
 from bertvision.train.batching import Batching
+from bertvision.train.config import FinetuneConfig
 from bertvision.train.job import Job
 from bertvision.train.splits import Split, load_split
 
@@ -107,47 +109,50 @@ def split(tiny_bert: Path, toy_squad: Path) -> Split:
 
 
 def batching(split: Split, *, balanced: bool = False, **values: Any) -> Batching:
-    settings: dict[str, Any] = {"batch_size": 4, "tokens": 0, "seed": 0, "epochs": 2.5}
-    return Batching([Job(split, sampling="balanced" if balanced else "natural")], **(settings | values))
+    job = Job(split, sampling="balanced" if balanced else "natural")
+    return plan_of([job], FinetuneConfig(**({"batch_size": 4, "epochs": 2.5} | values)))
+
+
+def windows_of(plan: Batching, epoch: int) -> list[NDArray[np.int64]]:
+    return [windows for _, windows in plan.batches(epoch)]
 
 
 def written_out(plan: Batching, epochs: int) -> list[tuple[int, int, NDArray[np.int64]]]:
     """(epoch, number in it, windows) of every step."""
-    return [(e, i, b) for e in range(epochs) for i, b in enumerate(plan.epoch(e))]
+    return [(e, i, b) for e in range(epochs) for i, b in enumerate(windows_of(plan, e))]
 
 
 SETTINGS = [
     {}, {"batch_size": 1}, {"batch_size": 1000}, {"epochs": 0.3}, {"epochs": 1.0}, {"epochs": 3.0},
-    {"tokens": 150}, {"tokens": 150, "balanced": True}, {"balanced": True, "epochs": 1.9}, {"tokens": 1},
+    {"batch_tokens": 150}, {"batch_tokens": 150, "balanced": True}, {"balanced": True, "epochs": 1.9},
+    {"batch_tokens": 1},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("values", SETTINGS, ids=str)
-def test_steps_epochs_and_tokens_agree_with_the_list_of_all_steps(
-    values: dict[str, Any], split: Split
-) -> None:
+def test_steps_and_epochs_agree_with_the_list_of_all_steps(values: dict[str, Any], split: Split) -> None:
     plan = batching(split, **values)
     epochs = values.get("epochs", 2.5)
     steps = written_out(plan, math.ceil(epochs))
     for step, (epoch, number, _) in enumerate(steps):
         assert plan.place(step) == (epoch, number)
-        assert plan.epochs_done(step) == pytest.approx(epoch + number / len(plan.epoch(epoch)))
+        assert plan.epochs_done(step) == pytest.approx(epoch + number / len(plan.batches(epoch)))
         if step:
             assert plan.step_of(plan.epochs_done(step)) == step, "one is the opposite of the other"
     total = plan.step_of(epochs)
-    whole = sum(len(plan.epoch(e)) for e in range(int(epochs)))
-    last = len(plan.epoch(int(epochs))) if epochs % 1 else 0
+    whole = sum(len(plan.batches(e)) for e in range(int(epochs)))
+    last = len(plan.batches(int(epochs))) if epochs % 1 else 0
     assert total == max(1, round(whole + (epochs % 1) * last))
     assert 1 <= total <= len(steps)
-    for count in range(len(steps) + 1):
-        brute = sum(int(split.windows.lengths[i]) for _, _, batch in steps[:count] for i in batch)
-        assert plan.tokens_of(count) == brute
+    for begin, end in ((0, total), (total // 2, total), (0, 1), (total, total)):
+        found = [windows.tolist() for _, windows in plan.steps(begin, end)]
+        assert found == [windows.tolist() for _, _, windows in steps[begin:end]]
 
 
 def test_an_epoch_is_the_data_and_epochs_differ(split: Split) -> None:
     for tokens in (0, 150):
-        plan = batching(split, tokens=tokens)
-        first, second = (np.concatenate(plan.epoch(e)) for e in (0, 1))
+        plan = batching(split, batch_tokens=tokens)
+        first, second = (np.concatenate(windows_of(plan, e)) for e in (0, 1))
         assert sorted(first) == sorted(second) == list(range(len(split.windows)))
         assert not np.array_equal(first, second)
 
@@ -160,7 +165,7 @@ def test_balanced_epochs_have_as_many_windows_with_an_answer_as_without(split: S
     assert 0 < answered.mean() < 1
     assert abs(answered.sum() - (~answered).sum()) > 1, "else there is nothing to balance"
     for epoch in range(3):
-        found = np.concatenate(batching(split, balanced=True).epoch(epoch))
+        found = np.concatenate(windows_of(batching(split, balanced=True), epoch))
         assert len(found) == len(split.windows)
         assert abs(int(answered[found].sum()) - int((~answered[found]).sum())) <= 1
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from cli_runner import bertvision
+from plain_tuning import steps_of
 from safetensors import safe_open
 from test_resume import WINDOWS as WINDOW_FLAGS
 from torch import Tensor
@@ -28,7 +29,6 @@ from tuning_helpers import (
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import TrainingError
 from bertvision.tasks.span import SpanTask
-from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune
 from bertvision.train.job import Job
 from bertvision.train.splits import Split
@@ -54,11 +54,8 @@ def loss_breaks_at(call: int, value: float = math.nan) -> Iterator[None]:
 
 def ids_of_step(train: Split, step: int, **values: Any) -> set[str]:
     """Questions of a step, counted from 1."""
-    plan: dict[str, Any] = {"batch_size": 8, "tokens": 0, "seed": 0, "epochs": 2}
     job = Job(train, sampling=values.pop("sampling", "natural"))
-    batching = Batching([job], **(plan | values))
-    epoch, number = batching.place(step - 1)
-    batch = batching.epoch(epoch)[number]
+    _, batch = steps_of([job], config_of(epochs=2.0, **values))[step - 1]
     return {train.data.examples[train.windows.example[window]].id for window in batch}
 
 
@@ -130,8 +127,7 @@ def test_the_questions_are_those_of_the_batch_however_it_is_drawn(
 ) -> None:
     with loss_breaks_at(4), pytest.raises(TrainingError, match="at step 4 ") as caught:
         tuned(tmp_path, train, three_layers, batch_size=4, epochs=2.0, **values)
-    plan = {"tokens": values.pop("batch_tokens", 0), "batch_size": 4} | values
-    assert named(str(caught.value)) == (ids_of_step(train, 4, **plan), 0)
+    assert named(str(caught.value)) == (ids_of_step(train, 4, batch_size=4, **values), 0)
 
 
 @pytest.mark.parametrize("part", ["head", "encoder"])
@@ -141,7 +137,7 @@ def test_a_step_that_breaks_the_weights_is_in_no_checkpoint(
     """Its own loss is a number: only the weights tell."""
 
     def spoil(steps: Steps) -> None:
-        module = steps.tunable.head() if part == "head" else steps.tunable.body
+        module = steps.tuning.heads[0] if part == "head" else steps.model
         with torch.no_grad():
             next(iter(module.parameters())).view(-1)[0] = math.nan
 

@@ -26,7 +26,6 @@ from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
 from bertvision.states.source import measure, open_states, store_of
 from bertvision.states.stored import StoredStates
-from bertvision.train import states as states_module
 from bertvision.train import zoo as zoo_module
 from bertvision.train.splits import Split
 
@@ -184,11 +183,11 @@ def test_a_fit_keeps_to_its_choice_when_it_goes_on(
     def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(states_module, "choose_source", lambda *_, **__: "stored")
+    monkeypatch.setattr(zoo_module, "choose_source", lambda *_, **__: "stored")
     monkeypatch.setattr(zoo_module, "fit", killed)
     assert bertvision(*words).code == 130
     assert json.loads((tmp_path / "zoo" / "stage.json").read_text())["choices"] == {"states": "stored"}
-    monkeypatch.setattr(states_module, "choose_source", lambda *_, **__: "live")
+    monkeypatch.setattr(zoo_module, "choose_source", lambda *_, **__: "live")
     monkeypatch.setattr(zoo_module, "fit", real)
     done = bertvision(*words)
     assert done.code == 0, done.err

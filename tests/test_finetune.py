@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from plain_tuning import PlainTuning, snapshot_weights
+from plain_tuning import PlainTuning, snapshot_weights, steps_of
 from torch import Tensor
 from torch.nn import functional as F
 from toy import save_encoder
@@ -36,7 +36,6 @@ from bertvision.heads import load_head
 from bertvision.heads.base import bare_batch
 from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.tasks.logits import Logits
-from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune
 from bertvision.train.job import Job
 from bertvision.train.splits import Split, load_split
@@ -145,8 +144,7 @@ def test_a_policy_is_the_plain_loop(policy: str, tmp_path: Path, train: Split, n
     values: dict[str, Any] = {"policy": policy, "epochs": 2.0, "eps": 1e-2, "weight_decay": 0.1, "lr": 1e-2}
     job, config = Job(train, head="last_state"), config_of(**values)
     plain = PlainTuning(no_dropout, [job], config, frozen=lambda name: not by_hand(policy, name))
-    plan = Batching([job], batch_size=config.batch_size, tokens=0, seed=config.seed, epochs=2.0)
-    for batch in (*plan.epoch(0), *plan.epoch(1)):
+    for _, batch in steps_of([job], config):
         plain.step(0, batch)
     stage = tuned(tmp_path, train, no_dropout, **values)
     assert losses(stage) == pytest.approx(plain.losses, rel=1e-5)

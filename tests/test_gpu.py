@@ -245,7 +245,7 @@ def test_captured_steps_read_a_store(dtype: Any, tmp_path: Path) -> None:
     captured = fitted(states, HEADS, stack="on")
     plain = fitted(states, HEADS, stack="off", graphs=False)
     assert captured.graphs is not None
-    assert captured.graphs._captured, "nothing was captured"
+    assert captured.graphs._losses, "nothing was captured"
     for name in HEADS:
         assert distance(way(captured, name), way(plain, name)) < 0.02, name
 
@@ -257,7 +257,7 @@ def test_captured_steps_train_like_plain_ones(kind: Any, stack: str) -> None:
     captured = fitted(states, HEADS, stack=stack)
     plain = fitted(states, HEADS, stack="off", graphs=False)
     assert captured.graphs is not None
-    assert captured.graphs._captured, "nothing was captured"
+    assert captured.graphs._losses, "nothing was captured"
     for name in HEADS:
         assert distance(way(captured, name), way(plain, name)) < 0.02, name
 
@@ -278,7 +278,7 @@ def test_a_diverging_head_is_dropped_and_the_rest_is_captured_again() -> None:
     run = fitted(states, heads, stack="on")
     assert [f.status for f in run.fitted.values()] == ["fitting", "diverged", "fitting"]
     assert run.graphs is not None
-    assert run.graphs._captured, "nothing was captured after the drop"
+    assert run.graphs._losses, "nothing was captured after the drop"
     plain = fitted(states, (heads[0], heads[2]), stack="off", graphs=False)
     for name in (heads[0], heads[2]):
         assert distance(way(run, name), way(plain, name)) < 0.02, name
@@ -386,7 +386,7 @@ def test_captured_label_heads_train_like_plain_ones(name: str, kind: str, stack:
     captured = fitted(states, LABEL_HEADS, stack=stack, task=task, eps=1e-4)
     plain = fitted(states, LABEL_HEADS, stack="off", graphs=False, task=task, eps=1e-4)
     assert captured.graphs is not None
-    assert captured.graphs._captured, "nothing was captured"
+    assert captured.graphs._losses, "nothing was captured"
     for head in LABEL_HEADS:
         assert distance(way(captured, head), way(plain, head)) < 0.02, head
 
@@ -406,7 +406,7 @@ def test_captured_heads_on_cls_alone_are_those_on_all_tokens(name: str, tmp_path
     }  # fmt: skip
     graphs = runs["cls"].graphs
     assert graphs is not None
-    assert {shape[2] for _, shape in graphs._captured} == {1}, "one token a window"
+    assert {shape[2] for _, shape in graphs._losses} == {1}, "one token a window"
     for head in heads:
         assert distance(way(runs["cls"], head), way(runs["all"], head)) < 0.02, head
     made = {head: runs["cls"].fitted[head].head for head in heads}

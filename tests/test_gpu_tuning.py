@@ -16,7 +16,7 @@ from toy import save_encoder, squad_json
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.model.trained import load_encoder, logits_of_trained, read_trained
-from bertvision.train import tuning as tuning_module
+from bertvision.train import steps as steps_module
 from bertvision.train.config import FinetuneConfig, MultitaskConfig
 from bertvision.train.finetune import tune, tune_jobs
 from bertvision.train.job import Job
@@ -81,7 +81,7 @@ def plainly(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Take steps one kernel at a time, as a CPU does."""
 
     def switch() -> None:
-        monkeypatch.setattr(tuning_module, "GraphSteps", Steps)
+        monkeypatch.setattr(steps_module, "GraphSteps", Steps)
 
     return switch
 
@@ -96,7 +96,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[GraphSteps]:
             super().__init__(*values)
             made.append(self)
 
-    monkeypatch.setattr(tuning_module, "GraphSteps", Kept)
+    monkeypatch.setattr(steps_module, "GraphSteps", Kept)
     return made
 
 
@@ -107,9 +107,9 @@ def test_replayed_steps_are_plain_steps(
 ) -> None:
     captured, _, _ = tuned(home, tmp_path / "a", policy=policy, precision=precision)
     (steps,) = replayed
-    assert steps._possible
-    assert steps._parts, "no gradients were captured"
-    assert steps._updates, "no update was captured"
+    assert steps.graphs.possible
+    assert steps._static, "no gradients were captured"
+    assert ("update", 0) in steps.graphs, "no update was captured"
     plainly()
     plain, _, _ = tuned(home, tmp_path / "b", policy=policy, precision=precision)
     tolerance = 1e-3 if precision == "fp32" else 0.05
@@ -134,8 +134,8 @@ def test_a_capture_that_fails_leaves_no_gradients_behind(
 
     monkeypatch.setattr(GraphSteps, "_gradients", failing)
     again, _, _ = tuned(home, tmp_path / "b", precision="bf16", epochs=2.0)
-    assert not replayed[-1]._possible
-    assert not replayed[-1]._parts
+    assert not replayed[-1].graphs.possible
+    assert not len(replayed[-1].graphs)
     assert losses(again) == pytest.approx(losses(plain), rel=0.05)
 
 
@@ -283,9 +283,9 @@ def test_replayed_steps_on_texts_are_plain_steps(
         stages.append(tune(made, split, folder=tmp_path / name, config=config, dev=split)[0])
         plainly()
     (steps,) = replayed
-    assert steps._possible
-    assert steps._parts, "no gradients were captured"
-    assert steps._updates, "no update was captured"
+    assert steps.graphs.possible
+    assert steps._static, "no gradients were captured"
+    assert ("update", 0) in steps.graphs, "no update was captured"
     captured, plain = (losses(stage) for stage in stages)
     assert_same_curve(captured, plain, precision)
     if precision == "fp32":
@@ -307,9 +307,9 @@ def three_jobs(home: Path, encoder: str = "lively", *, dev: bool = False) -> lis
     labels, scores = split_of(label_texts(43), source), split_of(score_texts(41), source, apart=True)
     apart = "minbert:vectors=2,dropout=0,blocks=1"
     return [
-        Job(labels, labels if dev else None, "mood", "cls_linear", sampling="weighted"),
-        Job(scores, scores if dev else None, "near", apart, batch_size=6, weight=0.5),
-        Job(spans, spans if dev else None, "where"),
+        Job(labels, labels if dev else None, name="mood", head="cls_linear", sampling="weighted"),
+        Job(scores, scores if dev else None, name="near", head=apart, batch_size=6, weight=0.5),
+        Job(spans, spans if dev else None, name="where"),
     ]
 
 
@@ -344,9 +344,9 @@ def test_replayed_steps_of_several_tasks_are_plain_steps(
     """Each task has graphs of its own; its head, and the pooler that only labels and scores reach, rest meanwhile."""
     captured = together(home, tmp_path / "a", precision=precision, **values)
     (steps,) = replayed
-    assert steps._possible
-    assert steps._updates.keys() == {0, 1, 2}, "the update of every task is captured"
-    assert {key[-1] for key in steps._parts} == {0, 1, 2}, "gradients of every task are captured"
+    assert steps.graphs.possible
+    assert all(("update", job) in steps.graphs for job in range(3)), "the update of every task is captured"
+    assert {key[-1] for key in steps._static} == {0, 1, 2}, "gradients of every task are captured"
     plainly()
     plain = together(home, tmp_path / "b", precision=precision, **values)
     assert_same_curve(losses(captured), losses(plain), precision)

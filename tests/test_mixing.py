@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from bertvision.errors import ConfigError
 from bertvision.states.plan import epoch_batches
+from bertvision.train.batching import TaskPlan, mix_epoch
 from bertvision.train.config import MixOrder, Sampling
-from bertvision.train.mixing import TaskPlan, mix_epoch
 
 ORDERS: tuple[MixOrder, ...] = get_args(MixOrder)
 RNG = np.random.default_rng(0)
@@ -182,28 +182,6 @@ def test_a_very_low_temperature_is_the_largest_task_alone() -> None:
     assert {task for task, _ in found} == {1}
 
 
-# ---- mistakes
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"batch_size": 0}, "--batch-size must be at least 1, not 0"),
-        ({"subset": -1}, "must not be negative"),
-        ({"tokens": -1}, "must not be negative"),
-        ({"sampling": "weighted"}, "--sampling weighted needs the classes"),
-        ({"sampling": "balanced", "classes": CLASSES[:5]}, "5 classes for 100 examples"),
-        ({"units": 0}, "no examples to train on"),
-    ],
-)
-def test_a_plan_that_cannot_be_is_one_sentence(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told) as caught:
-        plan(**settings)
-    assert "\n" not in str(caught.value)
-
-
-def test_other_mistakes_are_one_sentence() -> None:
-    for temperature in (0.0, -1.0, math.nan):
-        with pytest.raises(ConfigError, match="--temperature must be above 0"):
-            mixed([plan()], "temperature", temperature=temperature)
-    assert mixed([]) == []
+def test_a_task_without_examples_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no examples to train on"):
+        plan(units=0)

@@ -17,6 +17,7 @@ from plain_tuning import (
     score_texts,
     snapshot_weights,
     split_of,
+    steps_of,
 )
 from torch import Tensor
 from torch.nn import functional as F
@@ -29,7 +30,6 @@ from bertvision.heads.files import read_head_config
 from bertvision.states.config import StatesConfig
 from bertvision.states.memory import MemoryStates
 from bertvision.tasks.span import SPAN, SpanTask
-from bertvision.train.batching import Batching
 from bertvision.train.config import FinetuneConfig, FitConfig
 from bertvision.train.finetune import tune
 from bertvision.train.fit import FitRun, fit
@@ -135,8 +135,7 @@ def test_fine_tuning_is_that_of_plain_torch(
     config = config_of(null_weight=2.0, **values)
     plain = WeightedTuning(lively, [Job(train)], config)
     plain.counted = counts(train, 2.0)
-    plan = Batching([Job(train)], batch_size=8, tokens=0, seed=0, epochs=1.0)
-    for _, rows in plan.batches(0):
+    for _, rows in steps_of([Job(train)], config):
         plain.step(0, rows)
     stage = tuned(tmp_path / "own", train, lively, null_weight=2.0, **values)
     assert losses(stage) == pytest.approx(plain.losses, rel=5e-5, abs=2e-6)

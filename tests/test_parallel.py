@@ -336,9 +336,9 @@ def _head_of_each(folder: str, encoder: str, data: str, head: str) -> None:
         real = Steps.update
 
         def update(self: Steps) -> None:
-            seen.append([int(m.key) for m in self.tunable.head().modules() if isinstance(m, Dropout)])
+            seen.append([int(m.key) for m in self._head.modules() if isinstance(m, Dropout)])
             real(self)
-            found = [t.tolist() for t in running_statistics(self.tunable.head())]
+            found = [t.tolist() for t in running_statistics(self._head)]
             Path(f"{folder}/rank{parallel.rank}.json").write_text(json.dumps([seen, found]))
 
         Steps.update = update

@@ -14,7 +14,7 @@ from test_multitask import WINDOWS, losses, tuned
 from tuning_helpers import largest_difference
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.train import tuning as tuning_module
+from bertvision.train import steps as steps_module
 from bertvision.train.job import Job
 from bertvision.train.splits import load_split
 from bertvision.train.steps import GraphSteps
@@ -30,7 +30,7 @@ class _WithoutGraphs(GraphSteps):
 
     def __init__(self, *values: Any) -> None:
         super().__init__(*values)
-        self._possible = False
+        self.graphs.possible = False
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def as_for_graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
         for name, value in (("graph_pool_handle", lambda: None), ("Stream", _Stream), ("current_stream", _Stream),
                             ("stream", lambda _: contextlib.nullcontext())):  # fmt: skip
             monkeypatch.setattr(torch.cuda, name, value)
-        monkeypatch.setattr(tuning_module, "Steps", _WithoutGraphs)
+        monkeypatch.setattr(steps_module, "Steps", _WithoutGraphs)
 
     return switch
 

@@ -365,7 +365,6 @@ def test_a_head_that_reads_everything_says_nothing_of_it(zoo: Path, finished_run
     assert len(folders) == 4
     for folder in folders:
         assert "states" not in read_json(folder / "config.json")
-        assert "selection" not in read_json(folder.parent / "stage.json")["key"]
 
 
 def test_eval_reads_what_fit_read(zoo: Path, toy_squad: Path) -> None:

@@ -15,6 +15,7 @@ from plain_tuning import (
     score_texts,
     snapshot_weights,
     split_of,
+    steps_of,
 )
 from toy import save_encoder
 from tuning_helpers import (
@@ -31,7 +32,6 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, OutputError, TrainingError
 from bertvision.heads import load_head
 from bertvision.model.trained import logits_of_trained, read_trained
-from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune
 from bertvision.train.job import Job
 from bertvision.train.run_folder import read_metrics
@@ -54,14 +54,13 @@ CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 def units_of(job: Job, config: Any) -> list[np.ndarray]:
     """The examples of every step of two epochs."""
-    plan = Batching([job], batch_size=config.batch_size, tokens=0, seed=config.seed, epochs=2)
-    group = job.task.group
-    for batch in plan.epoch(0):
+    group, batches = job.task.group, [batch for _, batch in steps_of([job], config)]
+    for batch in batches:
         assert batch.reshape(-1, group).tolist() == [list(range(i, i + group)) for i in batch[::group]], (
             "neighbours stay together"
         )
         assert (batch[::group] % group == 0).all()
-    return [batch[::group] // group for epoch in (0, 1) for batch in plan.epoch(epoch)]
+    return [batch[::group] // group for batch in batches]
 
 
 def run_both(
@@ -160,14 +159,10 @@ def test_rare_classes_come_as_often_as_others(sampling: str, lively: Path) -> No
     rare = [i for i, e in enumerate(data.examples) if e.label][:10]
     data = data.take([i for i, e in enumerate(data.examples) if not e.label] + rare)
     job = Job(split_of(data, lively), sampling=sampling)  # type: ignore[arg-type]
-    seen = np.concatenate([b for e in range(20) for b in _epoch(job, e)])
+    seen = np.concatenate([batch for _, batch in steps_of([job], config_of(epochs=20.0))])
     assert len(seen) == 20 * len(data)
     share = np.mean([data.examples[i].label for i in seen])
     assert share == pytest.approx(0.5, abs=0.05)
-
-
-def _epoch(job: Job, epoch: int) -> list[np.ndarray]:
-    return Batching([job], batch_size=8, tokens=0, seed=0, epochs=20).epoch(epoch)
 
 
 # ---- what is kept and told
@@ -244,5 +239,5 @@ def test_the_task_is_kept_with_the_head_and_decides_the_work(tmp_path: Path, no_
     two = label_texts(classes=2)
     tune(Encoder.load(str(no_dropout)), split_of(two, no_dropout), folder=tmp_path / "b", config=config_of())
     other: Split = split_of(two, no_dropout, loss="bce")
-    with pytest.raises(OutputError, match=r"other settings \(task.task.objective\)"):
+    with pytest.raises(OutputError, match=r"other settings \(task\.objective\)"):
         tune(Encoder.load(str(no_dropout)), other, folder=tmp_path / "b", config=config_of())

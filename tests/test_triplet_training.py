@@ -11,7 +11,7 @@ import pytest
 import torch
 from cli_runner import bertvision
 from killing import finish
-from plain_tuning import WINDOWS, fixture_lively, label_texts, snapshot_weights  # noqa: F401
+from plain_tuning import WINDOWS, fixture_lively, label_texts, snapshot_weights, steps_of  # noqa: F401
 from safetensors.torch import load_file
 from together import begin, finish_all, logs
 from torch import Tensor
@@ -23,7 +23,6 @@ from bertvision.data.triplets import TripletData, mine_triplets
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.tasks.triplet import TripletTask
-from bertvision.train.batching import Batching
 from bertvision.train.finetune import tune_jobs
 from bertvision.train.job import Job
 from bertvision.train.run_folder import read_metrics
@@ -94,9 +93,8 @@ def test_triplets_are_trained_as_in_a_plain_loop(
         {"params": [p for p in named if p.ndim == 1], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=config.lr, eps=config.eps)
-    plan = Batching([Job(split)], batch_size=4, tokens=config.batch_tokens, seed=0, epochs=1)
     curve, seen = [], []
-    for batch in plan.epoch(0):
+    for _, batch in steps_of([Job(split)], config):
         rows = batch[::6] // 6
         assert (batch.reshape(-1, 6) == rows[:, None] * 6 + np.arange(6)).all(), "a triplet was parted"
         each = [by_hand(distances(model, encoder.tokenizer, data, row), **task) for row in rows]
@@ -200,7 +198,7 @@ def test_triplets_train_beside_other_tasks(mined: TripletData, lively: Path, tmp
 
     triplets = split_of(mined.take(np.arange(14)), lively, margin=1.0)
     labels = split_texts(label_texts(20, 2), lively)
-    jobs = [Job(triplets, triplets, "near"), Job(labels, labels, "mood")]
+    jobs = [Job(triplets, triplets, name="near"), Job(labels, labels, name="mood")]
     stage, (folder,) = tune_jobs(
         Encoder.load(str(lively)), jobs, folder=tmp_path, config=config_of(**SETTINGS)
     )

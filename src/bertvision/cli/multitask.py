@@ -72,7 +72,7 @@ def _multitask(args: MultitaskArgs, parallel: "Parallel") -> None:
     from bertvision.encoder.encoder import Encoder
     from bertvision.pipeline.finetune import record_snapshots
     from bertvision.train.finetune import tune_jobs
-    from bertvision.train.multitask import load_jobs
+    from bertvision.train.job import load_jobs
     from bertvision.train.zoo import encoder_reference
 
     parallel.on_main(lambda: check_output(args.out))

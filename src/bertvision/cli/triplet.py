@@ -88,7 +88,7 @@ def _triplet(args: TripletArgs, parallel: "Parallel") -> None:
     from bertvision.encoder.encoder import Encoder
     from bertvision.tasks.triplet import TripletTask
     from bertvision.train.finetune import tune
-    from bertvision.train.multitask import load_joined
+    from bertvision.train.job import load_joined
     from bertvision.train.splits import window_split
     from bertvision.train.zoo import encoder_reference
 

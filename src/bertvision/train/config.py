@@ -23,6 +23,7 @@ from bertvision.tasks.settings import TextConfig, check_null_weight
 __all__ = [
     "FinetuneConfig",
     "FitConfig",
+    "JobConfig",
     "MixOrder",
     "MultitaskConfig",
     "OptimConfig",
@@ -261,12 +262,7 @@ class FinetuneConfig(TuneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.head and any(of_set for _, of_set in expand([self.head])):
-            raise ConfigError(
-                f"--head {self.head} is a set of heads, and one trains with an encoder: name it"
-            )
-        if self.head and parse_head(self.head).train != TrainOverrides():
-            raise ConfigError(f"--head {self.head} trains as the encoder does: set --lr and the like instead")
+        _check_head(self.head)
         check_null_weight(self.null_weight)
 
 
@@ -285,15 +281,12 @@ class MultitaskConfig(TuneConfig):
             raise ConfigError(f"--temperature must be above 0, not {self.temperature}")
 
 
-@dataclass(frozen=True)
-class TaskSpec(TextConfig):
-    """One task of several, as a recipe names it (train/multitask.py)."""
+@dataclass(frozen=True, kw_only=True)
+class JobConfig:
+    """How one task of a fine-tuning is drawn from, and what trains on it."""
 
     name: str = ""
-    """Its head's folder."""
-    train: tuple[str, ...] = ()
-    """Its training sets, joined."""
-    dev: str = ""
+    """Its head's folder; empty where it is the only one."""
     head: str = ""
     """The head that trains with the encoder; cls_linear for labels and scores, last_state for spans."""
     batch_size: int = 0
@@ -308,9 +301,35 @@ class TaskSpec(TextConfig):
     """Classes that scores are put into for sampling."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        _check_head(self.head)
+        if not (self.weight > 0 and math.isfinite(self.weight)):
+            raise ConfigError(f"weight of task {self.name} must be above 0, not {self.weight}")
+        for name in ("batch_size", "subset"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} of task {self.name} must not be negative: 0 leaves it out")
+
+
+@dataclass(frozen=True)
+class TaskSpec(TextConfig, JobConfig):
+    """One task of several, as a recipe names it (train/job.py)."""
+
+    train: tuple[str, ...] = ()
+    """Its training sets, joined."""
+    dev: str = ""
+
+    def __post_init__(self) -> None:
+        TextConfig.__post_init__(self)
+        JobConfig.__post_init__(self)
         if not self.name or not self.train:
             raise ConfigError("every task of a recipe needs a name and at least one training set under train")
+
+
+def _check_head(head: str) -> None:
+    """Refuse what cannot train with an encoder."""
+    if head and any(of_set for _, of_set in expand([head])):
+        raise ConfigError(f"--head {head} is a set of heads, and one trains with an encoder: name it")
+    if head and parse_head(head).train != TrainOverrides():
+        raise ConfigError(f"--head {head} trains as the encoder does: set --lr and the like instead")
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

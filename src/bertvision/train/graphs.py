@@ -1,4 +1,4 @@
-"""Steps captured once and replayed: no Python and no kernel launches one by one.
+"""Steps of heads captured once and replayed: no Python and no kernel launches one by one.
 
 A CUDA graph replays the kernels of a whole step (forward, backward, clipping, update) on the same memory. Each
 group of heads has one graph for every shape of batch; the states are copied into one buffer that all of them
@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from bertvision.encoder.captured import GraphCache
 from bertvision.shapes import Float
 from bertvision.states.batch import StateBatch
 from bertvision.train.group import Group
@@ -25,12 +26,10 @@ class Graphs:
 
     def __init__(self, batch_size: int, tokens: int, device: torch.device) -> None:
         self.batch_size, self.tokens, self.device = batch_size, tokens, device
-        self._pool = torch.cuda.graph_pool_handle()
-        # A stream of its own: when graphs are dropped, torch clears the workspaces of the stream they were made on.
-        self._stream = torch.cuda.Stream(device)
+        self._graphs = GraphCache("steps of heads")
         self._buffers: dict[str, Tensor] = {}
         self._static: dict[tuple[int, ...], StateBatch] = {}
-        self._captured: dict[tuple[int, tuple[int, ...]], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._losses: dict[tuple[int, tuple[int, ...]], Tensor] = {}
         self._warm: dict[int, int] = {}
         self._groups: list[Group] = []  # held, so that no id is given twice
 
@@ -72,15 +71,15 @@ class Graphs:
 
     def forget(self) -> None:
         """Drop all graphs: the groups were made anew."""
-        self._captured.clear()
-        self._pool = torch.cuda.graph_pool_handle()  # a pool without graphs cannot be captured into again
+        self._losses.clear()
+        self._graphs.clear()
         self._warm.clear()
         self._groups.clear()
 
     def run(self, group: Group, batch: StateBatch, step: int) -> Float[Tensor, " k"]:
         """One step of the group, replayed where that is possible."""
         usual = batch is self._static.get(tuple(batch.states.shape))
-        if not (usual and group.pure and len(group.parts(batch)) == 1):
+        if not (usual and self._graphs.possible and group.pure and len(group.parts(batch)) == 1):
             return group.run(batch, step)
         done = self._warm.get(id(group), 0)
         if done < _WARM_UP:
@@ -88,12 +87,10 @@ class Graphs:
             self._groups.append(group)
             return group.run(batch, step)
         key = (id(group), tuple(batch.states.shape))
-        if key not in self._captured:
-            graph = torch.cuda.CUDAGraph()
-            torch.cuda.synchronize()
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                losses = group.run(batch, step)
-            self._captured[key] = (graph, losses)
-        graph, losses = self._captured[key]
-        graph.replay()
-        return losses.clone()
+        if key not in self._graphs:
+            losses = self._graphs.capture(key, lambda: group.run(batch, step))
+            if losses is None:
+                return group.run(batch, step)
+            self._losses[key] = losses
+        self._graphs.replay(key)
+        return self._losses[key].clone()

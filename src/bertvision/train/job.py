@@ -1,54 +1,47 @@
 """A job: one task of a fine-tuning, with its data, its head and how its examples are drawn.
 
-Usually there is one. Several train the same encoder in turn, batch by batch (train/mixing.py): each has a head of its
-own, and a batch is of one job alone.
+Usually there is one. Several train the same encoder in turn, batch by batch (train/batching.py): each has a head of its
+own, and a batch is of one job alone. A recipe names them:
+
+    tasks:
+      - {name: sst, train: ["cs224n:sst:{data}/ids-sst-train.csv"], dev: ..., head: minbert}
+      - {name: quora, train: [...], dev: ..., head: minbert, loss: bce, subset: 8000, sampling: weighted}
+
+`{data}` is a folder that the command names.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from bertvision.data.load import load_data
+from bertvision.data.texts import TextData, join_texts
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, check_unit, head_class
-from bertvision.heads.spec import HeadSpec, TrainOverrides, parse_head
-from bertvision.states.plan import group_rows
+from bertvision.heads.spec import HeadSpec, parse_head
 from bertvision.tasks.base import Task
-from bertvision.train.config import Sampling
-from bertvision.train.mixing import TaskPlan
-from bertvision.train.splits import Split
+from bertvision.tasks.settings import PLAIN, TextConfig
+from bertvision.train.batching import TaskPlan
+from bertvision.train.config import JobConfig, TaskSpec
+from bertvision.train.splits import Split, load_split, window_split
 
-__all__ = ["Job"]
+__all__ = ["Job", "load_jobs", "load_joined"]
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(JobConfig):
     """What one task brings to a fine-tuning."""
 
     train: Split
     dev: Split | None = None
-    name: str = ""
-    """Its head's folder; empty where it is the only one."""
-    head: str = ""
-    """The head that trains with the encoder; empty = the usual one of the task."""
-    batch_size: int = 0
-    """Examples in a batch; 0 = as the fine-tuning says."""
-    sampling: Sampling = "natural"
-    subset: int = 0
-    """Examples of an epoch, drawn anew each time; 0 = all."""
-    weight: float = 1.0
-    """What its loss counts for."""
-    bins: int = 5
-    """Classes that scores are put into where sampling looks at them."""
 
     def __post_init__(self) -> None:
-        if not (self.weight > 0 and np.isfinite(self.weight)):
-            raise ConfigError(f"weight of task {self.name} must be above 0, not {self.weight}")
+        super().__post_init__()
         check_unit(head_class(self.spec.name), self.task.unit)
-        if self.spec.train != TrainOverrides():
-            raise ConfigError(f"head {self.head} trains as the encoder does: set --lr and the like instead")
 
     @property
     def task(self) -> Task:
@@ -61,30 +54,26 @@ class Job:
     @property
     def identity(self) -> dict[str, Any]:
         """What decides its part in a result."""
-        drawn = (self.batch_size, self.sampling, self.subset, self.weight, self.bins)
-        return {
-            "name": self.name,
-            "train": self.train.fingerprint,
-            "head": self.spec.label,
-            "drawn": list(drawn),
-        } | self.train.about
+        drawn = {f.name: getattr(self, f.name) for f in dataclasses.fields(JobConfig)}
+        return drawn | {"train": self.train.fingerprint, "head": self.spec.label} | self.train.about
 
-    def build(self, geometry: Geometry, *, seed: int) -> Head:
+    def build(self, encoder: Encoder, *, seed: int) -> Head:
         """Its head; one that reads another number of windows at once than its data has side by side is refused."""
+        task = self.task
+        pooled = task.unit == "window" and encoder.has_pooler
+        geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, task.unit, pooled)
         made = self.spec.build(geometry, seed=seed)
-        if made.windows != self.task.group:
+        if made.windows != task.group:
             way = "give it --apart" if made.windows == 2 else "name one that does, such as minbert:vectors=2"
             raise ConfigError(
                 f"--head {self.spec.label} reads {made.windows} window{'s' * (made.windows > 1)} of an example, and "
-                f"{self.train.name} has {self.task.group} side by side: {way}"
+                f"{self.train.name} has {task.group} side by side: {way}"
             )
         return made
 
     def folder(self, snapshot: Path) -> Path:
         """Where its head is kept in a snapshot."""
         return snapshot / "heads" / self.name if self.name else snapshot / "head"
-
-    # ---- which windows it reads
 
     def plan(self, batch_size: int, tokens: int) -> TaskPlan:
         """How its examples are drawn: units of one window, or of those that are an example side by side."""
@@ -93,8 +82,60 @@ class Job:
         classes = None
         if self.sampling != "natural":
             classes = self.task.sampling_classes(self.train.data, self.train.windows, self.bins)
-        return TaskPlan(lengths, self.batch_size or batch_size, tokens, classes, self.sampling, self.subset)
+        size = self.batch_size or batch_size
+        return TaskPlan(lengths, size, tokens, classes, self.sampling, self.subset, group)
 
-    def rows(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The windows of units."""
-        return group_rows(units, self.task.group)
+
+# ---- the tasks of a recipe
+
+
+def load_jobs(
+    specs: Sequence[TaskSpec],
+    encoder: Encoder,
+    windows: WindowConfig,
+    *,
+    data: str = "",
+    max_examples: int | None = None,
+    max_dev_examples: int | None = None,
+) -> list[Job]:
+    """The tasks with their data in windows; `data` stands where their sources say {data}."""
+
+    def placed(source: str) -> str:
+        if "{data}" in source and not data:
+            raise ConfigError(f"the recipe names {source}: say with --data which folder {{data}} is")
+        return source.replace("{data}", data.rstrip("/"))
+
+    jobs = []
+    for spec in specs:
+        sources = [placed(source) for source in spec.train]
+        if len(sources) == 1:
+            train = load_split(sources[0], encoder, windows, max_examples=max_examples, text=spec)
+        else:
+            joined = load_joined(sources, spec, max_examples=max_examples)
+            train = window_split(joined, encoder, windows, text=spec)
+        dev = None
+        if spec.dev:
+            dev = load_split(placed(spec.dev), encoder, windows, max_examples=max_dev_examples, like=train)
+        jobs.append(Job(train, dev, **{f.name: getattr(spec, f.name) for f in dataclasses.fields(JobConfig)}))
+    return jobs
+
+
+def load_joined(
+    sources: Sequence[str], text: TextConfig = PLAIN, *, max_examples: int | None = None
+) -> TextData:
+    """Several sets of texts as one; the classes are those of the first."""
+    parts: list[TextData] = []
+    for source in sources:
+        found = load_data(
+            source,
+            columns=text.columns,
+            task=text.task,
+            classes=parts[0].classes if parts and parts[0].classes else None,
+            max_examples=max_examples,
+        )
+        if not isinstance(found, TextData):
+            raise ConfigError(
+                f"{source} has questions, which cannot be joined or mined: name texts with labels"
+            )
+        parts.append(found)
+    return join_texts(parts)

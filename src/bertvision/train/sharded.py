@@ -110,6 +110,9 @@ def clip_(parameters: Iterable[nn.Parameter], most: float, parallel: Parallel) -
 
     Of what is shared out each rank has a part and the squares are added up over ranks; what is not, every rank has.
     """
+    parameters = list(parameters)
+    if not any(is_sharded(p) for p in parameters):
+        return nn.utils.clip_grad_norm_(parameters, most)
     gradients = [p.grad for p in parameters if p.grad is not None]
     own = [g for g in gradients if not is_sharded(g)]
     parts = [g.to_local() for g in gradients if is_sharded(g)]  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,76 +1,132 @@
-"""How a step of fine-tuning is taken: gradients of one part of a batch after another, then an update.
+"""From a batch of a fine-tuning to losses, gradients and an update.
+
+    tokens ──► every layer of the encoder ──► states ──► the job's head ──► logits ──► loss of each window
 
 On a GPU small kernels launched one by one leave it idle, so both halves of a step are captured as CUDA graphs and
 replayed: the gradients of a part once for every shape, the update (clipping, AdamW, new copies of the weights) once.
-In bf16 the body is computed by a copy whose weights are bf16; the float32 weights, which the optimiser, checkpoints
+In bf16 the encoder is computed by a copy whose weights are bf16; the float32 weights, which the optimiser, checkpoints
 and snapshots know, get its gradients and give it its values. What reads values on the way (gradient checkpointing),
 and several processes, take their steps one kernel at a time.
 """
 
 import copy
-import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertvision.data.windows import Windows
+from bertvision.encoder.captured import GraphCache
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.stack import in_bf16
+from bertvision.encoder.stack import in_bf16, pooled_by, read_tokens
 from bertvision.heads.base import Head, running_statistics
 from bertvision.heads.layers import set_noise
-from bertvision.shapes import Float
-from bertvision.train.config import OptimConfig
+from bertvision.shapes import Bool, Float
+from bertvision.states.base import target_tensor, widths
+from bertvision.states.batch import StateBatch
 from bertvision.train.optim import set_rate
-from bertvision.train.parallel import Parallel
 from bertvision.train.randomness import noise_numbers
 from bertvision.train.sharded import clip_, is_sharded
-from bertvision.train.tunable import BodyStates, Inputs, Tunable
+from bertvision.train.tuning import Tuning
 
-__all__ = ["GraphSteps", "Steps"]
+__all__ = ["GraphSteps", "Inputs", "Steps", "TokenSource", "make_steps"]
 
-logger = logging.getLogger(__name__)
+Inputs = dict[str, Tensor]
+"""A batch: ids, types and mask (B, T), targets (B, K), bounds (B, 2), and cls (B,) where it is not the first token.
 
+The names are the same every time, so that a step can be captured once for a shape."""
+
+_GPU_WIDTH = 16
+"""Batches on a GPU are padded to multiples of this: pads are trained on, so closer than where they are only encoded."""
 _WARM_UP = 3
 """Steps taken plainly before anything is captured: optimisers and libraries make their buffers in them."""
 _MOST = 128
-"""Shapes that are captured, each when it comes the second time; others run as they are."""
+"""Shapes that are captured; others run as they are."""
+
+
+class TokenSource:
+    """Batches of windows' tokens. The flat arrays lie on the encoder's device, so that only the numbers of the windows
+    travel."""
+
+    def __init__(self, encoder: Encoder, windows: Windows) -> None:
+        place = encoder.device
+        self.pad_id, self.device = encoder.pad_id, place
+        self.widths = widths(encoder, windows.lengths, multiple=_GPU_WIDTH)
+        self.ids = torch.from_numpy(windows.ids).to(place)  # (N,)
+        self.types = torch.from_numpy(windows.types).to(place)  # (N,)
+        self.begins = torch.from_numpy(windows.offsets[:-1]).to(place)  # (W,)
+        self.lengths = torch.from_numpy(windows.lengths).to(place)  # (W,)
+        self.labels = target_tensor(windows.labels, place)
+        self.bounds = torch.from_numpy(windows.context.astype(np.int64)).to(place)
+        null = windows.null.astype(np.int64)
+        self.cls = torch.from_numpy(null).to(place) if null.any() else None
+
+    def batch(self, windows: NDArray[np.int64]) -> Inputs:
+        """These windows, padded to the longest."""
+        numbers = torch.from_numpy(np.asarray(windows, dtype=np.int64))
+        if self.device.type == "cuda":  # from pinned memory the host does not wait for the device
+            numbers = numbers.pin_memory()
+        numbers = numbers.to(self.device, non_blocking=True)
+        place = torch.arange(int(self.widths[windows].max()), device=self.device)
+        mask: Bool[Tensor, "B T"] = place < self.lengths[numbers][:, None]
+        flat = torch.where(mask, self.begins[numbers][:, None] + place, 0)  # (B, T)
+        cls = {} if self.cls is None else {"cls": self.cls[numbers]}
+        return cls | {
+            "ids": torch.where(mask, self.ids[flat].long(), self.pad_id),
+            "types": torch.where(mask, self.types[flat].long(), 0),
+            "mask": mask,
+            "targets": self.labels[numbers],
+            "bounds": self.bounds[numbers],
+        }
+
+
+def make_steps(tuning: Tuning) -> "Steps":
+    """The steps that suit the device."""
+    return GraphSteps(tuning) if tuning.captured else Steps(tuning)
 
 
 class Steps:
     """Steps taken one operation at a time."""
 
-    def __init__(
-        self,
-        tunable: Tunable,
-        optimizers: Sequence[Sequence[torch.optim.Optimizer]],
-        config: OptimConfig,
-        encoder: Encoder,
-        parallel: Parallel,
-    ) -> None:
-        self.tunable, self.optimizers, self.config = tunable, optimizers, config
-        """Of each task, those that take a step with it: the encoder's and its head's."""
-        self.encoder, self.parallel = encoder, parallel
-        every = {id(o): o for own in optimizers for o in own}.values()
-        self.parameters = [p for o in every for group in o.param_groups for p in group["params"]]
+    def __init__(self, tuning: Tuning) -> None:
+        self.tuning, self.config, self.parallel = tuning, tuning.config, tuning.parallel
+        self.encoder = tuning.encoder
+        self.model: Any = tuning.encoder.model
+        """The model that is computed."""
+        groups = [group for o in tuning.optimizers.values() for group in o.param_groups]
+        self.parameters = [p for group in groups for p in group["params"]]
+        """All that trains."""
+        self._tunes = any(p.requires_grad for p in self.model.parameters())
+        self._last_only = all(head.last_only for head in tuning.heads)
+        self._pooled = any(head.geometry.pooled for head in tuning.heads)
         self._step = self._job = 0
         self._progress = 0.0
 
     def prepare(self, step: int, total: int, lr: float, job: int = 0) -> None:
-        """Set what differs from step to step; the batch is of task number `job`."""
+        """Set what differs from step to step; the batch is of job number `job`."""
         self._step, self._job, self._progress = step, job, step / total
-        self.tunable.train()
-        for optimizer in self.optimizers[job]:
+        self.model.train(self._tunes)  # a frozen encoder is read as it is used later: without dropout
+        self._head.train()
+        for optimizer in self._optimizers:
             set_rate(optimizer, lr)
 
     @property
     def _head(self) -> Head:
-        return self.tunable.head(self._job)
+        return self.tuning.heads[self._job]
+
+    @property
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return self.tuning.own_optimizers(self._job)
 
     def _own(self) -> list[nn.Parameter]:
-        """What the present task trains."""
-        return [p for o in self.optimizers[self._job] for group in o.param_groups for p in group["params"]]
+        """What the present job trains."""
+        return [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
+
+    # ---- from a batch to gradients
 
     def backward(self, inputs: Inputs, weight: float, *, part: int = 0) -> Float[Tensor, ""]:
         """Add the gradients of weight * (sum of the windows' losses); returns that weighted sum.
@@ -85,18 +141,32 @@ class Steps:
 
     def _gradients(self, inputs: Inputs, weight: Float[Tensor, ""], first: bool) -> Float[Tensor, ""]:
         penalty = self._head.penalty(self._progress) if first else None
-        with self.encoder.autocast(cache=not self._captures):
-            states = self._states(inputs)
-            total = self.tunable(states, inputs, self._job).sum() * weight
+        with self.encoder.autocast(cache=not self.tuning.captured):
+            total = self._losses(inputs).sum() * weight
         if penalty is not None:
             total = total + penalty / self.parallel.world
         total.backward()
         return total.detach()
 
-    _captures = False
+    def _losses(self, inputs: Inputs) -> Float[Tensor, " B"]:
+        """The loss of each window."""
+        states, pooled = self._states(inputs)
+        mask, cls = inputs["mask"], inputs.get("cls")
+        windows = np.zeros(len(mask), np.int64)
+        batch = StateBatch(
+            torch.stack(states), mask, inputs["targets"], windows, inputs["bounds"], pooled, cls
+        )
+        return self.tuning.jobs[self._job].task.loss(self._head(batch), batch)
 
-    def _states(self, inputs: Inputs) -> BodyStates:
-        return self.tunable.body(inputs)
+    def _states(
+        self, inputs: Inputs
+    ) -> tuple[tuple[Float[Tensor, "B T H"], ...], Float[Tensor, "B H"] | None]:
+        """The states that heads read, and the pooler's vectors where a head reads them."""
+        types = inputs["types"] if self.encoder.passes_types else None
+        states = read_tokens(self.model, inputs["ids"], inputs["mask"], types, last_only=self._last_only)
+        return states, pooled_by(self.model, states[-1], inputs.get("cls")) if self._pooled else None
+
+    # ---- from gradients to an update
 
     def refresh(self) -> None:
         """Follow weights that were loaded."""
@@ -107,78 +177,56 @@ class Steps:
         self.parallel.sum_([p.grad for p in given if p.grad is not None and not is_sharded(p)])
         self.parallel.mean_(running_statistics(self._head))
         self._apply(given)
-        for optimizer in self.optimizers[self._job]:
+        for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def _apply(self, given: Sequence[nn.Parameter]) -> None:
         if self.config.clip:
-            if any(is_sharded(p) for p in given):
-                clip_(given, self.config.clip, self.parallel)
-            else:
-                nn.utils.clip_grad_norm_(given, self.config.clip)
-        for optimizer in self.optimizers[self._job]:
+            clip_(given, self.config.clip, self.parallel)
+        for optimizer in self._optimizers:
             optimizer.step()
 
 
 class GraphSteps(Steps):
     """Steps captured once for a shape and replayed; one process on a CUDA device."""
 
-    _captures = True
-
-    def __init__(self, tunable: Tunable, *others: Any) -> None:
-        super().__init__(tunable, *others)
-        self.body = tunable.body
+    def __init__(self, tuning: Tuning) -> None:
+        super().__init__(tuning)
         self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
         """Weights that train, in float32 and in bf16."""
         if self.encoder.precision == "bf16":
-            self.body = in_bf16(copy.deepcopy(tunable.body))
-            theirs = dict(self.body.named_parameters())
-            self._pairs = [(p, theirs[n]) for n, p in tunable.body.named_parameters() if p.requires_grad]
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
-        self._done: Counter[int] = Counter()
-        """Steps of each task."""
-        self._seen: Counter[tuple[int, ...]] = Counter()
-        self._parts: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Inputs, Tensor, Tensor]] = {}
-        self._updates: dict[int, torch.cuda.CUDAGraph] = {}
-        """One for each task: the encoder's weights and its head's."""
-        self._reached: dict[int, set[nn.Parameter]] = {}
-        """Of each task, what its gradients come to: those of spans do not come to the pooler."""
+            masters = dict(self.model.named_parameters())
+            self.model = in_bf16(copy.deepcopy(self.model))
+            theirs = dict(self.model.named_parameters())
+            self._pairs = [(p, theirs[name]) for name, p in masters.items() if p.requires_grad]
+        self.graphs = GraphCache("steps", most=_MOST)
         # A penalty depends on the progress, which a captured step would not see.
-        self._possible = all(tunable.head(i).penalty(0.0) is None for i in range(len(tunable.tasks)))
+        self.graphs.possible = all(head.penalty(0.0) is None for head in tuning.heads)
+        self._static: dict[tuple[int, ...], tuple[Inputs, Tensor, Tensor]] = {}
+        """Of each captured part: its inputs, weight and loss."""
+        self._done: Counter[int] = Counter()
+        """Steps of each job."""
+        self._reached: dict[int, set[nn.Parameter]] = {}
+        """Of each job, what its gradients come to: those of spans do not come to the pooler."""
 
-    def prepare(self, step: int, total: int, lr: float, job: int = 0) -> None:
-        super().prepare(step, total, lr, job)
-        self.body.train(self.tunable.body.training)
-
-    def _states(self, inputs: Inputs) -> BodyStates:
-        if self.body is self.tunable.body:
-            return self.body(inputs)
+    def _states(self, inputs: Inputs) -> Any:
+        if self.model is self.encoder.model:
+            return super()._states(inputs)
         with torch.autocast(self.encoder.device.type, enabled=False):
-            return self.body(inputs)
+            return super()._states(inputs)
 
     def _part(self, inputs: Inputs, weight: float, first: bool) -> Float[Tensor, ""]:
         key = (*inputs["mask"].shape, int(first), self._job)
-        self._seen[key] += 1
-        if key not in self._parts:
-            # A shape that comes once would cost more to capture than it takes.
-            wanted = self._possible and self._done[self._job] >= _WARM_UP and self._seen[key] > 1
-            if not wanted or len(self._parts) == _MOST or not self._capture(key, inputs, weight, first):
-                return self._beside(inputs, weight, first)
-        graph, static, factor, loss = self._parts[key]
+        wanted = self.graphs.wanted(key) and self._done[self._job] >= _WARM_UP
+        if key not in self.graphs and not (wanted and self._capture(key, inputs, weight, first)):
+            factor = torch.full((), weight, device=self.encoder.device)
+            return self.graphs.beside(lambda: self._gradients(inputs, factor, first))
+        static, factor, loss = self._static[key]
         factor.fill_(weight)
         for name, tensor in inputs.items():
             static[name].copy_(tensor, non_blocking=True)
-        graph.replay()
+        self.graphs.replay(key)
         return loss.clone()  # at once: the next graph may use its memory
-
-    def _beside(self, inputs: Inputs, weight: float, first: bool) -> Tensor:
-        """The same operations, on the stream that graphs are captured on."""
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            loss = self._gradients(inputs, torch.full((), weight, device=self.encoder.device), first)
-        torch.cuda.current_stream().wait_stream(self._stream)
-        return loss
 
     def _gradients(self, inputs: Inputs, weight: Float[Tensor, ""], first: bool) -> Float[Tensor, ""]:
         if self._job in self._reached:
@@ -189,7 +237,7 @@ class GraphSteps(Steps):
             p.grad = None
         loss = self._added(inputs, weight, first)
         self._reached[self._job] = {p for p in kept if p.grad is not None}
-        for p, memory in kept.items():  # other tasks' graphs add to this very memory
+        for p, memory in kept.items():  # other jobs' graphs add to this very memory
             if memory is not None:
                 p.grad = memory if p.grad is None else memory.add_(p.grad)
         return loss
@@ -213,37 +261,25 @@ class GraphSteps(Steps):
     def _capture(self, key: tuple[int, ...], inputs: Inputs, weight: float, first: bool) -> bool:
         static = {name: tensor.clone() for name, tensor in inputs.items()}
         factor = torch.full((), weight, device=self.encoder.device)
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                loss = self._gradients(static, factor, first)
-        except RuntimeError as error:
-            # Some architectures and heads look at values on their way; they run as they are.
-            logger.info("steps cannot be captured (%s)", str(error).splitlines()[0])
-            self._possible = False
-            self._parts.clear()  # where memory was wanting, plain steps need theirs
+        loss = self.graphs.capture(key, lambda: self._gradients(static, factor, first))
+        if loss is None:
+            self._static.clear()
+            self.graphs.clear()  # where memory was wanting, plain steps need theirs
             for _, copied in self._pairs:
                 copied.grad = None  # of an operation that was written down and never done
             return False
-        self._parts[key] = graph, static, factor, loss
+        self._static[key] = static, factor, loss
         return True
 
     def update(self) -> None:
         self._done[self._job] += 1
-        if self._job not in self._updates:
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                self._whole_update()
-            torch.cuda.current_stream().wait_stream(self._stream)
-            if self._possible and self._done[self._job] > _WARM_UP:
-                torch.cuda.synchronize()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                    self._whole_update()
-                self._updates[self._job] = graph
+        key = ("update", self._job)  # one for each job: the encoder's weights and its head's
+        if key in self.graphs:
+            self.graphs.replay(key)
             return
-        self._updates[self._job].replay()
+        self.graphs.beside(self._whole_update)
+        if self.graphs.possible and self._done[self._job] > _WARM_UP:
+            self.graphs.capture(key, self._whole_update)
 
     def _whole_update(self) -> None:
         # Gradients stay where they are, because graphs add to the same memory in every step. To an optimiser one that

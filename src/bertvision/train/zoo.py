@@ -7,7 +7,8 @@ fingerprint, windows, fit, and the states it reads where that is not all of them
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +18,25 @@ from bertvision.artifacts import atomic_folder, read_json, write_json
 from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Geometry, check_unit, head_class
+from bertvision.heads.base import Geometry, Head, check_unit, head_class
 from bertvision.heads.catalogue import expand
 from bertvision.heads.files import save_head
-from bertvision.heads.options import Unit
 from bertvision.heads.spec import HeadSpec, for_windows, parse_head
 from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Source, StatesConfig
+from bertvision.states.extract import make_all
 from bertvision.states.source import choose_source, open_states
+from bertvision.states.stored import StoredStates
 from bertvision.tasks.base import Task, kinds
-from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FitConfig
-from bertvision.train.fit import Evaluate, FittedHead, OnEpoch, fit
+from bertvision.train.fit import FittedHead, OnEpoch, fit
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.scoring import score_logits
 from bertvision.train.splits import Split, null_weighted
-from bertvision.train.states import check_source, training_states
 
 __all__ = ["check_heads", "encoder_reference", "fit_zoo", "keep_encoder", "suited", "zoo_members"]
 
@@ -54,9 +54,9 @@ def zoo_members(
     """
     members: dict[str, tuple[HeadSpec, int]] = {}
     written: set[str] = set()
-    for text, of_set in expand(config.heads, _unit(task), states=states):
+    for text, of_set in _expanded(config, task, states):
         spec = parse_head(for_windows(text, tokens) if tokens else text)
-        check_unit(head_class(spec.name), _unit(task))
+        check_unit(head_class(spec.name), task.unit)
         seeds = config.seeds if spec.train.seed is None else (spec.train.seed,)
         for seed in seeds:
             try:  # settings that cannot work should fail before anything is trained
@@ -75,20 +75,20 @@ def zoo_members(
 def check_heads(config: FitConfig) -> None:
     """Refuse heads that are wrong whatever the task is, which is known only when the data is read."""
     errors: list[ConfigError] = []
-    fitted = [task for task in kinds().values() if task.predicts]
-    for task in fitted:
+    for task in (task for task in kinds().values() if task.predicts):
         try:
             zoo_members(config, task)
+            return
         except ConfigError as error:
             errors.append(error)
-    if len(errors) == len(fitted):
-        raise errors[0]
+    raise errors[0]
 
 
-def _unit(task: Task | type[Task]) -> Unit:
+def _expanded(config: FitConfig, task: Task | type[Task], states: int) -> Iterator[tuple[str, bool]]:
+    """(head, whether a set named it) of all heads, with the sets of the task's unit put in full."""
     if not task.predicts:
         raise ConfigError(f"{task.kind} tasks train an encoder and no head: use `bertvision {task.kind}`")
-    return task.unit
+    return expand(config.heads, task.unit, states=states)
 
 
 def suited(states: StatesConfig, members: Sequence[tuple[str, HeadSpec, int]], task: Task) -> StatesConfig:
@@ -136,32 +136,6 @@ def _findable(about: dict[str, Any], folder: Path) -> dict[str, Any]:
     return about
 
 
-def _dev_scorer(states: States, dev: Split, config: DecodeConfig, activation_gb: float) -> Evaluate:
-    """The metric that systems are chosen by, on dev, of all heads in one walk."""
-
-    def evaluate(heads: Any) -> dict[str, float]:
-        logits = head_logits(states, heads, dev.task, label="score on dev", activation_gb=activation_gb)
-        return {name: _dev_score(values, dev, config) for name, values in logits.items()}
-
-    return evaluate
-
-
-def _dev_score(logits: Logits, dev: Split, config: DecodeConfig) -> float:
-    """NaN where the logits are not finite."""
-    return score_logits(logits, dev, config)[dev.task.metric] if logits.finite else math.nan
-
-
-def _save(one: FittedHead, folder: Path, config: FitConfig, about: dict[str, Any]) -> dict[str, Any]:
-    """Write a head's folder; returns what the stage remembers of it."""
-    training = dataclasses.asdict(one.config) | {
-        name: getattr(config, name) for name in ("epochs", "batch_size", "null_weight")
-    }
-    with atomic_folder(folder) as temporary:
-        save_head(one.head, temporary, about=about | {"label": one.spec.label, "fit": training})
-    told = ("seed", "seconds", "best_epoch", "status", "history")
-    return {"label": one.spec.label} | {name: getattr(one, name) for name in told}
-
-
 def fit_zoo(
     encoder: Encoder,
     train: Split,
@@ -177,104 +151,129 @@ def fit_zoo(
     parallel: Parallel = ALONE,
     on_epoch: OnEpoch | None = None,
 ) -> RunFolder:
-    """Fit and save every head of `config`; `stage.results["heads"]` tells what became of each.
+    """Fit and save every head of `config`; `results["heads"]` of the folder holds what became of each.
 
-    `on_epoch` is told the dev scores after every epoch and may end the fit. Of several processes each calls it; rank 0
+    `on_epoch` receives the dev scores after every epoch and may end the fit. Of several processes each calls it; rank 0
     writes and measures.
     """
     train = null_weighted(train, config.null_weight)
-    task = train.task
-    config_states = train.states(states)
-    num_states = len(config_states.selection.numbers(encoder.num_states))
-    members = zoo_members(config, task, tokens=train.config.max_seq_length, states=num_states)
+    task, decoding = train.task, decoding or DecodeConfig()
     if task.group > 1:
         raise ConfigError(
             "heads on pairs encoded apart train with their encoder: use finetune, or leave out --apart"
         )
-    config_states = suited(config_states, members, task)
-    selection = config_states.selection.resolved(encoder.num_states)
-    cut = {} if selection == EVERYTHING else to_mapping(selection)
-    settings = config.identity
-    # A set may grow in another version.
-    settings["heads"] = [text for text, _ in expand(config.heads, _unit(task), states=num_states)]
+    if config.scores_epochs and dev is None:
+        raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
+    states = train.states(states)
+    if states.source == "memory" and not parallel.alone:
+        raise ConfigError(
+            f"--states.source memory would keep all states in each of {parallel.world} processes: use live or stored"
+        )
+    layers = states.selection.numbers(encoder.num_states)
+    members = zoo_members(config, task, tokens=train.config.max_seq_length, states=len(layers))
+    states = suited(states, members, task)
+    selection = states.selection.resolved(encoder.num_states)
+    cut = {} if selection == EVERYTHING else {"states": to_mapping(selection)}
+    # Dev decides only where it chooses epochs; elsewhere another dev set must not undo the work.
+    scored_on = dev if config.scores_epochs else None
+    pooled = task.unit == "window" and encoder.has_pooler and encoder.num_states - 1 in layers
+    geometry = Geometry(len(layers), encoder.hidden, task.outputs, task.unit, pooled)
+    with torch.device("meta"):  # a head that does not suit this encoder is refused before anything is written
+        for _, spec, seed in members:
+            spec.build(geometry, seed=seed)
     key = {
         "encoder": encoder.fingerprint,
         "train": train.fingerprint,
         "task": task.config(),
-        "fit": settings,
+        # The heads of a set, which may grow.
+        "fit": config.identity | {"heads": [text for text, _ in _expanded(config, task, len(layers))]},
         "arithmetic": [encoder.device.type, encoder.precision],
-        "states": {"source": config_states.source, "dtype": config_states.dtype}
-        | ({"store": train.store.key} if train.store else {}),
-        # Dev decides only where it chooses epochs; elsewhere another dev set must not undo the work.
-        "dev": dev.fingerprint if dev and config.scores_epochs else None,
-        "decode": to_mapping(decoding or DecodeConfig()) if config.scores_epochs else None,
-    } | ({"selection": cut} if cut else {})
-    check_source(config_states, parallel)
-    if config.scores_epochs and dev is None:
-        raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
-    layers = selection.numbers(encoder.num_states)
-    pooled = task.unit == "window" and encoder.has_pooler and encoder.num_states - 1 in layers
-    geometry = Geometry(len(layers), encoder.hidden, task.outputs, task.unit, pooled)
-    with torch.device(
-        "meta"
-    ):  # a head that does not suit this encoder should fail before anything is written
-        for _, spec, seed in members:
-            spec.build(geometry, seed=seed)
-    stage = RunFolder(folder, key, overwrite=overwrite, parallel=parallel, track=config.track)
-    if stage.done:
-        return stage
+        "states": {"source": states.source, "dtype": states.dtype, "store": train.store and train.store.key},
+        "selection": to_mapping(selection),
+        "dev": scored_on.fingerprint if scored_on else None,
+        "decode": to_mapping(decoding) if scored_on else None,
+    }
+    run_folder = RunFolder(folder, key, overwrite=overwrite, parallel=parallel, track=config.track)
+    if run_folder.done:
+        return run_folder
     passes = config.epochs * len({config.order_of(spec, seed) for _, spec, seed in members})
-    train_states, chosen_train = training_states(
-        encoder, train, config_states, stage, choice="states", label="states of train", passes=passes
-    )
+    train_states = _training_states(encoder, train, states, run_folder, passes)
     evaluate = None
-    if dev is not None and config.scores_epochs:
+    if scored_on is not None:
         # Once an epoch, and once more for the final scores.
-        opening: dict[str, Any] = {
-            "label": "states of dev",
-            "passes": config.epochs + 1,
-            "origin": dev.origin,
-        }
-        chosen = stage.choose(
-            "dev states", lambda: choose_source(encoder, dev.windows, config_states, **opening)
-        )
-
-        def scored() -> States:
-            if dev_states is not None:
-                return dev_states(config_states, chosen)
-            return open_states(encoder, dev.windows, config_states, **opening, source=chosen)
-
-        # Rank 0 scores, so nobody else needs the states.
-        scorer_states = scored() if parallel.main else train_states
-        evaluate = _dev_scorer(scorer_states, dev, decoding or DecodeConfig(), config.activation_gb)
-    fitted = fit(
-        train_states,
-        members,
-        config,
-        stage,
-        evaluate=evaluate,
-        task=task,
-        on_epoch=on_epoch,
-    )
-    about = (
-        train.about
-        | {
-            "windows": to_mapping(train.config),
-            "encoder": _findable(encoder_about, folder) | {"fingerprint": encoder.fingerprint},
-        }
-        | ({"states": cut} if cut else {})
-    )
+        opening: dict[str, Any] = {"label": "states of dev", "passes": config.epochs + 1}
+        opening["origin"], windows = scored_on.origin, scored_on.windows
+        source = run_folder.choose("dev states", lambda: choose_source(encoder, windows, states, **opening))
+        if not parallel.main:  # rank 0 scores, so nobody else needs the states
+            opened = train_states
+        elif dev_states is not None:
+            opened = dev_states(states, source)
+        else:
+            opened = open_states(encoder, windows, states, **opening, source=source)
+        evaluate = partial(_dev_scores, opened, scored_on, decoding, config.activation_gb)
+    fitted = fit(train_states, members, config, run_folder, evaluate=evaluate, task=task, on_epoch=on_epoch)
+    named = _findable(encoder_about, folder) | {"fingerprint": encoder.fingerprint}
+    about = train.about | {"windows": to_mapping(train.config), "encoder": named} | cut
     heads = parallel.on_main(
         lambda: {name: _save(one, folder / name, config, about) for name, one in fitted.items()}
     )
-    dropped = [name for name, _, _ in members if name not in fitted]
-    stage.finish(
+    run_folder.finish(
         {
             "heads": heads,
-            "dropped": dropped,
-            "states": chosen_train,
+            "dropped": [name for name, _, _ in members if name not in fitted],
+            "states": run_folder.choices["states"],
             "encode_seconds": train_states.times.encode,
-            "profile": stage.profile,
+            "profile": run_folder.profile,
         }
     )
-    return stage
+    return run_folder
+
+
+def _training_states(
+    encoder: Encoder, train: Split, states: StatesConfig, folder: RunFolder, passes: int
+) -> States:
+    """The states of `train`, the same for one process and for several.
+
+    The source is chosen once, by rank 0, and kept: whoever continues the work must read states of the same rounding.
+    Several processes would each keep a copy of all states in memory, so they do not; a store is filled by rank 0 while
+    the others wait.
+    """
+    parallel = folder.parallel
+    opening: dict[str, Any] = {"label": "states of train", "passes": passes, "origin": train.origin}
+    opening["store"] = train.store
+    possible = states if parallel.alone else dataclasses.replace(states, memory_gb=0.0)
+    source = folder.choose("states", lambda: choose_source(encoder, train.windows, possible, **opening))
+
+    def open_() -> States:
+        return open_states(encoder, train.windows, states, **opening, source=source)
+
+    def fill() -> None:
+        stored = open_()
+        if isinstance(stored, StoredStates):
+            make_all(stored.store, stored, label=opening["label"])
+
+    if source == "stored" and not parallel.alone:
+        parallel.on_main(fill)
+    return open_()
+
+
+def _dev_scores(
+    states: States, dev: Split, config: DecodeConfig, activation_gb: float, heads: Mapping[str, Head]
+) -> dict[str, float]:
+    """The metric that systems are chosen by, of all heads in one walk; NaN where logits are not finite."""
+    logits = head_logits(states, heads, dev.task, label="score on dev", activation_gb=activation_gb)
+    metric = dev.task.metric
+    return {
+        name: score_logits(own, dev, config)[metric] if own.finite else math.nan
+        for name, own in logits.items()
+    }
+
+
+def _save(one: FittedHead, folder: Path, config: FitConfig, about: dict[str, Any]) -> dict[str, Any]:
+    """Write a head's folder; returns what the results hold of it."""
+    more = {name: getattr(config, name) for name in ("epochs", "batch_size", "null_weight")}
+    with atomic_folder(folder) as temporary:
+        fit = dataclasses.asdict(one.config) | more
+        save_head(one.head, temporary, about=about | {"label": one.spec.label, "fit": fit})
+    kept = ("seed", "seconds", "best_epoch", "status", "history")
+    return {"label": one.spec.label} | {name: getattr(one, name) for name in kept}
