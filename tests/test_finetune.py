@@ -15,7 +15,6 @@ from toy import save_encoder
 from transformers.models.bert.modeling_bert import BertOutput
 from tuning_helpers import (
     POLICIES,
-    WINDOWS,
     assert_equal,
     config_of,
     fixture_no_dropout,  # noqa: F401
@@ -31,14 +30,14 @@ from tuning_helpers import (
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import parse_policy
-from bertvision.errors import BertvisionError, ConfigError
+from bertvision.errors import BertvisionError
 from bertvision.heads import load_head
 from bertvision.heads.base import bare_batch
 from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.tasks.logits import Logits
 from bertvision.train.finetune import tune
 from bertvision.train.job import Job
-from bertvision.train.splits import Split, load_split
+from bertvision.train.splits import Split
 
 # ---- what trains
 
@@ -94,6 +93,8 @@ def test_a_policy_moves_what_it_names_and_nothing_else(
 
         config = json.loads((snapshot / "head" / "config.json").read_text())
         assert config["encoder"]["fingerprint"] == Encoder.load(str(snapshot / "encoder")).fingerprint
+        assert (snapshot / "head" / config["encoder"]["path"]).resolve() == (snapshot / "encoder").resolve()
+        assert f"snapshot-{config['fraction']:g}" == snapshot.name == config["label"]
         ((_, again),) = logits_of_trained([read_trained(snapshot)], train.data)
         kept = Logits.load(snapshot / "head" / "dev" / "logits.safetensors", train.fingerprint)
         assert np.allclose(again["start"], kept["start"], rtol=0, atol=2e-5)
@@ -265,28 +266,6 @@ def test_checkpointing_is_silent(
 # ---- what cannot be
 
 
-@pytest.mark.parametrize(
-    ("architecture", "values", "words"),
-    [
-        ("mpnet", {"checkpointing": True}, "leave out --checkpointing"),
-        ("albert", {"policy": "cut-1"}, "share their weights"),
-        ("albert", {"policy": "top-1"}, "share their weights"),
-        ("bert", {"policy": "top-9"}, "has 2 layers"),
-        ("bert", {"policy": "cut-3"}, "has 2 layers"),
-        ("bert", {"epochs": 0.0}, "--epochs 0"),
-    ],
-)
-def test_what_an_encoder_cannot_do_is_told_before_anything_is_written(
-    architecture: str, values: dict[str, Any], words: str, tmp_path: Path, toy_encoder: Any, toy_squad: Path
-) -> None:
-    source = toy_encoder(architecture)
-    split = load_split(str(toy_squad), Encoder.load(str(source)), WINDOWS)
-    with pytest.raises(BertvisionError, match=words) as caught:
-        tuned(tmp_path / "out", split, source, **values)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out").exists()
-
-
 def test_adapters_without_a_place_are_told_before_anything_is_written(
     tmp_path: Path, train: Split, no_dropout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,28 +275,3 @@ def test_adapters_without_a_place_are_told_before_anything_is_written(
     with pytest.raises(BertvisionError, match="does not know where"):
         tuned(tmp_path / "out", train, no_dropout, policy="houlsby-4")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"policy": "houlsby-0"}, "adapter size must be at least 1"), ({"policy": "lora"}, "lora-16"),
-        ({"batch_tokens": -1}, "--batch-tokens"),
-        ({"head": "adapter:size=4,lr=0.1"}, "trains as the encoder does"),
-        ({"head": "label"}, "label"), ({"optimizer": "sgd", "bias_correction": False}, "belongs to Adam"),
-        ({"snapshots": (0.1234567, 0.12345678)}, "0.1234567 and 0.12345678 .* share the folder snapshot-0.123457"),
-        ({"snapshots": (0.99999999,), "epochs": 1.0}, "0.99999999 and 1.0 .* share the folder snapshot-1"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_impossible_settings_are_one_sentence(values: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
-        config_of(**values)
-    assert "\n" not in str(caught.value)
-
-
-def test_settings_beside_impossible_ones_are_taken() -> None:
-    """The same fraction twice is one snapshot, and sgd goes with what it does not read."""
-    assert config_of(snapshots=(0.5, 0.5, 1.0, 0.123456, 0.123457)).snapshots[:2] == (0.5, 0.5)
-    assert config_of(optimizer="sgd").bias_correction
-    assert not config_of(optimizer="adam", bias_correction=False).bias_correction

@@ -171,16 +171,6 @@ def test_an_epoch_has_the_examples_of_every_task(order: Any, jobs: list[Job]) ->
     assert plan.batches(0)[0][1].tolist() != plan.batches(1)[0][1].tolist() or order == "temperature"
 
 
-def test_fractions_count_the_steps_of_all_tasks(jobs: list[Job]) -> None:
-    plan = plan_of(jobs, config_of(batch_tokens=200, epochs=2.0))
-    steps = [*plan.batches(0), *plan.batches(1)]
-    assert plan.step_of(2.0) == len(steps)
-    assert plan.step_of(1.0) == len(plan.batches(0))
-    for n, rows in steps:
-        lengths = jobs[n].train.windows.lengths[rows]
-        assert len(rows) == jobs[n].task.group or len(rows) * int(lengths.max()) <= 200
-
-
 def test_temperature_draws_tasks_by_their_size(lively: Path) -> None:
     big, small = split_of(label_texts(160, 2), lively), split_of(label_texts(40, 3), lively)
     pair = [Job(big, name="big"), Job(small, name="small")]
@@ -275,23 +265,12 @@ def test_names_that_cannot_be_folders_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_temperature_is_above_zero() -> None:
-    with pytest.raises(ConfigError, match="--temperature must be above 0"):
-        config_of(temperature=0.0)
-
-
 def test_examples_that_cannot_be_drawn_leave_nothing_behind(tmp_path: Path, lively: Path) -> None:
     """A folder with the wrong key would refuse the right command."""
     split = split_of(score_texts(9), lively)
     with pytest.raises(ConfigError, match="--bins"):
         tuned(tmp_path / "out", lively, [Job(split, name="near", bins=0, sampling="weighted")])
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_weight_is_a_number_above_zero(weight: float, lively: Path) -> None:
-    with pytest.raises(ConfigError, match="weight of task mood must be above 0"):
-        Job(split_of(label_texts(9), lively), name="mood", weight=weight)
 
 
 # ---- recipes

@@ -29,13 +29,16 @@ from tuning_helpers import (
 )
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ConfigError, OutputError, TrainingError
+from bertvision.errors import ConfigError, OutputError
 from bertvision.heads import load_head
 from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.train.finetune import tune
 from bertvision.train.job import Job
+from bertvision.train.parallel import ALONE
 from bertvision.train.run_folder import read_metrics
 from bertvision.train.splits import Split
+from bertvision.train.steps import Steps, TokenSource
+from bertvision.train.tuning import Tuning
 
 # Adam divides by the gradient's own size; a large eps keeps it from blowing rounding up.
 SETTINGS: dict[str, Any] = {"epochs": 2.0, "eps": 1e-2, "weight_decay": 0.1, "lr": 1e-2}
@@ -141,6 +144,20 @@ def test_a_label_head_over_all_layers_trains_with_the_encoder(
     assert right == pytest.approx(told)
 
 
+def test_the_pooler_reads_the_classification_token_wherever_it_stands(lively: Path) -> None:
+    encoder, split = Encoder.load(str(lively)), split_of(label_texts(), lively)
+    steps = Steps(Tuning(encoder, [Job(split, head="cls_linear")], config_of(), ALONE))
+    inputs = TokenSource(encoder, split.windows).batch(np.arange(5))
+    assert "cls" not in inputs, "here it is the first token"
+    last = inputs["cls"] = inputs["mask"].sum(1) - 1
+    assert len(set(last.tolist())) > 1
+    with torch.no_grad():
+        (states,), pooled = steps._states(inputs)
+        wanted = torch.tanh(encoder.model.pooler.dense(states[torch.arange(5), last]))
+    assert pooled is not None
+    torch.testing.assert_close(pooled, wanted)
+
+
 @pytest.mark.parametrize("architecture", ["mpnet", "albert", "distilbert", "electra", "modernbert"])
 def test_every_kind_of_encoder_learns_labels(architecture: str, tmp_path: Path) -> None:
     """With a pooler of its own shape, or none: then the head reads [CLS] of the last state."""
@@ -182,22 +199,6 @@ def test_scores_on_the_way_stand_in_the_log_and_change_nothing(tmp_path: Path, t
     # Another interval is the same work: nothing is trained again.
     again = tuned(tmp_path / "out", split, three_layers, dev=split, epochs=2.0, score_every=1.0)
     assert again.results == watched.results
-
-
-def test_a_look_scores_what_a_snapshot_there_scores(tmp_path: Path, no_dropout: Path) -> None:
-    split = split_of(score_texts(), no_dropout)
-    looked = tuned(tmp_path / "a", split, no_dropout, dev=split, epochs=2.0, score_every=1.0)
-    kept = tuned(tmp_path / "b", split, no_dropout, dev=split, epochs=2.0, snapshots=(1.0,))
-    one, other = ([r for r in read_metrics(s.metrics) if "pearson" in r] for s in (looked, kept))
-    assert [{**r, "snapshot": 0} for r in one] == [{**r, "snapshot": 0} for r in other]
-    assert [r.get("snapshot") for r in other] == ["snapshot-1", "snapshot-2"]
-
-
-def test_a_broken_step_names_its_examples(tmp_path: Path, no_dropout: Path) -> None:
-    split = split_of(label_texts(), no_dropout)
-    with pytest.raises(TrainingError, match=r"step \d of fine-tuning on the examples t\d+, ") as caught:
-        tuned(tmp_path, split, no_dropout, lr=1e36, clip=0.0, epochs=4.0)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

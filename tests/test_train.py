@@ -11,49 +11,34 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from fit_helpers import WINDOWS, equal, state
+from fit_helpers import fitted as fitted_once
+from fit_helpers import fixture_encoder as fixture_encoder
+from fit_helpers import fixture_states as fixture_states
+from fit_helpers import fixture_train as fixture_train
 from torch import Tensor, nn
-from toy import save_encoder
+from tuning_helpers import config_of, weights
+from tuning_helpers import fixture_no_dropout as fixture_no_dropout
 
-from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.heads import Geometry, Head, StateBatch, head_names, load_head, register
+from bertvision.states.base import States
 from bertvision.states.config import StatesConfig
-from bertvision.states.live import LiveStates
 from bertvision.states.memory import MemoryStates
 from bertvision.states.plan import head_batches
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.span_decode import decode
 from bertvision.tasks.walk import head_logits
-from bertvision.train.config import FinetuneConfig, FitConfig, OptimConfig
+from bertvision.train.config import FitConfig, OptimConfig
 from bertvision.train.finetune import tune
 from bertvision.train.fit import FitRun, FittedHead, fit
 from bertvision.train.optim import apply_gradients, learning_rate, make_optimizer, set_rate
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.scoring import logits_of
-from bertvision.train.splits import Split, load_split
+from bertvision.train.splits import Split
 from bertvision.train.zoo import fit_zoo, zoo_members
-
-WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
-
-
-@pytest.fixture(scope="module")
-def encoder(tiny_bert: Path) -> Encoder:
-    """Never trained in this file: every fine-tuning loads its own."""
-    return Encoder.load(str(tiny_bert))
-
-
-@pytest.fixture(scope="module")
-def train(encoder: Encoder, toy_squad: Path) -> Split:
-    return load_split(str(toy_squad), encoder, WINDOWS)
-
-
-@pytest.fixture(scope="module")
-def states(encoder: Encoder, train: Split) -> MemoryStates:
-    return MemoryStates(encoder, train.windows, tokens_per_call=2000)
-
 
 # ---- optimiser
 
@@ -103,28 +88,6 @@ def test_the_whole_gradient_is_clipped_as_one(clip: float, norm: float) -> None:
     assert first.grad is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        (OptimConfig, {"lr": 0.0}), (OptimConfig, {"lr": math.inf}), (OptimConfig, {"lr": math.nan}),
-        (OptimConfig, {"warmup": 1.0}), (OptimConfig, {"clip": -1.0}), (OptimConfig, {"clip": math.nan}),
-        (OptimConfig, {"weight_decay": -0.1}), (OptimConfig, {"seed": -1}),
-        (FinetuneConfig, {"epochs": -1.0}), (FinetuneConfig, {"epochs": math.nan}),
-        (FinetuneConfig, {"epochs": math.inf}), (FinetuneConfig, {"log_every": 0}),
-        (FinetuneConfig, {"batch_size": 0}), (FinetuneConfig, {"accumulate": 17}),
-        (FinetuneConfig, {"snapshots": (1.5,)}), (FinetuneConfig, {"snapshots": (0.0,)}),
-        (FitConfig, {"epochs": 0}), (FitConfig, {"batch_size": 0}), (FitConfig, {"patience": -1}),
-        (FitConfig, {"heads": ()}), (FitConfig, {"seeds": ()}), (FitConfig, {"seeds": (1, 1)}),
-        (FitConfig, {"seeds": (-1,)}),
-    ],
-)  # fmt: skip
-def test_impossible_settings_are_refused(kind: type, values: dict[str, Any]) -> None:
-    name = {"snapshots": "snapshot", "heads": "heads"}.get(next(iter(values)), next(iter(values)))
-    with pytest.raises(ConfigError, match=name.replace("_", ".")) as caught:
-        kind(**values)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("head", ["adapter:lr=-1", "adapter:seed=-2", "adapter:weight_decay=nan"])
 def test_a_heads_own_impossible_settings_fail_before_anything_is_trained(head: str) -> None:
     with pytest.raises(ConfigError, match="not"):
@@ -138,29 +101,8 @@ def finetuned(
     folder: Path, train: Split, source: Path, **values: Any
 ) -> tuple[list[Path], list[dict[str, Any]]]:
     """Fine-tune a freshly loaded encoder; returns its snapshots and metrics."""
-    settings = {"batch_size": 8, "lr": 1e-3, "schedule": "constant", "warmup": 0.0, "log_every": 1} | values
-    config = FinetuneConfig(**settings)
-    stage, folders = tune(Encoder.load(str(source)), train, folder=folder, config=config)
+    stage, folders = tune(Encoder.load(str(source)), train, folder=folder, config=config_of(**values))
     return folders, read_metrics(stage.metrics)
-
-
-def weights(snapshot: Path) -> dict[str, Tensor]:
-    tensors = load_file(snapshot / "encoder" / "model.safetensors")
-    return tensors | {f"head.{k}": v for k, v in load_file(snapshot / "head" / "model.safetensors").items()}
-
-
-def equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
-
-
-def close(first: Mapping[str, Tensor], second: Mapping[str, Tensor], tolerance: float) -> bool:
-    return all(torch.allclose(first[k], second[k], atol=tolerance) for k in first)
-
-
-@pytest.fixture(scope="module")
-def no_dropout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("encoders") / "plain"
-    return save_encoder(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
 def test_fine_tuning_learns_the_toy_data(tmp_path: Path, train: Split, no_dropout: Path) -> None:
@@ -171,19 +113,6 @@ def test_fine_tuning_learns_the_toy_data(tmp_path: Path, train: Split, no_dropou
     assert losses[0] == pytest.approx(math.log(train.windows.lengths.mean()), rel=0.2), "begins as a guess"
     assert np.mean(losses[-per_epoch:]) < 0.35 * losses[0]
     assert [f.name for f in folders] == ["snapshot-12"]
-
-
-def test_accumulation_changes_memory_and_not_the_step(tmp_path: Path, train: Split, no_dropout: Path) -> None:
-    # Adam divides by the gradient's own size, which would blow rounding up: compare while it is large.
-    one, losses = finetuned(tmp_path / "1", train, no_dropout, epochs=0.5, lr=1e-4)
-    four, same = finetuned(tmp_path / "4", train, no_dropout, epochs=0.5, lr=1e-4, accumulate=4)
-    assert [r["loss"] for r in losses] == pytest.approx([r["loss"] for r in same], rel=1e-5)
-    before = load_file(no_dropout / "model.safetensors")
-    moved = weights(one[0])
-    assert not close({k: moved[k] for k in before}, before, 1e-5)
-    difference = torch.cat([(moved[k] - v).flatten().abs() for k, v in weights(four[0]).items()])
-    assert difference.quantile(0.99) < 1e-6
-    assert difference.max() < 1e-4
 
 
 def test_snapshots_stand_at_their_steps(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
@@ -198,31 +127,10 @@ def test_snapshots_stand_at_their_steps(tmp_path: Path, train: Split, tiny_bert:
         assert equal(weights(shorter[0]), weights(tmp_path / "a" / f"snapshot-{fraction:g}"))
 
 
-def test_a_snapshots_head_names_its_encoder(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
-    folders, _ = finetuned(tmp_path, train, tiny_bert, snapshots=(0.5,))
-    prints = []
-    for folder in folders:
-        head, config = load_head(folder / "head")
-        prints.append(Encoder.load(str(folder / "encoder")).fingerprint)
-        assert config["encoder"]["fingerprint"] == prints[-1]
-        assert (folder / "head" / config["encoder"]["path"]).resolve() == (folder / "encoder").resolve()
-        assert f"snapshot-{config['fraction']:g}" == folder.name == config["label"]
-        assert head.name == "last_state.v1"
-    assert len({*prints, Encoder.load(str(tiny_bert)).fingerprint}) == 3
-
-
 def test_two_fractions_on_one_step_are_two_snapshots(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
     folders, _ = finetuned(tmp_path, train, tiny_bert, batch_size=1000, snapshots=(0.1, 0.2), epochs=1.0)
     assert [f.name for f in folders] == ["snapshot-0.1", "snapshot-0.2", "snapshot-1"]
     assert equal(weights(folders[0]), weights(folders[1]))
-
-
-def test_frozen_embeddings_stay_and_layers_move(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
-    folders, _ = finetuned(tmp_path, train, tiny_bert, policy="layers", weight_decay=0.1)
-    before, after = load_file(tiny_bert / "model.safetensors"), weights(folders[0])
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert not any(name.startswith("embeddings.") for name in moved)
-    assert {"encoder.layer.0.output.dense.weight", "encoder.layer.1.output.LayerNorm.bias"} <= moved
 
 
 def test_metrics_tell_step_epoch_loss_and_rate(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
@@ -253,20 +161,6 @@ def test_seeds_change_fine_tuning_and_nothing_else_does(
     assert not equal(weights(first[0]), weights(other[0]))
 
 
-def test_a_loss_that_is_no_number_ends_in_one_sentence(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
-    with pytest.raises(TrainingError, match=r"the loss became \S+ at step \d+ .*lower --lr") as caught:
-        finetuned(tmp_path, train, tiny_bert, lr=1e36, epochs=2.0, log_every=1000, snapshots=(1.0,))
-    assert "\n" not in str(caught.value)
-    assert not list(tmp_path.glob("snapshot-*")), "a snapshot of broken weights was kept"
-
-
-def test_weights_broken_by_the_last_step_are_not_kept(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
-    """One step only: its loss is fine, what it makes of the weights is not."""
-    with pytest.raises(TrainingError, match="snapshot-1 are not finite"):
-        finetuned(tmp_path, train, tiny_bert, lr=1e36, weight_decay=1e3, batch_size=1000)
-    assert not list(tmp_path.glob("snapshot-*"))
-
-
 # ---- fitting
 
 
@@ -293,15 +187,8 @@ def noisy(monkeypatch: pytest.MonkeyPatch) -> None:
             return self.last(self.drop(batch.states[-1]))
 
 
-def fitted(
-    states: MemoryStates | LiveStates, folder: Path, *heads: str, evaluate: Any = None, **values: Any
-) -> dict[str, FittedHead]:
-    config = FitConfig(**({"heads": heads, "epochs": 2, "batch_size": 8, "lr": 3e-3} | values))
-    return fit(states, zoo_members(config), config, RunFolder(folder, {}), evaluate=evaluate)
-
-
-def state(one: FittedHead) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in one.head.state_dict().items()}
+def fitted(states: States, folder: Path, *heads: str, **values: Any) -> dict[str, FittedHead]:
+    return fitted_once(states, folder, *heads, **({"epochs": 2, "stack": "auto"} | values))
 
 
 @pytest.mark.usefixtures("noisy")
@@ -335,16 +222,6 @@ def test_dropout_is_another_one_at_every_step(states: MemoryStates, tmp_path: Pa
         fit(states, members, config, RunFolder(tmp_path, {}))
     masks = {tuple(mask.tolist()) for mask in drawn[:-1]}
     assert len(masks) == states.num_batches(8)
-
-
-def test_seeds_change_weights_and_order(states: MemoryStates, tmp_path: Path) -> None:
-    runs = {
-        (seeds, seed): state(next(iter(fitted(states, tmp_path / f"{seeds}{seed}", "adapter:size=8",
-                                              seeds=(seeds,), seed=seed).values())))
-        for seeds, seed in ((0, 0), (1, 0), (0, 1))
-    }  # fmt: skip
-    assert not equal(runs[0, 0], runs[1, 0])
-    assert not equal(runs[0, 0], runs[0, 1])
 
 
 def test_every_seed_reads_the_data_in_an_order_of_its_own(states: MemoryStates) -> None:
@@ -473,19 +350,6 @@ def test_the_fits_metrics_have_a_line_a_head_and_epoch(states: MemoryStates, tmp
         losses = [r["loss"] for r in metrics if r["head"] == name]
         assert losses == [record["loss"] for record in one.history]
         assert losses[-1] < losses[0]
-
-
-def test_live_and_stored_states_fit_the_same_heads(
-    encoder: Encoder, train: Split, states: MemoryStates, tmp_path: Path
-) -> None:
-    live = fitted(
-        LiveStates(encoder, train.windows, tokens_per_call=500), tmp_path / "a", "last_state", lr=1e-3
-    )
-    kept = fitted(states, tmp_path / "b", "last_state", lr=1e-3)
-    for name in live:
-        first, second = live[name].history[-1]["loss"], kept[name].history[-1]["loss"]
-        assert first == pytest.approx(second, rel=1e-3)
-        assert first != second, "the stored states are rounded, so these are two sources"
 
 
 # ---- zoos

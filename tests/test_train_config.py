@@ -1,0 +1,69 @@
+"""Settings of training: what cannot be is one sentence, and what stands beside it is taken."""
+
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from bertvision.errors import ConfigError
+from bertvision.train.config import FinetuneConfig, FitConfig, JobConfig, MultitaskConfig, OptimConfig
+
+WRONG: list[tuple[type, dict[str, Any], str]] = [
+    (OptimConfig, {"lr": 0.0}, "lr"), (OptimConfig, {"lr": math.inf}, "lr"), (OptimConfig, {"lr": math.nan}, "lr"),
+    (OptimConfig, {"warmup": 1.0}, "warmup"), (OptimConfig, {"clip": -1.0}, "clip"),
+    (OptimConfig, {"clip": math.nan}, "clip"), (OptimConfig, {"weight_decay": -0.1}, "weight_decay"),
+    (OptimConfig, {"seed": -1}, "seed"), *((OptimConfig, {"eps": v}, "eps") for v in (0.0, -1e-8, math.nan, math.inf)),
+    (FitConfig, {"epochs": 0}, "--epochs"), (FitConfig, {"batch_size": 0}, "--batch-size"),
+    (FitConfig, {"patience": -1}, "--patience"), (FitConfig, {"heads": ()}, "--heads"),
+    (FitConfig, {"seeds": ()}, "--seeds"),
+    (FitConfig, {"seeds": (1, 1)}, "--seeds"), (FitConfig, {"seeds": (-1,)}, "--seeds"),
+    *((kind, {"null_weight": v}, "--null-weight") for kind in (FitConfig, FinetuneConfig)
+      for v in (0.0, -1.0, math.nan, math.inf)),
+    *((FinetuneConfig, {"epochs": v}, "--epochs") for v in (-1.0, math.nan, math.inf)),
+    (FinetuneConfig, {"log_every": 0}, "--log-every"), (FinetuneConfig, {"batch_size": 0}, "--batch-size"),
+    (FinetuneConfig, {"batch_tokens": -1}, "--batch-tokens"), (FinetuneConfig, {"accumulate": 17}, "--accumulate"),
+    (FinetuneConfig, {"snapshots": (1.5,)}, "snapshot 1.5"), (FinetuneConfig, {"snapshots": (0.0,)}, "snapshot 0"),
+    (FinetuneConfig, {"snapshots": (0.1234567, 0.12345678)}, "share the folder snapshot-0.123457"),
+    (FinetuneConfig, {"snapshots": (0.99999999,)}, "share the folder snapshot-1"),
+    (FinetuneConfig, {"policy": "houlsby-0"}, "adapter size"), (FinetuneConfig, {"policy": "lora"}, "lora-16"),
+    (FinetuneConfig, {"head": "adapter:size=4,lr=0.1"}, "trains as the encoder does"),
+    (FinetuneConfig, {"head": "label"}, "label"),
+    (FinetuneConfig, {"optimizer": "sgd", "bias_correction": False}, "belongs to Adam"),
+    *((MultitaskConfig, {"temperature": v}, "--temperature") for v in (0.0, -1.0, math.nan)),
+    *((JobConfig, {"name": "mood", "weight": v}, "weight of task mood") for v in (0.0, -1.0, math.nan, math.inf)),
+    (JobConfig, {"subset": -1}, "subset"), (JobConfig, {"batch_size": -1}, "batch_size"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "values", "problem"), WRONG, ids=str)
+def test_impossible_settings_are_one_sentence(kind: type, values: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kind(**values)
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_beside_impossible_ones_are_taken() -> None:
+    """The same fraction twice is one snapshot; with batches by tokens any number of parts goes."""
+    assert FinetuneConfig(snapshots=(0.5, 0.5, 1.0, 0.123456, 0.123457)).snapshots[:2] == (0.5, 0.5)
+    assert FinetuneConfig(batch_tokens=100, accumulate=17).accumulate == 17
+    assert not FinetuneConfig(optimizer="adam", bias_correction=False).bias_correction
+
+
+def test_what_decides_no_result_is_not_in_the_key() -> None:
+    same = FinetuneConfig(checkpoint_seconds=1, track=("wandb",), log_every=3, score_every=0.5, shard=True)
+    assert same.identity == FinetuneConfig().identity
+    assert FitConfig(checkpoint_seconds=1, track=("wandb",)).identity == FitConfig().identity
+    assert FinetuneConfig(policy="TOP-1").identity["policy"] == "top-1"
+
+
+def test_verbs_that_train_print_their_help_without_torch() -> None:
+    verbs = ("fit", "finetune", "multitask", "triplet", "run", "sweep")
+    imports = "; ".join(f"import bertvision.cli.{verb}" for verb in verbs)
+    script = f"{imports}; import sys; assert not {{'torch', 'transformers'}} & {{*sys.modules}}"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
