@@ -1,12 +1,12 @@
 """Fit many heads in one walk over the states of a frozen encoder; one walk for each seed.
 
 Each head has its own optimiser, schedule, seed and metrics. All of them see the same batch, group after group
-(train/group.py: equal-shaped heads are computed together), and then its states are freed. A head whose loss is no
-longer a number is dropped with a word; it shares nothing with the others, so they go on untouched.
+(train/group.py: equal-shaped heads are computed together), and then its states are freed. Heads share nothing: one
+whose loss becomes NaN or infinite is dropped and logged, and the others go on untouched.
 
 Several processes fit the same heads together (train/parallel.py): each reads the states of its own windows of every
-batch, and since all of them see the summed losses and make the same updates, they drop and stop the same heads without
-a word. Rank 0 alone scores, writes and tells.
+batch. All of them see the summed losses and make the same updates, so they drop and stop the same heads without
+asking each other. Rank 0 alone scores, writes and prints.
 """
 
 import logging
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 Evaluate = Callable[[Mapping[str, Head]], Mapping[str, float]]
 """Scores of heads on a held-out split, higher is better; NaN for a head whose logits are not finite."""
 OnEpoch = Callable[[int, Mapping[str, float]], bool]
-"""Told how many epochs are done and the scores of the heads that are still fitted; True ends the fit."""
+"""Called with the number of epochs done and the scores of the heads that are still fitted; True ends the fit."""
 
 
 _UNREAD = 16
@@ -110,11 +110,7 @@ class FitRun:
     def live(self, order: int | None = None) -> list[FittedHead]:
         """The heads that are still fitted, of one order of the data or of all."""
         fitting = [f for f in self.fitted.values() if f.status == "fitting"]
-        return (
-            fitting
-            if order is None
-            else [f for f in fitting if self.config.order_of(f.spec, f.seed) == order]
-        )
+        return [f for f in fitting if order in (None, self.config.order_of(f.spec, f.seed))]
 
     @property
     def order(self) -> int:
@@ -240,7 +236,7 @@ class FitRun:
         return broken
 
     def end_epoch(self, evaluate: Evaluate | None, folder: RunFolder) -> Mapping[str, float]:
-        """Score, remember the best, stop who does not improve any more; returns the scores."""
+        """Score, remember the best weights, stop heads that no longer improve; returns the scores."""
         self.settle()
         live = self.live()
         scores: Mapping[str, float] = {}

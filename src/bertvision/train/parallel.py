@@ -6,16 +6,18 @@ environment. A step's batch of B windows is the same as with one process. Rank r
     loss of rank r = sum over its windows / B        gradient = sum over ranks
 
 so clipping and updates, which every rank makes by itself, are those of one process up to rounding. Rank 0 alone
-writes files and talks. What it decides (JSON) and what it must do alone goes through a gloo group of its own, in
-which others may wait for hours; gradients use NCCL on GPUs. With one process every method does nothing.
+writes files and prints. Its decisions (JSON) and the waiting for its work use a gloo group of their own, in which
+others may wait for hours; gradients use NCCL on GPUs. With one process every method does nothing.
+
+accelerate and torchrun only launch the processes: accelerate's PartialState has no group that may wait that long, no
+bucketed sum and no way to print a mistake of all ranks once.
 """
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -44,9 +46,9 @@ _STEP = timedelta(hours=1)
 _PATIENCE = timedelta(days=30)
 """How long ranks wait for what rank 0 does alone."""
 _SAME = 10.0
-"""Seconds a rank that fails waits to see whether rank 0 fails with the same sentence."""
+"""Seconds that a failing rank waits for rank 0 to fail with the same sentence."""
 _LAST = 0.5
-"""Seconds for rank 0's last words: a launcher that sees another rank end ends it as well."""
+"""Seconds in which rank 0 may print its error: a launcher that sees another rank end kills it."""
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -74,7 +76,7 @@ class Parallel:
     def __init__(self, rank: int = 0, world: int = 1) -> None:
         self.rank, self.world = rank, world
         self._waiting: distributed.ProcessGroup | None = None
-        self._words: Store | None = None
+        self._store: Store | None = None
         self._joined = False
 
     @classmethod
@@ -90,7 +92,7 @@ class Parallel:
             from torch.distributed.rendezvous import rendezvous
 
             found, rank, world = next(iter(rendezvous("env://", timeout=_STEP)))
-            parallel._words = PrefixStore("bertvision", found)
+            parallel._store = PrefixStore("bertvision", found)
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             distributed.init_process_group(
                 backend,
@@ -108,7 +110,7 @@ class Parallel:
 
     @property
     def main(self) -> bool:
-        """Whether this is the process that writes files and talks."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     @property
@@ -145,7 +147,7 @@ class Parallel:
         torch._foreach_div_(list(tensors), self.world)  # pyright: ignore[reportPrivateImportUsage]
 
     def share(self, value: T) -> T:
-        """Rank 0's JSON value; what other ranks pass is not looked at."""
+        """Rank 0's JSON value; what other ranks pass is ignored."""
         if self.alone:
             return value
         with self._peers():
@@ -172,17 +174,15 @@ class Parallel:
         if self.alone:
             return function()
         if not self.main:
-            told: Any = self.share(None)
-            if "failed" in told:
-                raise SystemExit(told["failed"])  # rank 0 has said why
-            return told["result"]
-        failed = True
+            shared: Any = self.share(None)
+            if "failed" in shared:
+                raise SystemExit(shared["failed"])  # rank 0 reports the error
+            return shared["result"]
         try:
             result = function()
-            failed = False
-        finally:
-            if failed:
-                self.share({"failed": getattr(sys.exception(), "exit_code", 1)})
+        except BaseException as error:
+            self.share({"failed": getattr(error, "exit_code", 1)})
+            raise
         self.share({"result": result})
         return result
 
@@ -194,11 +194,6 @@ class Parallel:
 
     # ---- the end
 
-    def stop(self) -> None:
-        """Leave together."""
-        self.wait()
-        self._leave()
-
     def __enter__(self) -> "Parallel":
         return self
 
@@ -208,16 +203,20 @@ class Parallel:
         if self.alone:
             return
         if error is None:
-            self.stop()
+            self.wait()
+            self._leave()
             return
-        quiet = isinstance(error, SystemExit | KeyboardInterrupt)
-        if isinstance(error, KeyboardInterrupt):  # every rank gets it, and one tells
-            error = error if self.main else SystemExit(130)
-        if isinstance(error, BertvisionError) and self._told(str(error)):
-            quiet, error = True, SystemExit(error.exit_code)
-        if quiet and not self.main:
-            time.sleep(_LAST)
-            raise error
+        if not self.main:
+            quiet = error if isinstance(error, SystemExit) else None
+            if isinstance(error, KeyboardInterrupt):  # every rank gets it, and rank 0 reports it
+                quiet = SystemExit(130)
+            elif isinstance(error, BertvisionError) and self._same_as_main(str(error)):
+                quiet = SystemExit(error.exit_code)
+            if quiet is not None:
+                time.sleep(_LAST)
+                raise quiet
+        elif isinstance(error, BertvisionError):
+            self._publish(str(error))
         if distributed.is_initialized() and "nccl" not in distributed.get_backend():
             self._leave()  # NCCL would wait for ranks that are busy
 
@@ -228,33 +227,38 @@ class Parallel:
             distributed.destroy_process_group()
         self._joined = False
 
-    def _told(self, sentence: str) -> bool:
-        """Whether rank 0 tells this sentence: all ranks make the same mistake, and it should be read once."""
-        if self._words is None:
+    # All ranks make the same mistakes, and a mistake should be printed once: rank 0 publishes its sentence, and a rank
+    # with the same one stays silent.
+
+    def _publish(self, sentence: str) -> None:
+        """Rank 0: show the sentence of its error, and stay until it is read: this process may be the store."""
+        with suppress(RuntimeError):
+            if self._store is not None:
+                self._store.set("failed", sentence)
+                self._until([f"read/{rank}" for rank in range(1, self.world)], _LAST)
+
+    def _same_as_main(self, sentence: str) -> bool:
+        """Another rank: whether rank 0 fails with the same sentence."""
+        if self._store is None:
             return False
         try:
-            if self.main:
-                self._words.set("failed", sentence)
-                # It may be this process that holds the words: they must be read before it is gone.
-                self._until([f"read/{rank}" for rank in range(1, self.world)], _LAST)
-                return False
             self._until(["failed"], _SAME)
-            same = self._words.check(["failed"]) and self._words.get("failed").decode() == sentence
-            self._words.set(f"read/{self.rank}", "")
+            same = self._store.check(["failed"]) and self._store.get("failed").decode() == sentence
+            self._store.set(f"read/{self.rank}", "")
             return same
         except RuntimeError:
-            return True  # rank 0, which holds the words, is gone
+            return True  # rank 0, which is the store, is gone
 
-    def _until(self, words: list[str], seconds: float) -> None:
-        """Wait for words of other ranks, but not for long."""
-        assert self._words is not None
+    def _until(self, keys: list[str], seconds: float) -> None:
+        """Wait until the store has these keys, but not for long."""
+        assert self._store is not None
         end = time.monotonic() + seconds
-        while not self._words.check(words) and time.monotonic() < end:
+        while not self._store.check(keys) and time.monotonic() < end:
             time.sleep(0.02)
 
     @contextmanager
     def _peers(self) -> Iterator[None]:
-        """A collective: where another process is gone rank 0 says so, and all end."""
+        """Around a collective: where another process is gone, rank 0 reports it and all end."""
         try:
             yield
         except torch.OutOfMemoryError:
