@@ -110,7 +110,6 @@ class States(ABC):
         """(W,) how wide an encoder call is whose longest window this is."""
         self.kept_widths = self.widths if self.kept is windows else widths(encoder, self.kept.lengths)
         """(W,) how wide a batch is whose longest window this is."""
-        self._rings: list[_Ring] = []  # memory of streams that have ended
         self._seconds = 0.0
         self._clocks: list[Clock] = []
 
@@ -152,9 +151,7 @@ class States(ABC):
             reuse: The caller drops a batch before it asks for the next, so that its memory can be used again.
         """
         # Fresh memory of the CPU costs more than filling it; a GPU's allocator keeps what is freed.
-        ring = None
-        if reuse and self.encoder.device.type == "cpu":
-            ring = self._rings.pop() if self._rings else _Ring(self._ahead + 1)
+        ring = _Ring(self._ahead + 1) if reuse and self.encoder.device.type == "cpu" else None
 
         def memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             found = place(shape, dtype) if place else None
@@ -165,8 +162,6 @@ class States(ABC):
         states = self._states(batches, start, memory)
         for indices in batches[start:]:
             yield self.batch(next(states), indices)
-        if ring is not None:  # not where a stream is left in the middle: threads may still write
-            self._rings.append(ring)
 
     def walk(self, *, reuse: bool = False) -> Iterator[StateBatch]:
         """Every window once, for evaluation."""

@@ -89,15 +89,8 @@ def _extract(args: ExtractArgs) -> None:
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import encoder_reference
 
-    config = StatesConfig(
-        source="stored",
-        store=args.store,
-        cache_gb=args.cache_gb,
-        dtype=args.dtype,
-        tokens_per_call=args.tokens_per_call,
-        layers=args.layers,
-        positions=args.positions,
-    )
+    names = ("store", "cache_gb", "dtype", "tokens_per_call", "layers", "positions")
+    config = StatesConfig(source="stored", **{name: getattr(args, name) for name in names})
     files = Files(args.root)
     if files.local and not files.names():
         check_output(files.local)  # a mistyped address should not cost an hour
@@ -172,15 +165,8 @@ def _show(result: dict[str, Any], args: ExtractArgs, *, spans: bool) -> None:
 
     encoded, seconds = result["encoded_tokens"], result["seconds"]
     rate = f"{encoded:,} tokens in {seconds:.1f} s, {encoded / max(seconds, 1e-9):,.0f} a second"
-    lines = {
-        "store": result["store"],
-        "key": result["key"],
-        "size": f"{size_text(result['bytes'])} in {texts.count(result['shards'], 'shard')}",
-        "holds": f"{result['windows']:,} windows, {result['tokens']:,} tokens",
-        "encoded": rate if encoded else "nothing: all shards were there",
-    }
-    for name, text in lines.items():
-        console.emit(f"{name:<8} {text}")
+    console.emit(f"store     {result['store']}")
+    console.emit(f"encoded   {rate if encoded else 'nothing: all shards were there'}")
     console.emit(f"finished: fit reads it with --train {args.data} {result['flags']}")
     if spans:  # of texts a store does not know what their labels mean
         where = f" --states.store {args.store}" * bool(args.store)
