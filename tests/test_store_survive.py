@@ -60,7 +60,7 @@ def wait_for(ready: Any, seconds: float = 60) -> None:
 # ---- killed
 
 
-@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_every_operation_it_ends_the_same(
     tmp_path: Path, encoder: Encoder, windows: Windows, work: functools.partial[None], stride: int
 ) -> None:
