@@ -19,7 +19,7 @@ from bertvision.states.identity import is_key
 from bertvision.states.shard import shard_name
 from bertvision.states.store import LOCK, PLAN, WINDOWS_FILE, Store, parse_plan
 
-__all__ = ["Entry", "entries", "find_entries", "find_entry", "make_room"]
+__all__ = ["Entry", "begin", "entries", "find_entries", "find_entry", "make_room"]
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +146,20 @@ def _entry(files: Files) -> Entry | None:
     if not plan and not (damage and is_key(files.name)):
         return None
     return Entry(files, plan, damage, names, files.age(next(filter(_PART.fullmatch, names), PLAN)))
+
+
+def begin(store: Store, cache_gb: float) -> Store:
+    """Put a planned store on the disk, where there must be room for all of it before anything is encoded."""
+    if not store.begun:
+        make_room(store, cache_gb)
+    free, needed = store.files.free(), store.bytes_of(store.missing())
+    if free is not None and needed > free:
+        raise OutputError(
+            f"the states need {size_text(needed)} and the disk of {store.files.address} has {size_text(free)} free: "
+            "make room, choose another --states.store, or keep less (--states.layers, --states.positions, "
+            "--states.dtype int8)"
+        )
+    return store.begin()
 
 
 def make_room(store: Store, limit_gb: float) -> None:

@@ -6,7 +6,7 @@ not from what was made before. One process at a time writes into a store; anothe
 
 import logging
 
-from bertvision.console import progress, size_text
+from bertvision.console import progress
 from bertvision.errors import ArtifactError, EncoderError, OutputError
 from bertvision.states.base import States
 from bertvision.states.codec import encode
@@ -14,20 +14,9 @@ from bertvision.states.plan import cut_by_tokens
 from bertvision.states.shard import DamagedShard
 from bertvision.states.store import Store
 
-__all__ = ["check_room", "make_all", "make_shard"]
+__all__ = ["make_all", "make_shard"]
 
 logger = logging.getLogger(__name__)
-
-
-def check_room(store: Store) -> None:
-    """Refuse what the disk cannot hold, before anything is encoded."""
-    free, needed = store.files.free(), store.bytes_of(store.missing())
-    if free is not None and needed > free:
-        raise OutputError(
-            f"the states need {size_text(needed)} and the disk of {store.files.address} has {size_text(free)} free: "
-            "make room, choose another --states.store, or keep less (--states.layers, --states.positions, "
-            "--states.dtype int8)"
-        )
 
 
 def make_all(store: Store, states: States, *, label: str = "encode") -> int:

@@ -30,9 +30,8 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.states.base import States
-from bertvision.states.catalogue import make_room
+from bertvision.states.catalogue import begin
 from bertvision.states.config import Source, StatesConfig
-from bertvision.states.extract import check_room
 from bertvision.states.files import Files
 from bertvision.states.identity import Identity, Origin, StateType
 from bertvision.states.live import LiveStates
@@ -41,7 +40,7 @@ from bertvision.states.plan import SHARD_TOKENS
 from bertvision.states.store import Store, default_root, plan_store
 from bertvision.states.stored import StoredStates
 
-__all__ = ["begin", "choose_source", "measure", "open_states", "store_of"]
+__all__ = ["choose_source", "measure", "open_states", "store_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -112,14 +111,6 @@ def open_states(
     if source == "memory":
         return MemoryStates(encoder, windows, selection=config.selection, label=label, **options)
     return LiveStates(encoder, windows, selection=config.selection, **options)
-
-
-def begin(store: Store, cache_gb: float) -> Store:
-    """Put a planned store on the disk, where there must be room for it."""
-    if not store.begun:
-        make_room(store, cache_gb)
-    check_room(store)
-    return store.begin()
 
 
 def choose_source(

@@ -82,9 +82,10 @@ def _extract(args: ExtractArgs) -> None:
     from bertvision import console
     from bertvision.artifacts import check_output
     from bertvision.encoder.encoder import Encoder
+    from bertvision.states.catalogue import begin
     from bertvision.states.extract import make_all
     from bertvision.states.files import Files
-    from bertvision.states.source import begin, store_of
+    from bertvision.states.source import store_of
     from bertvision.states.stored import StoredStates
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import encoder_reference
