@@ -6,6 +6,7 @@ adds (encoder and its fingerprint, windows, decoding, training settings).
 
 import dataclasses
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from bertvision._version import __version__
@@ -58,14 +59,13 @@ def load_head(folder: Path) -> tuple[Head, dict[str, Any]]:
             f"{folder / 'config.json'} names a head this version cannot build: {error}"
         ) from error
     tensors, _ = read_tensors(folder / "model.safetensors")
-    expected = {name: tuple(value.shape) for name, value in head.state_dict().items()}
-    found = {name: tuple(value.shape) for name, value in tensors.items()}
-    if expected != found:
-        # One of them is enough: a large head has hundreds.
-        name = min(name for name in {*expected, *found} if expected.get(name) != found.get(name))
+    try:
+        head.load_state_dict(tensors)
+    except RuntimeError as error:
+        first = shorten(
+            str(error).splitlines()[1].strip(), 200
+        )  # one of them is enough: a large head has hundreds
         raise ArtifactError(
-            f"{folder / 'model.safetensors'} holds {name} as {found.get(name, 'nothing')}, its config.json asks for "
-            f"{expected.get(name, 'nothing')}: the two files belong to different heads"
-        )
-    head.load_state_dict(tensors)
+            f"{folder / 'model.safetensors'} and its config.json belong to different heads: {first}"
+        ) from error
     return head.eval(), config

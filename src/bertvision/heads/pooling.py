@@ -44,7 +44,7 @@ class LearnedMix(nn.Module):
     def weights(self) -> Float[Tensor, " L"]:
         return self.gamma * self.w.softmax(0)
 
-    def shares(self) -> list[float] | None:
+    def shares(self) -> list[float]:
         """The learned weight of each layer, without the common scale."""
         return self.w.detach().softmax(0).tolist()
 
@@ -66,10 +66,6 @@ class AverageMix(nn.Module):
 
     def weights(self) -> Float[Tensor, " L"]:
         return self.share
-
-    def shares(self) -> list[float] | None:
-        """None: nothing is learned."""
-        return None
 
     def forward(self, states: Float[Tensor, "L *batch H"]) -> Float[Tensor, "*batch H"]:
         return mixed(states, self.share)

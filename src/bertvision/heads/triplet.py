@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertvision.heads.base import Geometry, Head, StateBatch, register
+from bertvision.heads.base import Head, StateBatch, register
 from bertvision.heads.options import HeadConfig, at_least
 from bertvision.shapes import Float
 
@@ -31,9 +31,6 @@ class Triplet(Head):
     units = ()
     last_only = True
     cls_only = True
-
-    def __init__(self, config: TripletConfig, geometry: Geometry) -> None:
-        super().__init__(config, geometry)
 
     @property
     def windows(self) -> int:

@@ -7,7 +7,6 @@ and their settings, layers, positions, dtype and the version of the layout. Name
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -72,11 +71,6 @@ class Identity:
             positions=selection.positions,
             dtype=dtype,
         )
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> "Identity":
-        """The identity that a plan holds; KeyError or TypeError where it holds none."""
-        return cls(**{**values, "layers": tuple(values["layers"])})
 
     @property
     def key(self) -> str:

@@ -256,7 +256,8 @@ def open_store(address: str | Path | Files, key: str = "") -> Store:
     if windows is None:
         raise _damaged(files, f"{WINDOWS_FILE} cannot be read")
     names = {name: about[name] for name in ("encoder", "data", "shard_tokens")}
-    return Store(files, Identity.read(about["identity"]), windows, **names)
+    identity = about["identity"] | {"layers": tuple(about["identity"]["layers"])}
+    return Store(files, Identity(**identity), windows, **names)
 
 
 def parse_plan(content: bytes, key: str = "") -> dict[str, Any]:

@@ -86,6 +86,7 @@ def _middle_blocks(number: int, kernel: int) -> list[nn.Module]:
 
 class _XceptionHead(ConvHead):
     blocks: nn.Sequential
+    project: nn.Linear
 
     def run_blocks(self, x: Float[Tensor, "N C W"]) -> Float[Tensor, "N D V"]:
         for block in self.blocks:
@@ -128,15 +129,19 @@ class XceptionMod(_XceptionHead):
 
 
 class _ClsXception(_XceptionHead):
-    """The [CLS] channels through `blocks`, and the mean over what is left of the line."""
+    """The [CLS] channels through `blocks`, the mean over what is left of the line -> Linear(C)."""
 
     units = ("window",)
     cls_only = True
+    beside = False
+    """Whether channel -1 goes to the output layer too."""
 
-    def features(self, picture: Float[Tensor, "S B H"]) -> Float[Tensor, "B D"]:
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
+        picture = channels(batch, self.config.order)
         x = picture.transpose(0, 1)
         x = F.pad(x, (0, max(0, 9 - x.shape[-1])))  # the stem takes no padding and needs 9 numbers
-        return self.run_blocks(x).mean(-1)
+        x = self.run_blocks(x).mean(-1)
+        return self.project(torch.cat([x, picture[-1].to(x.dtype)], -1) if self.beside else x)
 
 
 def _stem(inputs: int, first: int, second: int) -> list[nn.Module]:
@@ -160,14 +165,10 @@ class XceptionAbbr(_ClsXception):
 
     def __init__(self, config: XceptionAbbrConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
+        self.beside = config.cls
         block = XceptionBlock(128, (256, 512), 3, lead=False, pool="avg")
         self.blocks = nn.Sequential(*_stem(num_channels(geometry), 64, 128), block)
         self.project = glorot_linear(512 + (geometry.hidden if config.cls else 0), geometry.outputs)
-
-    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
-        picture = channels(batch, self.config.order)
-        x = self.features(picture)
-        return self.project(torch.cat([x, picture[-1].to(x.dtype)], -1) if self.config.cls else x)
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,3 @@ class Xception(_ClsXception):
             nn.Sequential(Separable(1536, 2048, 3), BatchNorm(2048), nn.ReLU()),
         )
         self.project = glorot_linear(2048, geometry.outputs)
-
-    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
-        return self.project(self.features(channels(batch, self.config.order)))
