@@ -93,9 +93,9 @@ def test_broken_lines_are_told_and_the_others_answered(
         (b'{"text": "x", "pair": ""}', "the second text is empty"),
         (b"[" * 100_000, "the line is not JSON"),
         (b'{"text": "x", "id": ' + b"7" * 5000 + b"}", "the line holds a number of too many digits"),
-        (b'{"text": "x", "id": "\\ud83d"}', "the id cannot be told again"),
+        (b'{"text": "x", "id": "\\ud83d"}', "the id cannot be repeated"),
         (b'{"text": "x", "id": NaN}', "the line is not JSON (NaN is no number there)"),
-        (b'{"text": "x", "id": [-1e999]}', "the id cannot be told again"),
+        (b'{"text": "x", "id": [-1e999]}', "the id cannot be repeated"),
         (b'{"text": "x", "' + b"y" * 5000 + b'": 1}', "yyy...' is no key of a line"),
         (b'{"text": "also fine"}', ""),
     ]

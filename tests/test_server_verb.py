@@ -12,10 +12,7 @@ from serve_cases import MOOD, save_system
 from serving import save_package, serving
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ArtifactError, ConfigError
-from bertvision.model.model import Model
-from bertvision.model.trained import read_trained
-from bertvision.serve.app import create_app
+from bertvision.errors import ConfigError
 from bertvision.serve.config import ServeConfig, bytes_of, read_key
 
 KEY = "correct-horse-battery"
@@ -88,17 +85,6 @@ def test_signals_while_it_loads_end_it_well(tmp_path: Path, monkeypatch: pytest.
         assert words in outcome.err
         assert outcome.err.count("\n") == 1
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_readers_of_layers_that_are_broken_are_told_at_the_start(tmp_path: Path, tiny_bert: Path) -> None:
-    encoder = Encoder.load(str(tiny_bert))
-    system = read_trained(save_system(tmp_path / "mood", encoder, "cls_linear", MOOD))
-    reader = save_system(tmp_path / "reader", encoder, "layer_reader:layer=1", MOOD, temperature=0.0)
-    for folder, words in ((reader, "has the value 0.0, which is no positive number"),):
-        bundle = Model({"mood": system}, encoder, layers={"mood": [read_trained(folder)]})
-        bundle.predict("It can be asked.")
-        with pytest.raises(ArtifactError, match=words):
-            create_app(bundle)
 
 
 def test_without_the_extra_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

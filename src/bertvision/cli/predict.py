@@ -98,7 +98,7 @@ def main(args: PredictArgs) -> None:
     _check_tasks(args, tasks)
     data = None
     if args.data not in (None, "-"):
-        data = load_inputs(args.data, tasks.values(), columns=args.columns, max_examples=args.max_examples)
+        data = load_inputs(args.data, tasks, columns=args.columns, max_examples=args.max_examples)
         if args.glue is not None and isinstance(data, TextData):
             check_rows(args.glue, data)
     model = parts.open(args.encoder, device=args.device, precision=args.precision, backend=args.backend)

@@ -189,8 +189,8 @@ def _copy(
     folder.mkdir(parents=True)
     if how:
         own = [folder / "members" / str(i) for i in range(len(members))]
-        words = {"how": system.how, "members": [path.relative_to(folder).as_posix() for path in own]}
-        write_json(folder / "config.json", read_json(system.folder / "config.json") | {"ensemble": words})
+        ensemble = {"how": system.how, "members": [path.relative_to(folder).as_posix() for path in own]}
+        write_json(folder / "config.json", read_json(system.folder / "config.json") | {"ensemble": ensemble})
     for source, target in zip(members, own, strict=True):
         target.mkdir(parents=True, exist_ok=True)
         encoder = {"name": package.encoder, "fingerprint": package.fingerprint}

@@ -1,6 +1,6 @@
 """What a model predicts on: texts from strings, or examples of a file; checked, and without labels."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bertvision.data.building import Flaw, check_text
@@ -32,15 +32,16 @@ def checked_texts(
 
 
 def load_inputs(
-    source: str, tasks: Iterable[Task], *, columns: Columns, max_examples: int | None = None
+    source: str, tasks: Mapping[str, Task], *, columns: Columns, max_examples: int | None = None
 ) -> SpanData | TextData:
     """The examples of a file as these tasks read them: as questions, or as texts whose labels do not matter."""
-    asks = {task.reads_questions for task in tasks}
-    if len(asks) > 1:
+    asking = [name for name, task in tasks.items() if task.reads_questions]
+    if 0 < len(asking) < len(tasks):
         raise ConfigError(
-            "some of these tasks read questions and others texts: name those that --data suits with --tasks"
+            f"of these tasks {', '.join(asking)} read questions and the others texts: name those that --data suits "
+            "with --tasks"
         )
-    if asks == {True}:
+    if asking:
         source = source.removeprefix("answerable:")
         return load_span_data(source, max_examples=max_examples, answers_required=False)
     named = source.startswith(("glue:", "cs224n:"))

@@ -5,10 +5,9 @@
 
 A thread reads; whatever has come while the last answers were computed is answered next, together and at most
 `MOST_LINES` at once: one line alone does not wait, many lines share encoder calls of similar length. Answers are
-flushed with every such batch. A line that cannot be answered is told with its number and its reason, and the stream
-goes on; at its end they make the exit code 2. What the log says of a batch (texts that are cut) it says once for the
-whole stream. Empty lines are skipped. At most a few batches of lines wait in memory:
-whoever writes faster than answers are computed is kept waiting.
+flushed with every such batch. A line that cannot be answered gets its number and the reason, and the stream goes on; at
+its end the exit code is 2. What the log says of a batch (texts that are cut) it says once for the whole stream. Empty
+lines are skipped. At most a few batches of lines wait in memory: whoever writes faster than answers are computed waits.
 """
 
 import json
@@ -35,16 +34,20 @@ MOST_LINES = 64
 _KNOWN = {"id", "question", "context", "text", "pair"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Line:
     number: int
     """Counted from 1, empty ones too."""
-    key: Any
-    """The line's own id; None = it has none."""
+    key: Any = None
+    """The line's own id, if it has one."""
     first: str = ""
     second: str | None = None
     error: str = ""
     """Why it cannot be answered."""
+
+
+class _BrokenLineError(ValueError):
+    """Why a line cannot be answered."""
 
 
 def answer_stream(
@@ -54,26 +57,28 @@ def answer_stream(
     wrong = total = 0
     # Not sys.stdin: a thread that still waits in it when the process ends would hold a lock that Python wants then.
     lines = open(0, "rb", closefd=False) if source is None else source  # noqa: SIM115
-    with _said_once():
+    with _logged_once():
         for batch in _batches(lines):
-            found = _answered(model, [_read(number, text) for number, text in batch], tasks, n_best)
-            for line, told in found:
+            read = [_read(number, text) for number, text in batch]
+            results = _answered(model, read, tasks, n_best)
+            for line in read:
+                result = results[line.number]
                 total += 1
-                wrong += "error" in told
+                wrong += "error" in result
                 named = {} if line.key is None else {"id": line.key}
-                emit(json.dumps(named | {"line": line.number} | told, ensure_ascii=False))
+                emit(json.dumps(named | {"line": line.number} | result, ensure_ascii=False))
     if wrong:
         raise DataError(f"{wrong} of {total} lines of the stream could not be answered: each says why")
 
 
 @contextmanager
-def _said_once() -> Iterator[None]:
+def _logged_once() -> Iterator[None]:
     """Of every kind of line in the log the first alone: batches are many, and what is true of one is true of others."""
-    said: set[object] = set()
+    seen: set[object] = set()
 
     def new(record: logging.LogRecord) -> bool:
-        known = record.msg in said  # before its numbers are put in
-        said.add(record.msg)
+        known = record.msg in seen  # before its numbers are put in
+        seen.add(record.msg)
         return not known
 
     handlers = list(logging.getLogger("bertvision").handlers)
@@ -97,94 +102,105 @@ def _batches(source: IO[bytes]) -> Iterator[list[tuple[int, bytes]]]:
         lines.put(None)
 
     threading.Thread(target=read, name="stream", daemon=True).start()
-    while (first := lines.get()) is not None:
-        batch, ended = [first], False
-        while len(batch) < MOST_LINES and not ended:
-            try:
-                more = lines.get_nowait()
-            except Empty:
-                break
-            ended = more is None
-            if more is not None:
-                batch.append(more)
-        yield batch
-        if ended:
-            return
+    line = lines.get()
+    while line is not None:
+        batch = [line]
+        try:
+            while (line := lines.get_nowait()) is not None and len(batch) < MOST_LINES:
+                batch.append(line)
+        except Empty:
+            yield batch
+            line = lines.get()
+        else:
+            yield batch
+
+
+# ---- a line
 
 
 def _read(number: int, raw: bytes) -> _Line:
     """A line's texts, or what is wrong with it."""
+    line = _Line(number)
+    try:
+        value = _parsed(raw)
+        line.key = _checked_key(value.get("id"))
+        line.first, line.second = _texts(value)
+    except _BrokenLineError as error:
+        line.error = str(error)
+    return line
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
     try:
         value = json.loads(raw.decode("utf-8"), parse_constant=_no_number)
     except UnicodeDecodeError:
-        return _Line(number, None, error="the line is not UTF-8")
-    except (json.JSONDecodeError, RecursionError, _NoNumberError) as error:
-        return _Line(number, None, error=f"the line is not JSON ({error})")
+        raise _BrokenLineError("the line is not UTF-8") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise _BrokenLineError(f"the line is not JSON ({error})") from None
+    except _BrokenLineError:
+        raise
     except ValueError:  # of Python's limit to the digits of an integer
-        return _Line(number, None, error="the line holds a number of too many digits")
+        raise _BrokenLineError("the line holds a number of too many digits") from None
     if not isinstance(value, dict):
-        return _Line(number, None, error="the line is no JSON object")
-    key = value.get("id")
-    if not _can_be_told(key):
-        return _Line(number, None, error="the id cannot be told again: give a plain text or number")
-    if unknown := sorted(set(value) - _KNOWN):
-        return _Line(
-            number, key, error=f"{shorten(unknown[0])} is no key of a line: {', '.join(sorted(_KNOWN))}"
-        )
-    asks = "question" in value or "context" in value
-    if asks == ("text" in value) or (asks and not {"question", "context"} <= value.keys()):
-        return _Line(number, key, error="give question and context, or text, for pairs with pair")
-    if asks and "pair" in value:
-        return _Line(number, key, error="pair goes with text")
-    names = ("question", "context") if asks else ("text", "pair")
-    texts = [value.get(name) for name in names]
-    for name, text in zip(names, texts, strict=True):
-        if not isinstance(text, str) and not (name == "pair" and text is None):
-            return _Line(number, key, error=f"{name} must be a string")
-    return _Line(number, key, value[names[0]], value.get(names[1]))
-
-
-class _NoNumberError(ValueError):
-    """Python reads it as a number, and JSON has none such."""
+        raise _BrokenLineError("the line is no JSON object")
+    return value
 
 
 def _no_number(word: str) -> None:
-    raise _NoNumberError(f"{word} is no number there")
+    """Refuse what Python reads as a number and JSON does not have."""
+    raise _BrokenLineError(f"the line is not JSON ({word} is no number there)")
 
 
-def _can_be_told(key: Any) -> bool:
-    """Whether an id can stand in the answer: half a character, or a number beyond all floats, cannot."""
+def _checked_key(key: Any) -> Any:
+    """An id that can stand in the answer: half a character, or a number beyond all floats, cannot."""
     try:
         json.dumps(key, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except (ValueError, RecursionError):
-        return False
-    return True
+        raise _BrokenLineError("the id cannot be repeated: give a plain text or number") from None
+    return key
+
+
+def _texts(value: dict[str, Any]) -> tuple[str, str | None]:
+    if unknown := sorted(set(value) - _KNOWN):
+        raise _BrokenLineError(f"{shorten(unknown[0])} is no key of a line: {', '.join(sorted(_KNOWN))}")
+    asks = "question" in value or "context" in value
+    if asks == ("text" in value) or (asks and not {"question", "context"} <= value.keys()):
+        raise _BrokenLineError("give question and context, or text, for pairs with pair")
+    if asks and "pair" in value:
+        raise _BrokenLineError("pair goes with text")
+    names = ("question", "context") if asks else ("text", "pair")
+    for name in names:
+        if not isinstance(value.get(name), str) and not (name == "pair" and value.get(name) is None):
+            raise _BrokenLineError(f"{name} must be a string")
+    return value[names[0]], value.get(names[1])
+
+
+# ---- answers
 
 
 def _answered(
     model: Model, lines: Sequence[_Line], tasks: Sequence[str], n_best: int
-) -> list[tuple[_Line, dict[str, Any]]]:
-    """What each line gets; single texts and pairs are predicted in one call each."""
-    told: dict[int, dict[str, Any]] = {line.number: {"error": line.error} for line in lines if line.error}
+) -> dict[int, dict[str, Any]]:
+    """What each line gets, by its number; single texts and pairs are predicted in one call each."""
+    results: dict[int, dict[str, Any]] = {line.number: {"error": line.error} for line in lines if line.error}
     for pairs in (False, True):
         own = [line for line in lines if not line.error and (line.second is not None) == pairs]
         if own:
-            told |= _predicted(model, own, tasks, n_best)
-    return [(line, told[line.number]) for line in lines]
+            results |= _predicted(model, own, tasks, n_best)
+    return results
 
 
 def _predicted(
     model: Model, lines: Sequence[_Line], tasks: Sequence[str], n_best: int
 ) -> dict[int, dict[str, Any]]:
-    firsts = [line.first for line in lines]
     seconds = [line.second for line in lines if line.second is not None] or None
     try:
-        rows = model(firsts, seconds, tasks=tasks or None, n_best=n_best)
+        rows = model([line.first for line in lines], seconds, tasks=tasks or None, n_best=n_best)
     except BertvisionError as error:
         if len(lines) == 1:
             return {lines[0].number: {"error": re.sub(r"^(text|question) 1: ", "", str(error))}}
-        # One of them spoils it for the others: each alone, so that only that one is told.
-        return {n: t for line in lines for n, t in _predicted(model, [line], tasks, n_best).items()}
+        # One of them spoils it for the others: each alone.
+        return {n: row for line in lines for n, row in _predicted(model, [line], tasks, n_best).items()}
     return {
         line.number: {"tasks": {name: to_json(one) for name, one in row.items()}}
         for line, row in zip(lines, rows, strict=True)
