@@ -178,13 +178,14 @@ def test_one_weight_or_one_token_changes_the_fingerprint(tiny_bert: Path, tmp_pa
 def test_the_files_precision_does_not_matter_but_rounding_does(tiny_bert: Path, tmp_path: Path) -> None:
     """Weights are read as float32: a half-precision file equals a float32 file of the same rounded numbers."""
     encoder = Encoder.load(str(tiny_bert))
-    encoder.model.half().save_pretrained(tmp_path / "half")
-    encoder.model.float().save_pretrained(tmp_path / "rounded")
-    for name in ("half", "rounded"):
-        encoder.tokenizer.save_pretrained(tmp_path / name)
-    half, rounded = (Encoder.load(str(tmp_path / name)) for name in ("half", "rounded"))
-    assert next(half.model.parameters()).dtype == torch.float32
-    assert half.fingerprint == rounded.fingerprint != Encoder.load(str(tiny_bert)).fingerprint
+    before, found = encoder.fingerprint, set()
+    for model in (encoder.model.half(), encoder.model.float()):
+        model.save_pretrained(tmp_path / "e")
+        encoder.tokenizer.save_pretrained(tmp_path / "e")
+        again = Encoder.load(str(tmp_path / "e"))
+        assert next(again.model.parameters()).dtype == torch.float32
+        found.add(again.fingerprint)
+    assert len({before, *found}) == 2
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "albert", "mpnet"])
@@ -269,10 +270,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "old format, garbage": (_old_format, "weights of .* are damaged"),
     "no tokenizer": (_no_tokenizer, "without a tokenizer"),
     "cut tokenizer": (lambda f: halve(f / "tokenizer.json"), "cannot load"),
-    "code of its own": (
-        lambda f: set_config(f, model_type="mine", auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"}),
-        "cannot load",
-    ),
+    "code of its own": (lambda f: set_config(f, model_type="mine", auto_map={"AutoConfig": "evil.C"}), "cannot load"),
 }  # fmt: skip
 
 
@@ -294,9 +292,7 @@ def test_a_broken_folder_is_one_sentence(
         Encoder.load(str(folder))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
-    out = capfd.readouterr()
-    assert out.out == ""
-    assert out.err == "", "transformers' own remarks stay out of it"
+    assert capfd.readouterr() == ("", ""), "transformers' own remarks stay out of it"
 
 
 @pytest.mark.parametrize("shown", [True, False])
@@ -305,15 +301,15 @@ def test_loading_leaves_progress_bars_as_they_were(shown: bool, tiny_bert: Path,
     from huggingface_hub.utils import are_progress_bars_disabled
     from transformers.utils import logging
 
-    before = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    before = logging.is_progress_bar_enabled()
     try:
-        loading._show_bars(shown, shown)
+        (logging.enable_progress_bar if shown else logging.disable_progress_bar)()  # the Hub's too
         Encoder.load(str(tiny_bert))
         with pytest.raises(EncoderError):
             Encoder.load(str(copy_without(tiny_bert, tmp_path / "half", "layer.1")))
         assert (logging.is_progress_bar_enabled(), not are_progress_bars_disabled()) == (shown, shown)
     finally:
-        loading._show_bars(*before)
+        (logging.enable_progress_bar if before else logging.disable_progress_bar)()
 
 
 @pytest.mark.parametrize(("architecture", "words"), [("gpt2", "decoder-only"), ("t5", "encoder-decoder")])
@@ -328,9 +324,7 @@ def test_models_that_are_no_encoders_are_refused(architecture: str, words: str, 
     "name", ["/no/such/folder", "./missing", "~/missing", "a/b/c", "", "two\\parts", "we ird"]
 )
 def test_a_name_that_can_be_nothing(name: str, no_network: list[Any]) -> None:
-    with pytest.raises(
-        EncoderError, match=r"there is no encoder folder|neither a folder nor a name on the Hub"
-    ):
+    with pytest.raises(EncoderError, match=r"there is no encoder folder|neither a folder nor a name"):
         Encoder.load(name)
     assert no_network == []
 

@@ -48,17 +48,17 @@ def test_a_template_knows_the_texts_alone(field: str) -> None:
     assert "{" + field + "}" in str(error.value)
 
 
-def test_templates_that_cannot_be() -> None:
-    with pytest.raises(ConfigError, match="has a stray brace"):
-        Reframe(context="{first")
-    with pytest.raises(ConfigError, match="holds none of the texts"):
-        Reframe(context="nothing")
-    with pytest.raises(ConfigError, match=r"--text\.prompt is the same for every example"):
-        Reframe("Is {first} fine?")
-    with pytest.raises(ConfigError, match=r"has one text an example: leave \{second\} out"):
-        reframe(SINGLE, Reframe(context="{first} {second}"))
-    with pytest.raises(ConfigError, match="is made of questions already"):
-        reframe(QUESTIONS, Reframe("Is there an answer?"))
+@pytest.mark.parametrize(
+    ("data", "how", "message"),
+    [(SINGLE, {"context": "{first"}, "has a stray brace"),
+     (SINGLE, {"context": "nothing"}, "holds none of the texts"),
+     (SINGLE, {"prompt": "Is {first} fine?"}, r"--text\.prompt is the same for every example"),
+     (SINGLE, {"context": "{first} {second}"}, r"has one text an example: leave \{second\} out"),
+     (QUESTIONS, {"prompt": "Is there an answer?"}, "is made of questions already")],
+)  # fmt: skip
+def test_templates_that_cannot_be(data: TextData, how: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        reframe(data, Reframe(**how))
 
 
 # ---- several sets as one
@@ -70,12 +70,8 @@ def named(name: str, *ids: str, second: str | None = None, classes: tuple[str, .
 
 def test_ids_used_before_get_the_number_of_their_part() -> None:
     joined = join_texts([named("a", "0", "1"), named("b", "1", "2")])
-    assert [(e.id, e.first) for e in joined.examples] == [
-        ("0", "a 0"),
-        ("1", "a 1"),
-        ("1-1", "b 1"),
-        ("2", "b 2"),
-    ]
+    found = [(e.id, e.first) for e in joined.examples]
+    assert found == [("0", "a 0"), ("1", "a 1"), ("1-1", "b 1"), ("2", "b 2")]
     assert joined.name == "a + b"
     assert join_texts([QUESTIONS]) is QUESTIONS
     rare_y, rare_x = (replace(named("a", "0", "1", "2"), positive=one) for one in (1, 0))

@@ -105,8 +105,9 @@ def read_about(folder: Path) -> dict[str, Any]:
         raise ArtifactError(
             f"{path} is not a delta of format {_FORMAT}: make it again, or use the bertvision that wrote it"
         )
-    texts = [about.get(key) for key in ("policy", "base", "base_fingerprint", "fingerprint")]
-    if not all(isinstance(text, str) and text for text in texts):
+    if not all(
+        isinstance(about.get(key), str) for key in ("policy", "base", "base_fingerprint", "fingerprint")
+    ):
         raise ArtifactError(f"{path} is incomplete or damaged: delete its folder and make it again")
     if about["base"] == BELOW:
         about["base"] = str((folder / BELOW).absolute())
@@ -146,9 +147,7 @@ def apply_delta(delta: Delta, model: Any, tensors: Mapping[str, "Tensor"], *, fo
         if delta.policy.rule == "lora":
             add_lora(model, tensors)
             return
-        if delta.policy.adapter is not None and (
-            missing := {n for n in own if ".houlsby." in n} - {*tensors}
-        ):
+        if missing := {name for name in own if ".houlsby." in name and delta.policy.adapter} - {*tensors}:
             raise KeyError(min(missing))  # it would keep its random start
         with torch.no_grad():
             for name, tensor in tensors.items():

@@ -32,7 +32,8 @@ from bertvision.encoder.load import (
     load_tokenizer,
     load_weights,
     model_fingerprint,
-)
+    silence,
+)  # fmt: skip
 from bertvision.encoder.lora import merge_lora
 from bertvision.encoder.policy import Policy
 from bertvision.encoder.stack import in_bf16, pooled_by, pooler_of, read_tokens
@@ -284,8 +285,6 @@ class Encoder:
     def save(self, folder: Path) -> None:
         """Write a delta, or weights, config and tokenizer in Hugging Face format; the caller makes it atomic."""
         from safetensors import SafetensorError
-
-        from bertvision.encoder.load import silence
 
         if self._delta is not None:
             write_delta(folder, self._delta, self._delta.tensors(self.model))

@@ -51,11 +51,8 @@ def check_policy(model: Any, policy: Policy, *, name: str, adapted: bool = False
             )
     if policy.rule == "bitfit" and not _biases(model):
         raise ConfigError(f"{refused} has no biases; use top-0, houlsby-64 or lora-16")
-    if policy.rule in ("top", "cut") and policy.number > 0:
-        _check_layers(model, policy, refused)
-
-
-def _check_layers(model: Any, policy: Policy, refused: str) -> None:
+    if policy.rule not in ("top", "cut") or policy.number == 0:
+        return
     layers = layers_of(model)
     if policy.number > len(layers):
         raise ConfigError(

@@ -134,28 +134,23 @@ def _locate(name: str) -> tuple[str, bool]:
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
     """Keep transformers from writing remarks and progress bars; afterwards its settings are as before."""
-    from huggingface_hub.utils import are_progress_bars_disabled
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from transformers.utils import logging
 
-    verbosity = logging.get_verbosity()
-    bars, hub_bars = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    def show(ours: bool, hub: bool) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an environment variable may have decided about the Hub's bars
+            (logging.enable_progress_bar if ours else logging.disable_progress_bar)()
+            (enable_progress_bars if hub else disable_progress_bars)()
+
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
     logging.set_verbosity_error()
-    _show_bars(False, False)
+    show(False, False)
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
-        _show_bars(bars, hub_bars)
-
-
-def _show_bars(transformers: bool, hub: bool) -> None:
-    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
-    from transformers.utils import logging
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an environment variable may have decided about the Hub's bars
-        (logging.enable_progress_bar if transformers else logging.disable_progress_bar)()
-        (enable_progress_bars if hub else disable_progress_bars)()
+        logging.set_verbosity(before[0])
+        show(*before[1:])
 
 
 @contextlib.contextmanager
@@ -281,9 +276,8 @@ def _load_whole(name: str) -> Any:
 
 def token_ids(tokenizer: Any) -> Callable[[list[str]], list[list[int]]]:
     """A function from texts to their token ids, without special tokens."""
-    return lambda texts: [
-        encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
-    ]
+    backend = tokenizer.backend_tokenizer
+    return lambda texts: [one.ids for one in backend.encode_batch(texts, add_special_tokens=False)]
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:

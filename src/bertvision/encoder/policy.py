@@ -26,8 +26,8 @@ __all__ = ["Policy", "counts_text", "parse_policy", "short_count"]
 Rule = Literal["full", "none", "layers", "top", "cut", "lora", "bitfit"]
 _LEAST = {"top": 0, "cut": 1, "lora": 1}
 """The rules that have a number, and the least it can be."""
-_EXAMPLES = {"top": "top-6", "cut": "cut-6", "lora": "lora-16", "houlsby": "houlsby-64"}
-_FORMS = {"top": "top-K", "cut": "cut-K", "lora": "lora-R", "houlsby": "houlsby-M"}
+_FORMS = {"top": "top-K, such as top-6", "cut": "cut-K, such as cut-6", "lora": "lora-R, such as lora-16",
+          "houlsby": "houlsby-M, houlsby-M+top-K or houlsby-M+full"}  # fmt: skip
 _WAYS = "full, none, layers, top-K, cut-K, houlsby-M, houlsby-M+top-K, houlsby-M+full, lora-R or bitfit"
 
 
@@ -69,28 +69,15 @@ class Policy:
 def parse_policy(text: str) -> Policy:
     """The policy behind `top-6` and the like; refuse any other text with a hint."""
     words = text.strip().lower()
-    if words.startswith("houlsby"):
-        first, plus, rest = words.partition("+")
-        own = parse_policy(rest) if plus else Policy("top", 0)
-        if own.adapter is not None:
-            raise ConfigError(f"--policy {words}: houlsby-M goes together with top-K and full alone")
-        return Policy(own.rule, own.number, adapter=_number(first, "houlsby", text))
-    rule: Any = words.partition("-")[0]
-    if rule in _LEAST:
-        return Policy(rule, _number(words, rule, text))
-    if words in get_args(Rule):
-        return Policy(rule)
-    known = [*get_args(Rule), "houlsby"]
-    close = difflib.get_close_matches(re.split(r"[-+_\d]", words)[0], known, n=1)
+    adapter, _, own = words.rpartition("+") if "+" in words else (words, "", "top-0")
+    size = re.fullmatch(r"houlsby-(-?\d{1,9})", adapter)
+    found = re.fullmatch(r"([a-z]+)(?:-(-?\d{1,9}))?", own if size else words)
+    rule: Any = found[1] if found else ""
+    if found and rule in get_args(Rule) and (found[2] is not None) == (rule in _LEAST):
+        return Policy(rule, int(found[2] or 0), adapter=int(size[1]) if size else None)
+    close = difflib.get_close_matches(re.split(r"[-+_\d]", words)[0], [*get_args(Rule), "houlsby"], n=1)
     hint = f"did you mean {_FORMS.get(close[0], close[0])}?" if close else f"use {_WAYS}"
     raise ConfigError(f"--policy {text} is not known: {hint}")
-
-
-def _number(word: str, rule: str, text: str) -> int:
-    found = re.fullmatch(rf"{rule}-(-?\d{{1,9}})", word)
-    if not found:
-        raise ConfigError(f"--policy {text}: {rule} needs a whole number, such as {_EXAMPLES[rule]}")
-    return int(found[1])
 
 
 def counts_text(trainable: int, total: int) -> str:

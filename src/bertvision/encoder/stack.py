@@ -106,9 +106,8 @@ def pooled_by(
     if pooler is None:
         return None
     if cls is not None:
-        last = last[torch.arange(len(cls), device=cls.device), cls][
-            :, None
-        ]  # every pooler reads the first token
+        # Every pooler reads the first token.
+        last = last[torch.arange(len(cls), device=cls.device), cls][:, None]
     if isinstance(pooler, nn.Linear):  # ALBERT keeps its activation beside it
         return model.pooler_activation(pooler(last[:, 0]))
     return pooler(last)
