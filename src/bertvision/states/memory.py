@@ -52,16 +52,19 @@ class MemoryStates(States):
     def _states(
         self, batches: Sequence[NDArray[np.int64]], start: int, memory: Memory
     ) -> Iterator[Float[Tensor, "L B T H"]]:
+        for indices in batches[start:]:
+            yield self._take(indices, memory)  # under no name here: the caller frees it after its step
+
+    def _take(self, indices: NDArray[np.int64], memory: Memory) -> Float[Tensor, "L B T H"]:
         # Heads are float32; autocast, where it is on, picks its own precision from half.
         dtype = torch.float32 if self.encoder.precision == "fp32" else self.store.dtype
-        for indices in batches[start:]:
-            shape = self._shape(indices)
-            flat, _ = padded_positions(self.kept, indices, width=shape[2])
-            index = torch.from_numpy(flat.reshape(-1)).to(self.store.device, non_blocking=True)
-            states = memory(shape, dtype)
-            rows = states.view(shape[0], -1, shape[3])
-            if dtype == self.store.dtype:
-                torch.index_select(self.store, 1, index, out=rows)
-            else:
-                rows.copy_(torch.index_select(self.store, 1, index))
-            yield states
+        shape = self._shape(indices)
+        flat, _ = padded_positions(self.kept, indices, width=shape[2])
+        index = torch.from_numpy(flat.reshape(-1)).to(self.store.device, non_blocking=True)
+        states = memory(shape, dtype)
+        rows = states.view(shape[0], -1, shape[3])
+        if dtype == self.store.dtype:
+            torch.index_select(self.store, 1, index, out=rows)
+        else:
+            rows.copy_(torch.index_select(self.store, 1, index))
+        return states

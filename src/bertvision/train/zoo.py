@@ -56,7 +56,6 @@ def zoo_members(
     written: set[str] = set()
     for text, of_set in _expanded(config, task, states):
         spec = parse_head(for_windows(text, tokens) if tokens else text)
-        check_unit(head_class(spec.name), task.unit)
         seeds = config.seeds if spec.train.seed is None else (spec.train.seed,)
         for seed in seeds:
             try:  # settings that cannot work should fail before anything is trained
@@ -69,6 +68,8 @@ def zoo_members(
             if not of_set:
                 written.add(name)
             members.setdefault(name, (spec, seed))
+    for spec, _ in members.values():  # last: the other mistakes are mistakes for every task
+        check_unit(head_class(spec.name), task.unit)
     return [(name, spec, seed) for name, (spec, seed) in members.items()]
 
 
