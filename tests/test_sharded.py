@@ -69,7 +69,7 @@ def take_steps(toy: Toy, optimizer: torch.optim.Optimizer, steps: range, paralle
         loss.backward()
         total = loss.detach().clone()
         parallel.sum_([total])
-        norm = clip_([p for group in optimizer.param_groups for p in group["params"]], CLIP, parallel)
+        norm = clip_([p for group in optimizer.param_groups for p in group["params"]], CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         told += [float(total), float(norm)]
@@ -231,7 +231,7 @@ def test_clipping_is_that_of_torch(most: float) -> None:
     for ours, theirs in zip(*both, strict=True):
         ours.grad = torch.randn(ours.shape, generator=random)
         theirs.grad = ours.grad.clone()
-    torch.testing.assert_close(clip_(both[0], most, ALONE), nn.utils.clip_grad_norm_(both[1], most))
+    torch.testing.assert_close(clip_(both[0], most), nn.utils.clip_grad_norm_(both[1], most))
     for ours, theirs in zip(*both, strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
 

@@ -104,30 +104,15 @@ def split_like(value: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(place, like.device_mesh, like.placements, src_data_rank=None)
 
 
-@torch.no_grad()
-def clip_(parameters: Iterable[nn.Parameter], most: float, parallel: Parallel) -> Tensor:
+def clip_(parameters: Iterable[nn.Parameter], most: float) -> Tensor:
     """Scale all gradients down to a common norm of at most `most`; returns the norm before.
 
-    Of what is shared out each rank has a part and the squares are added up over ranks; what is not, every rank has.
+    Parameters that are split over ranks and parameters that every rank has may be mixed.
     """
-    parameters = list(parameters)
-    if not any(is_sharded(p) for p in parameters):
-        return nn.utils.clip_grad_norm_(parameters, most)
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    own = [g for g in gradients if not is_sharded(g)]
-    parts = [g.to_local() for g in gradients if is_sharded(g)]  # pyright: ignore[reportAttributeAccessIssue]
-    total = _squares(parts, gradients)
-    if parts:
-        parallel.sum_([total])
-    norm = (total + _squares(own, gradients)).sqrt()
-    factor = (most / (norm + 1e-6)).clamp(max=1.0)
-    for gradient in (*own, *parts):
-        gradient.mul_(factor.to(gradient.dtype))
+    given = [p for p in parameters if p.grad is not None]
+    kinds = [own for split in (True, False) if (own := [p for p in given if is_sharded(p) == split])]
+    norms = [whole(nn.utils.get_total_norm([p.grad for p in own if p.grad is not None])) for own in kinds]
+    norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms or [torch.zeros(())]))
+    for own in kinds:
+        nn.utils.clip_grads_with_norm_(own, most, norm)
     return norm
-
-
-def _squares(tensors: list[Tensor], beside: list[Tensor]) -> Tensor:
-    """The sum of all squares, where the others are."""
-    if not tensors:
-        return torch.zeros((), device=beside[0].device if beside else None)
-    return nn.utils.get_total_norm(tensors).float().square()

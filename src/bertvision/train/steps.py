@@ -182,7 +182,7 @@ class Steps:
 
     def _apply(self, given: Sequence[nn.Parameter]) -> None:
         if self.config.clip:
-            clip_(given, self.config.clip, self.parallel)
+            clip_(given, self.config.clip)
         for optimizer in self._optimizers:
             optimizer.step()
 
