@@ -157,37 +157,19 @@ def fit_zoo(
     `on_epoch` receives the dev scores after every epoch and may end the fit. Of several processes each calls it; rank 0
     writes and measures.
     """
-    train = null_weighted(train, config.null_weight)
-    task, decoding = train.task, decoding or DecodeConfig()
-    if task.group > 1:
-        raise ConfigError(
-            "heads on pairs encoded apart train with their encoder: use finetune, or leave out --apart"
-        )
+    train, decoding = null_weighted(train, config.null_weight), decoding or DecodeConfig()
     if config.scores_epochs and dev is None:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
-    states = train.states(states)
-    if states.source == "memory" and not parallel.alone:
-        raise ConfigError(
-            f"--states.source memory would keep all states in each of {parallel.world} processes: use live or stored"
-        )
-    layers = states.selection.numbers(encoder.num_states)
-    members = zoo_members(config, task, tokens=train.config.max_seq_length, states=len(layers))
-    states = suited(states, members, task)
-    selection = states.selection.resolved(encoder.num_states)
-    cut = {} if selection == EVERYTHING else {"states": to_mapping(selection)}
     # Dev decides only where it chooses epochs; elsewhere another dev set must not undo the work.
     scored_on = dev if config.scores_epochs else None
-    pooled = task.unit == "window" and encoder.has_pooler and encoder.num_states - 1 in layers
-    geometry = Geometry(len(layers), encoder.hidden, task.outputs, task.unit, pooled)
-    with torch.device("meta"):  # a head that does not suit this encoder is refused before anything is written
-        for _, spec, seed in members:
-            spec.build(geometry, seed=seed)
+    members, states = _checked(encoder, train, config, train.states(states), parallel)
+    selection = states.selection.resolved(encoder.num_states)
     key = {
         "encoder": encoder.fingerprint,
         "train": train.fingerprint,
-        "task": task.config(),
-        # The heads of a set, which may grow.
-        "fit": config.identity | {"heads": [text for text, _ in _expanded(config, task, len(layers))]},
+        "task": train.task.config(),
+        # The heads of a set by name: a set may grow.
+        "fit": config.identity | {"heads": [name for name, _, _ in members]},
         "arithmetic": [encoder.device.type, encoder.precision],
         "states": {"source": states.source, "dtype": states.dtype, "store": train.store and train.store.key},
         "selection": to_mapping(selection),
@@ -201,20 +183,17 @@ def fit_zoo(
     train_states = _training_states(encoder, train, states, run_folder, passes)
     evaluate = None
     if scored_on is not None:
-        # Once an epoch, and once more for the final scores.
-        opening: dict[str, Any] = {"label": "states of dev", "passes": config.epochs + 1}
-        opening["origin"], windows = scored_on.origin, scored_on.windows
-        source = run_folder.choose("dev states", lambda: choose_source(encoder, windows, states, **opening))
-        if not parallel.main:  # rank 0 scores, so nobody else needs the states
-            opened = train_states
-        elif dev_states is not None:
-            opened = dev_states(states, source)
-        else:
-            opened = open_states(encoder, windows, states, **opening, source=source)
+        opened = train_states  # rank 0 scores, so nobody else needs the states
+        source, open_dev = _dev_source(encoder, scored_on, states, run_folder, config.epochs)
+        if parallel.main:
+            opened = dev_states(states, source) if dev_states else open_dev()
         evaluate = partial(_dev_scores, opened, scored_on, decoding, config.activation_gb)
-    fitted = fit(train_states, members, config, run_folder, evaluate=evaluate, task=task, on_epoch=on_epoch)
+    fitted = fit(
+        train_states, members, config, run_folder, evaluate=evaluate, task=train.task, on_epoch=on_epoch
+    )
     named = _findable(encoder_about, folder) | {"fingerprint": encoder.fingerprint}
-    about = train.about | {"windows": to_mapping(train.config), "encoder": named} | cut
+    about = train.about | {"windows": to_mapping(train.config), "encoder": named}
+    about |= {} if selection == EVERYTHING else {"states": to_mapping(selection)}
     heads = parallel.on_main(
         lambda: {name: _save(one, folder / name, config, about) for name, one in fitted.items()}
     )
@@ -228,6 +207,40 @@ def fit_zoo(
         }
     )
     return run_folder
+
+
+def _checked(
+    encoder: Encoder, train: Split, config: FitConfig, states: StatesConfig, parallel: Parallel
+) -> tuple[list[tuple[str, HeadSpec, int]], StatesConfig]:
+    """The heads, and the states they read; refuses, before anything is written, what cannot be fitted."""
+    task = train.task
+    if task.group > 1:
+        raise ConfigError(
+            "heads on pairs encoded apart train with their encoder: use finetune, or leave out --apart"
+        )
+    if states.source == "memory" and not parallel.alone:
+        raise ConfigError(
+            f"--states.source memory would keep all states in each of {parallel.world} processes: use live or stored"
+        )
+    layers = states.selection.numbers(encoder.num_states)
+    members = zoo_members(config, task, tokens=train.config.max_seq_length, states=len(layers))
+    states = suited(states, members, task)
+    pooled = task.unit == "window" and encoder.has_pooler and encoder.num_states - 1 in layers
+    geometry = Geometry(len(layers), encoder.hidden, task.outputs, task.unit, pooled)
+    with torch.device("meta"):  # shapes alone: some heads do not suit every encoder
+        for _, spec, seed in members:
+            spec.build(geometry, seed=seed)
+    return members, states
+
+
+def _dev_source(
+    encoder: Encoder, dev: Split, states: StatesConfig, folder: RunFolder, epochs: int
+) -> tuple[Source, Callable[[], States]]:
+    """Where the states of dev come from, which is written down, and how they are opened."""
+    # Once an epoch, and once more for the final scores.
+    opening: dict[str, Any] = {"label": "states of dev", "passes": epochs + 1, "origin": dev.origin}
+    source = folder.choose("dev states", lambda: choose_source(encoder, dev.windows, states, **opening))
+    return source, partial(open_states, encoder, dev.windows, states, **opening, source=source)
 
 
 def _training_states(
