@@ -26,9 +26,10 @@ from typing import Any
 import torch
 from transformers import AutoModel, AutoTokenizer, BertModel  # noqa: F401
 
-import bertvision.cli.finetune
-import bertvision.cli.fit
-import bertvision.cli.run
+import bertvision.cli.flags
+import bertvision.pipeline.compare
+import bertvision.pipeline.fit
+import bertvision.pipeline.run
 import bertvision.train.zoo
 
 __all__ = ["finish", "kill_when", "start"]

@@ -17,12 +17,12 @@ import pytest
 from cli_runner import Outcome, bertvision, tree
 from test_resume import WINDOWS, contents
 
-from bertvision.cli.compare import _row, _tell
+from bertvision.cli.finetune import show_policies
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
+from bertvision.pipeline.compare import check_policies, efficiency, policy_row
 from bertvision.tasks.span import SPAN
-from bertvision.train.compare import check_policies, efficiency
 from bertvision.train.steps import Steps
 
 QUICK = (*WINDOWS, "--epochs", "0.5", "--batch-size", "8", "--lr", "1e-3")
@@ -172,7 +172,7 @@ def test_a_policy_of_other_settings_is_refused_and_its_record_stays(
     folder, _ = compared
     before = tree(folder / "full")
     outcome = bertvision(*words, "--seed", "3", "--out", folder, "--compare", "full")
-    assert "the run of --policy full ended with an error, told above" in sentence(outcome)
+    assert "the run of --policy full ended with the error above" in sentence(outcome)
     assert "other settings (finetune.seed)" in capfd.readouterr().err, "the process told nothing"
     assert tree(folder / "full") == before
 
@@ -182,8 +182,8 @@ def test_a_row_has_the_scores_of_the_last_snapshot_whatever_was_scored_last() ->
     scores = {"snapshot-2": {"exact": 60.0, "f1": 70.0, "tuned_f1": 71.0}, "snapshot-1": zero}
     counted = dict.fromkeys(("parameters", "train_seconds", "tokens_per_second", "peak_bytes"), 1)
     found = {"snapshots": ["a/snapshot-1", "a/snapshot-2"], "scores": scores, "trainable": 100, **counted}
-    found["task"] = SPAN.config()
-    row = _row("full", found | {"inference_seconds": 1.0})
+    found["tasks"] = {"": SPAN.config()}
+    row = policy_row("full", found | {"inference_seconds": 1.0})
     assert (row["snapshot"], row["exact"], row["f1"], row["tuned_f1"]) == ("a/snapshot-2", 60.0, 70.0, 71.0)
     assert row["efficiency"] == pytest.approx(10)
 
@@ -197,7 +197,7 @@ def test_the_table_keeps_within_its_terminal(
 
     def printed(width: int) -> list[str]:
         monkeypatch.setenv("COLUMNS", str(width))
-        _tell([row])
+        show_policies([row])
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= width
         return lines
@@ -349,7 +349,7 @@ def test_an_interrupted_run_goes_on(
 ) -> None:
     """Ctrl-C in the middle: a sentence, exit code 130, and the same result as without it."""
     command = (*words, "--policy", "houlsby-4", "--snapshots", "0.2", "--checkpoint-seconds", "0")
-    assert bertvision(*command, "--out", tmp_path / "whole").code == 0
+    assert bertvision(*command, "--out", tmp_path / "whole" / "run").code == 0
     real, done = Steps.update, 0
 
     def pressed(self: Steps) -> None:
@@ -360,11 +360,11 @@ def test_an_interrupted_run_goes_on(
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Steps, "update", pressed)
-    outcome = bertvision(*command, "--out", tmp_path / "out")
+    outcome = bertvision(*command, "--out", tmp_path / "out" / "run")
     assert outcome.code == 130
     assert "interrupted: run the same command again to go on" in outcome.err.splitlines()[-1]
     monkeypatch.setattr(Steps, "update", real)
-    again = bertvision(*command, "--out", tmp_path / "out")
+    again = bertvision(*command, "--out", tmp_path / "out" / "run")
     assert again.code == 0, again.err
     assert "fine-tuning continues at step" in again.err
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")

@@ -11,7 +11,7 @@ from bertvision.cli import finetune, fit, run
 from bertvision.cli.flags import parse
 from bertvision.config import dump_yaml, from_mapping, read_yaml, to_mapping
 from bertvision.errors import ConfigError
-from bertvision.pipeline.config import RunConfig
+from bertvision.pipeline.config import FinetuneArgs, FitArgs, RunArgs
 
 
 def flags(module: ModuleType, words: str) -> object:
@@ -42,7 +42,7 @@ def test_flags_stand_above_the_recipe(tmp_path: Path) -> None:
         encoding="utf-8",
     )  # fmt: skip
     config = flags(run, f"--finetune.lr 3e-5 --config={path} --encoder flag --fit.heads last_state")
-    assert isinstance(config, RunConfig)
+    assert isinstance(config, RunArgs)
     assert (config.encoder, config.train, config.dev) == ("flag", "t.json", "d.json")
     assert (config.finetune.lr, config.finetune.epochs, config.finetune.batch_size) == (3e-5, 2.0, 16)
     assert config.fit.heads == ("last_state",)
@@ -50,8 +50,8 @@ def test_flags_stand_above_the_recipe(tmp_path: Path) -> None:
 
 def test_without_data_the_demo_is_the_recipe() -> None:
     demo, own = flags(run, "--encoder mine"), flags(run, "--train=a.json --dev b.json")
-    assert isinstance(demo, RunConfig)
-    assert isinstance(own, RunConfig)
+    assert isinstance(demo, RunArgs)
+    assert isinstance(own, RunArgs)
     assert (demo.train, demo.encoder, demo.out) == ("demo:train", "mine", Path("runs/demo"))
     assert own == dataclasses.replace(run.ARGS(), train="a.json", dev="b.json")
 
@@ -61,7 +61,7 @@ def test_without_data_the_demo_is_the_recipe() -> None:
 )
 def test_numbers_are_listed_with_commas_or_spaces(words: str) -> None:
     args = flags(finetune, f"--train a --out b {words}")
-    assert isinstance(args, finetune.FinetuneArgs)
+    assert isinstance(args, FinetuneArgs)
     assert args.finetune.snapshots == (0.3, 1.0)
 
 
@@ -76,7 +76,7 @@ def test_numbers_are_listed_with_commas_or_spaces(words: str) -> None:
 )
 def test_a_comma_separates_heads_only_before_their_options(words: str, heads: tuple[str, ...]) -> None:
     args = flags(fit, f"enc --train a --out b --heads {words}")
-    assert isinstance(args, fit.FitArgs)
+    assert isinstance(args, FitArgs)
     assert args.fit.heads == heads
     joined = flags(fit, f"enc --train a --out b --heads={words.replace(' ', ' ')}")
     assert joined == args
@@ -88,7 +88,7 @@ def test_underscores_are_as_good_as_dashes() -> None:
 
 
 def test_seed_is_handed_down() -> None:
-    config = dataclasses.replace(RunConfig(), seed=5).seeded()
+    config = dataclasses.replace(RunArgs(), seed=5).seeded()
     assert (config.finetune.seed, config.fit.seed) == (5, 5)
 
 
@@ -110,7 +110,7 @@ def test_seed_is_handed_down() -> None:
 )
 def test_a_wrong_value_is_told_with_its_name(values: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        from_mapping(RunConfig, values, source="it")
+        from_mapping(RunArgs, values, source="it")
     assert str(caught.value).startswith("it sets")
     assert told in str(caught.value)
 
@@ -118,9 +118,9 @@ def test_a_wrong_value_is_told_with_its_name(values: dict[str, object], told: st
 def test_what_yaml_makes_of_numbers_and_names_is_accepted() -> None:
     # YAML 1.1 reads 5e-5 as a string, and an integer where a float is meant.
     config = from_mapping(
-        RunConfig,
+        RunArgs,
         {"max-train-examples": 3, "finetune": {"lr": "5e-5", "epochs": 1}, "seed": None},
         source="it",
     )
     assert (config.max_train_examples, config.finetune.lr, config.finetune.epochs) == (3, 5e-5, 1.0)
-    assert from_mapping(RunConfig, to_mapping(config), source="it") == config
+    assert from_mapping(RunArgs, to_mapping(config), source="it") == config

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertvision.cli.data import DataArgs, TextArgs, main
+from bertvision.cli.data import Data, TextArgs, main
 from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.data.squad import read_squad, write_squad
 from bertvision.data.stats import ClassCount, data_stats, pair_lengths, suggest_max_length
@@ -98,7 +98,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     test.write_text("index\tsentence\n0\tred\n1\tblue\n")
 
     def shown(file: object, **options: Any) -> str:
-        main(DataArgs(str(file), **options))
+        main(Data(file=str(file), **options))
         return capsys.readouterr().out
 
     def counted(file: object, **options: Any) -> dict[str, Any]:

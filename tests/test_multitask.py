@@ -340,7 +340,7 @@ def test_a_recipe_is_run_and_told(command: Command, tmp_path: Path, home: Path, 
     again = bertvision("multitask", "--config", tmp_path / "out" / "config.yaml", "--json")
     assert again.code == 0, again.err
     told = json.loads(again.out)
-    assert told["snapshots"].keys() == {"snapshot-0.5", "snapshot-2"}
+    assert told["scores"].keys() == {"snapshot-0.5", "snapshot-2"}
     jobs = load_jobs(
         [TaskSpec(name="mood", train=("{data}/mood.tsv", "{data}/more.tsv"))],
         Encoder.load(str(tiny_bert)), WINDOWS, data=str(home),
@@ -426,7 +426,6 @@ def test_a_recipe_may_leave_the_folder_to_the_command(
     )
     assert done.code == 2
     assert "--out" in done.err
-    assert done.err.count("\n") == 1
 
 
 # ---- killed, and in two processes
@@ -436,10 +435,10 @@ def test_a_recipe_may_leave_the_folder_to_the_command(
 def test_killed_and_started_again(way: str, command: Command, tmp_path: Path) -> None:
     """With dropout, weighted draws and scores on the way: the same bits at the end as without a kill."""
     more = ("--policy", "cut-1", "--accumulate", "2") if way == "cut" else ()
-    log, out = tmp_path / "log", tmp_path / "out"
-    assert finish(command(tmp_path / "whole", *more), log) == 0, log.read_text()
+    log, out = tmp_path / "log", tmp_path / "again" / "out"
+    assert finish(command(tmp_path / "whole" / "out", *more), log) == 0, log.read_text()
     operations = int(Path(f"{log}.count").read_text())
-    wanted = contents(tmp_path / "whole")
+    wanted = contents(tmp_path / "whole" / "out")
     assert any("heads/near" in name for name in wanted)
     chance = random.Random(way)
     first = chance.randint(operations // 5, operations // 2)
@@ -465,13 +464,13 @@ def test_a_killed_run_is_the_whole_run_at_every_step(
 
     bare = [replace(j, dev=None, weight=1.0, head=j.head.replace("dropout=0", "dropout=0.3")) for j in jobs]
     values = {"epochs": 1.0, "checkpoint_seconds": 0.0, "order": "temperature", "temperature": 2.0}
-    whole = tuned(tmp_path / "whole", three_layers, bare, **values)
+    whole = tuned(tmp_path / "whole" / "out", three_layers, bare, **values)
     for step in (1, 4, 9):
         out = tmp_path / str(step)
         with dying_at(step), pytest.raises(Killed):
             tuned(out, three_layers, bare, **values)
         assert losses(tuned(out, three_layers, bare, **values)) == losses(whole)
-        assert_equal(*(snapshot_weights(path / "snapshot-1") for path in (out, tmp_path / "whole")))
+        assert_equal(*(snapshot_weights(path / "snapshot-1") for path in (out, tmp_path / "whole" / "out")))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.heads import Geometry, parse_head
 from bertvision.model.record import Record
 from bertvision.pipeline.results import collect
-from bertvision.pipeline.systems import System, kind_of, pairs_to_join
+from bertvision.pipeline.systems import System, pairs
 from bertvision.tasks.base import Task
 from bertvision.tasks.label import LabelAnswers
 from bertvision.train.splits import Split
@@ -47,7 +47,9 @@ def system(
         scores = {name: task.score(own, tuning) for name, own in answers.items()}
         records.append(Record(task, answers, tuning, "dev", scores))
     made = parse_head(head).build(geometry, seed=0) if head else None
-    return System("snapshot-1", label, kind, made, [], infos if kind != "snapshot" else [], records)
+    found = System("snapshot-1", label, made, records, infos=infos if kind != "snapshot" else [])
+    assert found.kind == kind
+    return found
 
 
 def run(classes: int, **options: Any) -> tuple[list[System], dict[str, Any]]:
@@ -167,18 +169,9 @@ def test_pairs_share_their_seeds() -> None:
         one.folders = [Path(f"{one.label}.{s}") for s in range(len(one.records))]
     systems[3].infos = systems[3].infos[1:]  # a seed diverged
     systems[3].folders = systems[3].folders[1:]
-    (own, *_), (first, second, seeds, folders) = pairs_to_join(systems)
-    assert own is systems[0]
-    assert {first.label, second.label} == {"tenney small", "adapter pooler"}
-    assert seeds == [1, 2]
-    assert all(a.name[-1] == b.name[-1] for a, b in folders)
-
-
-def test_a_control_reads_the_last_state_alone() -> None:
-    geometry = Geometry(4, 8, 2, "window")
-    kinds = {
-        text: kind_of(parse_head(text).build(geometry, seed=0), [1])
-        for text in ("cls_linear", "tenney_small")
-    }
-    assert kinds == {"cls_linear": "control", "tenney_small": "head"}
-    assert kind_of(parse_head("cls_linear").build(geometry, seed=0), []) == "snapshot"
+    own, heads = pairs(systems)
+    assert own.first is systems[0]
+    assert own.folders == [(Path("snapshot-1.0"), Path(f"tenney small.{seed}")) for seed in range(3)]
+    assert {heads.first.label, heads.second.label} == {"tenney small", "adapter pooler"}
+    assert heads.seeds == [info["seed"] for info in heads.infos] == [1, 2]
+    assert all(a.name[-1] == b.name[-1] for a, b in heads.folders)

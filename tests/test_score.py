@@ -154,7 +154,7 @@ def test_published_systems_to_every_digit(
     system: str, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dev, said = shared_data / "squad/dev-v2.0.json", shared_data / f"squad/predictions/{system}.json"
-    main(Score(str(dev), said, json=True))
+    main(Score(data=str(dev), predictions=said, json=True))
     expected = PUBLISHED[system]
     plain = {key: value for key, value in expected.items() if not key.startswith(("best_", "pr_"))}
     assert list(json.loads(capsys.readouterr().out).items()) == list(plain.items())
@@ -162,7 +162,7 @@ def test_published_systems_to_every_digit(
     predictions = read_predictions(said)
     odds = {k: (i * 7919 % 1009) / 1009 + (0.0 if v else 0.5) for i, (k, v) in enumerate(predictions.items())}
     (tmp_path / "odds.json").write_text(json.dumps(odds))
-    main(Score(str(dev), said, na_prob=tmp_path / "odds.json", json=True))
+    main(Score(data=str(dev), predictions=said, na_prob=tmp_path / "odds.json", json=True))
     assert list(json.loads(capsys.readouterr().out).items()) == list(expected.items())
 
 
@@ -185,7 +185,7 @@ def squad_file(folder: Path) -> Path:
 def test_verb_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, said = squad_file(tmp_path), tmp_path / "said.json"
     said.write_text('{"a": "ada", "b": "1843"}')
-    main(Score(str(data), said))
+    main(Score(data=str(data), predictions=said))
     out = capsys.readouterr().out
     assert "HasAns_exact" in out
     assert "100.0000" in out
@@ -208,7 +208,7 @@ def test_verb_refuses_bad_predictions(content: str | None, complaint: str, tmp_p
     if content is not None:
         said.write_text(content)
     with pytest.raises(DataError, match=complaint) as caught:
-        main(Score(str(data), said))
+        main(Score(data=str(data), predictions=said))
     assert "\n" not in str(caught.value)
     assert str(said) in str(caught.value)
 
@@ -216,7 +216,7 @@ def test_verb_refuses_bad_predictions(content: str | None, complaint: str, tmp_p
 def test_verb_scores_what_both_files_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = tmp_path / "said.json"
     said.write_text('{"a": "ada", "c": ""}')
-    main(Score(str(squad_file(tmp_path)), said, allow_missing=True, json=True))
+    main(Score(data=str(squad_file(tmp_path)), predictions=said, allow_missing=True, json=True))
     assert json.loads(capsys.readouterr().out)["total"] == 1
 
 
@@ -233,7 +233,7 @@ def test_scoring_needs_no_torch(tmp_path: Path) -> None:
     said.write_text('{"a": "ada", "b": ""}')
     code = (
         "import sys; from pathlib import Path; from bertvision.cli.score import Score, main; "
-        f"main(Score({str(squad_file(tmp_path))!r}, Path({str(said)!r}), json=True)); "
+        f"main(Score(data={str(squad_file(tmp_path))!r}, predictions=Path({str(said)!r}), json=True)); "
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

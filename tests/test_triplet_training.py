@@ -254,9 +254,9 @@ def test_the_verb_trains_and_tells(words: Any, tmp_path: Path) -> None:
     assert "32 triplets to train on, 8 held out" in done.out
     assert "violation rate" in done.out
     told = json.loads(bertvision(*words("out", "--max-examples", "40", "--epochs", "2", "--json")).out)
-    assert told["snapshots"]["snapshot-2"].keys() >= {"violation_rate", "paper_loss", "softmin_loss"}
-    assert Encoder.load(told["folders"][0] + "/encoder").hidden == 32
-    assert bertvision("finetune", "--train", tmp_path / "mood.tsv", "--encoder", told["folders"][0], "--out",
+    assert told["scores"]["snapshot-2"].keys() >= {"violation_rate", "paper_loss", "softmin_loss"}
+    assert Encoder.load(told["snapshots"][0] + "/encoder").hidden == 32
+    assert bertvision("finetune", "--train", tmp_path / "mood.tsv", "--encoder", told["snapshots"][0], "--out",
                       tmp_path / "tuned", "--max-seq-length", "64", "--max-train-examples", "8").code == 0  # fmt: skip
 
 

@@ -1,8 +1,7 @@
-"""Folders anyone can read, written so that a half-written one is never seen.
+"""Atomic files and folders: a reader finds the old content or the new, whatever was killed in between.
 
-Files are written to a temporary name in the same folder, flushed to disk and renamed; folders likewise.
-A reader therefore finds the old content or the new, whatever was killed in between. Only the exchange of a
-folder for a new one takes two renames; `restore` brings the old one back where a kill fell between them.
+Files are written to a temporary name in the same folder, flushed to disk and renamed; folders likewise. Replacing a
+folder takes two renames; `restore` brings the old one back if a kill fell between them.
 """
 
 import contextlib
@@ -50,17 +49,16 @@ _DISK_TROUBLE = {
     errno.EFBIG: "a file may not become that large here",
 }
 
-
 _SAFETENSORS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
-"""Names of torch's types in a safetensors file."""
+"""Torch types to their names in a safetensors file."""
 
 
 @contextmanager
 def disk_trouble(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusal to write into one sentence about `path`."""
+    """Turn an error of the operating system while writing into one sentence about `path`."""
     try:
         yield
     except OSError as error:
@@ -73,10 +71,10 @@ def disk_trouble(path: Path) -> Iterator[None]:
 
 
 def check_output(path: Path) -> None:
-    """Prove that `path` can be made and written, and leave no trace of it.
+    """Prove that `path` can be created and written, without leaving a trace.
 
-    Commands call it first: a mistyped --out should not cost an hour, and one that fails for another reason
-    should not leave an empty folder behind.
+    Commands call it first: a mistyped --out should not cost an hour, and a command that fails for another reason should
+    not leave an empty folder behind.
     """
     with disk_trouble(path):
         nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
@@ -93,10 +91,7 @@ def output_folder(path: Path) -> Path:
     """Create `path` and prove that files can be written into it."""
     with disk_trouble(path):
         path.mkdir(parents=True, exist_ok=True)
-        sweep(path)
-        probe = path / f".probe.tmp-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+    check_output(path)
     return path
 
 
@@ -140,20 +135,20 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def _aside(path: Path) -> Path:
-    """Where a folder stands while a new one takes its place."""
+    """Where the old folder waits while a new one takes its place."""
     return path.with_name(f".{path.name}.old")
 
 
 def restore(path: Path) -> None:
-    """Bring back a folder that was moved aside by a process that was killed before the new one was in place."""
+    """Bring back a folder that a killed process had moved aside without putting the new one in place."""
     if not path.exists() and _aside(path).is_dir():
         _aside(path).rename(path)
 
 
 def sweep(folder: Path, *, depth: int = 0) -> None:
-    """Delete what killed processes left half-written in `folder` and so many levels below it.
+    """Delete half-written files of killed processes in `folder` and `depth` levels below it.
 
-    What a living process writes stays. The depth is bounded because the folder may be a user's own.
+    Files of living processes stay. The depth is bounded because the folder may be a user's own.
     """
     patterns = ["*/" * level + ".*.tmp-*" for level in range(depth + 1)]
     for path in [path for pattern in patterns for path in folder.glob(pattern)]:
@@ -163,13 +158,13 @@ def sweep(folder: Path, *, depth: int = 0) -> None:
 
 
 def alive(process: int) -> bool:
-    """Whether this machine has such a process."""
+    """Whether a process with this id runs on this machine."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):
-        return True  # it belongs to somebody else, or the system cannot tell
+        return True  # it belongs to another user, or the system does not know
     return True
 
 
@@ -183,7 +178,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_json_rows(path: Path, rows: Mapping[str, Any]) -> None:
-    """A JSON object with one row a key: as readable as indented, and several times faster for large values."""
+    """Write a JSON object with one line per key: several times faster than indenting large values."""
     lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in rows.items())
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -203,9 +198,9 @@ def read_json(path: Path) -> Any:
 def write_tensors(
     path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors as safetensors, one after another, so that writing takes no more memory than one of them.
+    """Write tensors as safetensors one after another, so that writing needs the memory of one tensor only.
 
-    safetensors' own `save` makes the whole file in memory, and its `save_file` reports a full disk as its own error.
+    safetensors' own functions copy all tensors first, and report a full disk as an error of their own.
     """
     import torch
 

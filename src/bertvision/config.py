@@ -1,7 +1,7 @@
-"""Settings: frozen dataclasses in Python, YAML in recipes, flags on the command line; one source of truth.
+"""Settings: frozen dataclasses in Python, YAML in recipes, flags on the command line.
 
-A recipe is a mapping of a dataclass's field names (nested for nested dataclasses). An unknown name or a value
-of the wrong type is a `ConfigError` that names the recipe and the key.
+A recipe maps field names of a dataclass to values (nested for nested dataclasses). An unknown name or a value of the
+wrong type is a `ConfigError` that names the recipe and the key.
 """
 
 import dataclasses
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from bertvision.errors import ConfigError
+from bertvision.errors import ConfigError, nearest
 
-__all__ = ["dump_yaml", "from_mapping", "read_yaml", "recipe_path", "recipes", "to_mapping"]
+__all__ = ["dump_yaml", "from_mapping", "part_of", "read_yaml", "recipe_path", "recipes", "to_mapping"]
 
 T = TypeVar("T")
 
@@ -33,11 +33,9 @@ def recipe_path(name: str) -> Path:
         return Path(name)
     shipped = recipes()
     if name not in shipped:
-        import difflib
-
-        close = difflib.get_close_matches(name, shipped, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"give a YAML file or one of {', '.join(shipped)}"
-        raise ConfigError(f"there is no recipe {name!r}: {hint} (`bertvision recipes` shows them)")
+        raise ConfigError(
+            f"there is no recipe {name!r}: {nearest(name, shipped)} (`bertvision recipes` lists them; or give a file)"
+        )
     return shipped[name]
 
 
@@ -71,28 +69,24 @@ def from_mapping(
     prefix: str = "",
     missing: Any = dataclasses.MISSING,
 ) -> T:
-    """Build the dataclass `cls` from plain values; what is not named keeps its default, or is `missing` without one."""
+    """Build the dataclass `cls` from plain values. Absent fields get their default, or `missing` if they have none."""
     hints = get_type_hints(cls)
-    names = [field.name for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
     chosen: dict[str, Any] = {}
     for key, value in values.items():
         name = str(key).replace("-", "_")
-        if name not in names:
-            import difflib
-
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {prefix}{close[0]}?" if close else f"known: {', '.join(names)}"
-            raise ConfigError(f"{source} sets {prefix}{key}, which does not exist: {hint}")
+        if name not in fields:
+            raise ConfigError(f"{source} sets {prefix}{key}, which does not exist: {nearest(name, fields)}")
         chosen[name] = _convert(value, hints[name], source=source, where=f"{prefix}{name}")
     if missing is not dataclasses.MISSING:
-        for field in dataclasses.fields(cls):  # pyright: ignore[reportArgumentType]
+        for name, field in fields.items():
             if field.default is field.default_factory is dataclasses.MISSING:
-                chosen.setdefault(field.name, missing)
+                chosen.setdefault(name, missing)
     return cls(**chosen)
 
 
 def _convert(value: Any, kind: Any, *, source: str, where: str) -> Any:
-    """`value` as YAML gave it, in the type the dataclass wants."""
+    """Convert a value from YAML to the type of its field."""
     if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         return from_mapping(kind, value, source=source, prefix=f"{where}.")  # pyright: ignore[reportArgumentType]
     origin = get_origin(kind)
@@ -119,7 +113,7 @@ def _convert(value: Any, kind: Any, *, source: str, where: str) -> Any:
 
 
 def _wanted(kind: Any) -> str:
-    """What a value must be, in words."""
+    """Describe the values that a type allows."""
     if get_origin(kind) is Literal:
         return " or ".join(map(str, get_args(kind)))
     if get_origin(kind) is tuple:
@@ -127,6 +121,11 @@ def _wanted(kind: Any) -> str:
     if dataclasses.is_dataclass(kind):
         return "a mapping of " + ", ".join(field.name for field in dataclasses.fields(kind))
     return _WORDS.get(kind, str(kind))
+
+
+def part_of(cls: type[T], config: Any) -> T:
+    """The fields of `cls` that `config`, an instance of a wider class, has."""
+    return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(cls)})  # pyright: ignore
 
 
 def to_mapping(config: Any) -> dict[str, Any]:
@@ -143,7 +142,7 @@ def to_mapping(config: Any) -> dict[str, Any]:
 
 
 def dump_yaml(config: Any, *, heading: str) -> str:
-    """A recipe that repeats `config` exactly, under a comment."""
+    """A recipe that repeats `config` exactly, with `heading` as a comment."""
     import yaml
 
     lines = "".join(f"# {line}\n" for line in heading.splitlines())

@@ -1,21 +1,24 @@
 """The only place that prints.
 
-Results go to stdout, everything a person watches (notes, progress) to stderr, so that `--json` output can be
-piped. Progress bars are drawn on a terminal only; without one a stage is one line when it ends. `rich` is
-imported on first use, so that the library works without it. Of several processes that train as one only rank 0 is
-heard; the others call `quiet` and keep their warnings.
+Results go to stdout, everything a person watches (notes, progress) to stderr, so that `--json` output can be piped.
+Progress bars are drawn on a terminal only; without one each stage prints one line when it ends. `rich` is imported on
+first use, so that the library works without it. Of several processes that train as one, only rank 0 prints; the others
+call `quiet` and keep their warnings.
 """
 
 import json
 import logging
+import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
     "Progress",
+    "columns",
     "emit",
     "emit_json",
     "note",
@@ -24,14 +27,16 @@ __all__ = [
     "setup_logging",
     "size_text",
     "table",
+    "terminal_width",
 ]
 
-
+_LONGEST = 36
+"""Longer names in the first column of a table are written in several lines."""
 _quiet = False
 
 
 def quiet() -> None:
-    """From now on this process shows no results, no progress and no notes of the library, only its warnings."""
+    """Show only warnings of the library from now on: no results, no progress, no notes."""
     global _quiet
     _quiet = True
     logging.getLogger("bertvision").setLevel(logging.WARNING)
@@ -51,7 +56,7 @@ def emit_json(value: Any) -> None:
 
 
 def note(text: str) -> None:
-    """Tell the person watching something; goes to stderr."""
+    """Write a note for the person watching to stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -65,26 +70,63 @@ def size_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table to stdout; columns of numbers are right-aligned."""
-    if _quiet:
-        return
-    from rich.console import Console
-    from rich.table import Table
+def table(rows: Sequence[Mapping[str, str]], *, title: str = "", optional: Sequence[str] = ()) -> None:
+    """Print rows (column -> cell) to stdout; see `columns`."""
+    for line in (*([title] if title else []), *columns(rows, terminal_width(), optional=optional)):
+        emit(line)
 
-    grid = Table(title=title or None, title_justify="left", header_style="bold")
-    for i, column in enumerate(columns):
-        numbers = all(not row[i] or row[i][:1] in "+-−" or row[i][:1].isdigit() for row in rows)
-        grid.add_column(column, justify="right" if i and numbers else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*(str(cell) for cell in row))
-    # Without a terminal rich would fall back to 80 columns and fold every number.
-    width = None if sys.stdout.isatty() else 160
-    Console(file=sys.stdout, highlight=False, width=width).print(grid)
+
+def terminal_width() -> int:
+    """Columns of the terminal, or as COLUMNS says; 120 where there is none."""
+    return shutil.get_terminal_size((120, 24)).columns
+
+
+def columns(rows: Sequence[Mapping[str, str]], width: int, *, optional: Sequence[str] = ()) -> list[str]:
+    """Lines of a table of `rows` (column -> cell), no longer than `width` if possible.
+
+    Columns of numbers are right-aligned. A table that is too wide leaves out `optional` columns, in this order,
+    instead of folding numbers.
+    """
+    shown = list(dict.fromkeys(name for row in rows for name in row))
+    first = shown[0]
+    folded = [_folded(row.get(first, "")) for row in rows]
+    cells = {name: [name, *(row.get(name, "") for row in rows)] for name in shown}
+    cells[first] = [first, *(line for lines in folded for line in lines)]
+    size = {name: max(map(len, column)) for name, column in cells.items()}
+    left = {name for name in shown if name == first or not all(map(_is_number, cells[name][1:]))}
+    left_out: list[str] = []
+    for name in (name for name in optional if name in shown):
+        if sum(size[c] + 2 for c in shown) - 2 > width:
+            shown.remove(name)
+            left_out.append(name)
+
+    def line(row: Mapping[str, str]) -> str:
+        return "  ".join(f"{row.get(c, ''):{'<' if c in left else '>'}{size[c]}}" for c in shown).rstrip()
+
+    lines = [line({c: c for c in shown}), "  ".join("-" * size[c] for c in shown)]
+    for row, (name, *more) in zip(rows, folded, strict=True):
+        lines += [line({**row, first: name}), *(line({first: rest}) for rest in more)]
+    if left_out:
+        lines += textwrap.wrap(f"left out for want of width: {', '.join(left_out)} (--json has all)", width)
+    return lines
+
+
+def _is_number(cell: str) -> bool:
+    return not cell or cell[0] in "+-−–." or cell[0].isdigit()
+
+
+def _folded(name: str) -> list[str]:
+    """A name as one line; a long one in several, cut after commas."""
+    lines = [""]
+    for part in name.replace(",", ",\n").splitlines() if len(name) > _LONGEST else [name]:
+        if lines[-1] and len(lines[-1] + part) > _LONGEST:
+            lines.append("  ")
+        lines[-1] += part
+    return lines
 
 
 class Progress:
-    """A running stage: `advance(n)` moves it, `tell(loss=0.3)` shows figures beside it."""
+    """A running stage: `advance(n)` moves it, `show(loss=0.3)` writes figures beside it."""
 
     def __init__(self, bar: Any, task: Any, total: float) -> None:
         self._bar, self._task, self.total = bar, task, total
@@ -95,20 +137,20 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done)
 
-    def tell(self, **figures: float | str) -> None:
+    def show(self, **figures: float | str) -> None:
         if self._bar is not None:
-            shown = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in figures.items())
-            self._bar.update(self._task, figures="  ".join(shown))
+            texts = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in figures.items())
+            self._bar.update(self._task, figures="  ".join(texts))
 
 
 def _pace(rate: float, unit: str) -> str:
-    """How fast a stage goes; what is slower than one a second is told the other way round."""
+    """The speed of a stage: steps a second, or seconds a step where it is slower."""
     return f"{rate:.1f} {unit}/s" if rate >= 1 or rate <= 0 else f"{1 / rate:.1f} s each"
 
 
 @contextmanager
 def progress(label: str, total: float, *, unit: str = "it", done: float = 0) -> Iterator[Progress]:
-    """Show a bar with rate and time left while the block runs; `done` is what a resumed stage has behind it."""
+    """Show a bar with rate and time left while the block runs; a resumed stage starts at `done`."""
     began = time.monotonic()
     if _quiet or not sys.stderr.isatty():
         state = Progress(None, None, total)
@@ -148,7 +190,7 @@ def progress(label: str, total: float, *, unit: str = "it", done: float = 0) -> 
 
 
 class _Stderr(logging.Handler):
-    """Writes to whatever stderr is now: while a bar is drawn, rich puts itself there and prints above the bar."""
+    """Write to the current stderr: while a bar is drawn, rich replaces it to print above the bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         note(self.format(record))

@@ -1,7 +1,7 @@
-"""What can go wrong by a user's hand.
+"""Mistakes of a user.
 
-Every class below ends a command with one sentence and exit code 2. The sentence names the file, the
-line or the flag, and the way out. Anything else that is raised is a defect of bertvision.
+Each class below ends a command with one sentence and exit code 2. The sentence names the file, the line or the flag,
+and the way out. Any other exception is a defect of bertvision.
 """
 
 import difflib
@@ -20,9 +20,9 @@ __all__ = [
 
 
 class BertvisionError(Exception):
-    """A user's mistake, told in one sentence.
+    """A user's mistake, described in one sentence.
 
-    Not a `ValueError`: the parser of the command line catches those in settings and would put its own words around.
+    Not a `ValueError`: the parser of the command line catches those and would describe them in its own way.
     """
 
     exit_code = 2

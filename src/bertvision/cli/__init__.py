@@ -1,25 +1,23 @@
 """The command line: `bertvision VERB ...`.
 
-One small file a verb: a dataclass of flags (`ARGS`) and a `main` that calls the library and prints. A verb's
-file is imported only when it is called, and torch only when the verb needs it, so `--help` answers at once.
-A verb with several actions (`bertvision cache ls`) is a folder of such files.
+One small file per verb: a dataclass of flags (`ARGS`) and a `main` that calls a function of the library and prints its
+result. A verb's file is imported only when it is called, and torch only in `main`, so `--help` answers at once. A verb
+with several actions (`bertvision cache ls`) is a folder of such files.
 """
 
 import errno
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any
 
 from bertvision._version import __version__
-from bertvision.errors import BertvisionError, ConfigError
+from bertvision.errors import BertvisionError, ConfigError, nearest
 
 __all__ = ["VERBS", "find_command", "main"]
 
-_ASKS = ("-h", "--help", "help")
-"""Words that ask for help."""
+_HELP = ("-h", "--help", "help")
 
 VERBS = {
     "run": "the whole job: finetune, fit a zoo of heads, evaluate, ensemble, report (no arguments: the demo)",
@@ -61,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if not words or words[0] in _ASKS:
+    if not words or words[0] in _HELP:
         sys.stdout.write(_help())
         return
     if words[0] in ("-V", "--version"):
@@ -69,85 +67,71 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     try:
         _run(words)
-    except BertvisionError as error:
-        if debug:
-            raise
-        _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        again = "" if words[0] == "serve" else ": run the same command again to go on"
-        _fail(f"interrupted{again}", 130)
     except BrokenPipeError:
-        # The reader of our output went away (`| head`); nothing is left to say.
+        # The reader of our output went away (`| head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (MemoryError, RuntimeError) as error:
-        # torch's class for a full device is a RuntimeError, and a full CPU has none; torch may not be imported here.
-        full = type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "allocate memory" in str(error)
-        if debug or not full:
+    except (BertvisionError, KeyboardInterrupt, MemoryError, RuntimeError, OSError) as error:
+        sentence, code = _explained(error, words[0])
+        if debug or not sentence:
             raise
-        _fail("out of memory: lower the batch size, --states.tokens-per-call or --states.memory-gb", 2)
-    except OSError as error:
-        if debug or error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        _fail(
-            f"no space is left on the disk ({error.filename or 'output'}): make room and run the command again",
+        _fail(sentence, code)
+
+
+def _explained(error: BaseException, verb: str) -> tuple[str, int]:
+    """The sentence and the exit code for an error; an empty sentence for a defect of bertvision."""
+    if isinstance(error, BertvisionError):
+        return str(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted" + (": run the same command again to go on" if verb != "serve" else ""), 130
+    if isinstance(error, OSError):
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        place = error.filename or "output"
+        return (
+            f"no space is left on the disk ({place}): make room and run the command again" if full else "",
             2,
         )
-
-
-def _run(words: list[str]) -> None:
-    _check(words[0], VERBS, kind="verb", prog="bertvision")
-    from bertvision import console
-
-    console.setup_logging()
-    from bertvision.cli.flags import parse
-    from bertvision.cli.memory import tune_memory
-
-    tune_memory()
-
-    module, rest, prog = find_command(words)
-    if hasattr(module, "ACTIONS"):
-        sys.stdout.write(module.help_text())
-    else:
-        module.main(_parsed(parse, module, rest, prog))
-
-
-def _parsed(parse: Callable[..., Any], module: ModuleType, rest: list[str], prog: str) -> Any:
-    """The flags; of several processes that were started with the same mistake the first one tells it."""
-    try:
-        return parse(module, rest, prog=prog)
-    except BertvisionError as error:
-        if os.environ.get("RANK", "0") == "0":
-            raise
-        raise SystemExit(error.exit_code) from error
-
-
-def find_command(words: Sequence[str]) -> tuple[ModuleType, list[str], str]:
-    """The module of a verb, or of the action of a verb that has several; its flags; and what it is called.
-
-    `cache` alone, or with --help, is the module that lists its actions.
-    """
-    verb, *rest = words
-    _check(verb, VERBS, kind="verb", prog="bertvision")
-    module = importlib.import_module(f"bertvision.cli.{verb}")
-    if not hasattr(module, "ACTIONS") or not rest or rest[0] in _ASKS:
-        return module, rest, f"bertvision {verb}"
-    action, *rest = rest
-    _check(action, module.ACTIONS, kind="action", prog=f"bertvision {verb}")
-    return importlib.import_module(f"bertvision.cli.{verb}.{action}"), rest, f"bertvision {verb} {action}"
-
-
-def _check(word: str, known: Mapping[str, str], *, kind: str, prog: str) -> None:
-    """Refuse a word that is not one of `known`."""
-    if word not in known:
-        import difflib
-
-        close = difflib.get_close_matches(word, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"`{prog} --help` lists the {kind}s"
-        raise ConfigError(f"there is no {kind} {word!r}: {hint}")
+    # torch's class for a full GPU is a RuntimeError, and a full CPU has no class; torch may not be imported here.
+    full = type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "allocate memory" in str(error)
+    return (
+        "out of memory: lower the batch size, --states.tokens-per-call or --states.memory-gb" if full else "",
+        2,
+    )
 
 
 def _fail(sentence: str, code: int) -> None:
     sys.stderr.write(f"error: {sentence}\n")
     sys.exit(code)
+
+
+def _run(words: list[str]) -> None:
+    module, rest, prog = find_command(words)
+    if hasattr(module, "ACTIONS"):
+        sys.stdout.write(module.help_text())
+        return
+    from bertvision import console
+    from bertvision.cli.flags import parse
+    from bertvision.cli.memory import tune_memory
+
+    console.setup_logging()
+    tune_memory(serving=words[0] == "serve")
+    module.main(parse(module, rest, prog=prog))
+
+
+def find_command(words: Sequence[str]) -> tuple[ModuleType, list[str], str]:
+    """The module of a verb, or of the action of a verb that has several; its flags; and its name.
+
+    `cache` alone, or with --help, is the module that lists its actions.
+    """
+    verb, *rest = words
+    _check(verb, VERBS, kind="verb")
+    module = importlib.import_module(f"bertvision.cli.{verb}")
+    if not hasattr(module, "ACTIONS") or not rest or rest[0] in _HELP:
+        return module, rest, f"bertvision {verb}"
+    action, *rest = rest
+    _check(action, module.ACTIONS, kind=f"action of {verb}")
+    return importlib.import_module(f"bertvision.cli.{verb}.{action}"), rest, f"bertvision {verb} {action}"
+
+
+def _check(word: str, known: Mapping[str, str], *, kind: str) -> None:
+    if word not in known:
+        raise ConfigError(f"there is no {kind} {word!r}: {nearest(word, known)}")

@@ -1,162 +1,89 @@
-"""`bertvision finetune`: tune an encoder, with snapshots at fractions of an epoch."""
+"""`bertvision finetune`: tune an encoder, with snapshots at fractions of an epoch, or compare several policies."""
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from bertvision.cli.columns import columns, terminal_width
-from bertvision.cli.flags import OptionalInt, command_line
-from bertvision.data.windows import WindowConfig
-from bertvision.encoder.device import Precision
-from bertvision.tasks.settings import TextConfig
-from bertvision.train.config import FinetuneConfig
+from bertvision.cli.flags import JsonFlag, command_line
+from bertvision.config import part_of
+from bertvision.pipeline.config import FinetuneArgs
 
 if TYPE_CHECKING:
-    from bertvision.tasks.base import Task
-    from bertvision.train.parallel import Parallel
-    from bertvision.train.run_folder import RunFolder
+    from bertvision.pipeline.finetune import Tuned
 
-__all__ = ["ARGS", "FinetuneArgs", "main"]
+__all__ = ["ARGS", "main", "show"]
 
 
-@dataclass(frozen=True)
-class FinetuneArgs:
-    """Tune an encoder on questions, or on texts with labels or scores, keeping snapshots at fractions of an epoch
-    (--snapshots 0.3 1.0).
-
-    --policy says what of it trains; --compare runs several policies on the same data and prints one table. Under
-    `accelerate launch` or torchrun several devices tune it together.
-    """
-
-    train: str
-    """Questions: SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train, a saved datasets folder. Texts with labels
-    or scores: glue:TASK:FILE, cs224n:SET:FILE, answerable:QUESTIONS, .csv, .tsv, .jsonl (--text.label: a column)."""
-    out: Path
-    """Folder for the snapshots; with --compare one folder a policy."""
-    encoder: str = "embedded"
-    """embedded, a local folder in Hugging Face format (or a snapshot's), or a name on the Hub."""
-    dev: str = ""
-    """Every snapshot is scored on it."""
-    compare: tuple[str, ...] = ()
-    """Policies to run one after another, such as full,top-6,houlsby-64,lora-16; needs --dev."""
-    inference: bool = False
-    """Also time the last snapshot on dev, as it is used later."""
-    max_train_examples: OptionalInt = None
-    """Take only the first so many questions."""
-    max_dev_examples: OptionalInt = None
-    """Take only the first so many dev questions."""
-    device: str = "auto"
-    """auto, cpu, cuda or mps."""
-    precision: Precision = "auto"
-    """fp32, bf16, or auto: bf16 on GPUs that have it."""
-    overwrite: bool = False
-    """Replace work in --out that was done with other settings."""
-    windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
-    text: TextConfig = field(default_factory=TextConfig)
-    finetune: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = field(default_factory=FinetuneConfig)
-    json: bool = False
-    """Print the result as JSON."""
+@dataclass(frozen=True, kw_only=True)
+class Finetune(JsonFlag, FinetuneArgs):
+    __doc__ = FinetuneArgs.__doc__
 
 
-ARGS = FinetuneArgs
+ARGS = Finetune
 
 
-def main(args: FinetuneArgs) -> None:
-    from bertvision.encoder.device import choose_device
-    from bertvision.encoder.policy import parse_policy
-    from bertvision.errors import ConfigError
-    from bertvision.train.parallel import Parallel
+def main(args: Finetune) -> None:
+    from bertvision import console
+    from bertvision.pipeline.compare import compare_policies
+    from bertvision.pipeline.finetune import finetune
 
-    if args.finetune.epochs == 0:
-        raise ConfigError("--epochs 0 leaves nothing to do: give the length of the run")
-    for name, source in (("train", args.train), ("dev", args.dev)):
-        if source.startswith("store:"):
-            raise ConfigError(f"--{name} {source} has states and no tokens to tune on: name the data")
-    if args.compare:
-        if str(parse_policy(args.finetune.policy)) != "full":
-            raise ConfigError(
-                f"--compare runs the policies it names, and --policy {args.finetune.policy} names one more: leave one "
-                "of them out; over a recipe that names it, give --policy full or an empty --compare"
-            )
-        from bertvision.cli.compare import compare_policies
-
-        compare_policies(args)
+    own = part_of(FinetuneArgs, args)
+    if not args.compare:
+        show(finetune(own, command=command_line()), as_json=args.json)
         return
-    if args.inference and not args.dev:
-        raise ConfigError("--inference answers the questions of --dev: name it")
-    with Parallel.start(choose_device(args.device)) as parallel:
-        _finetune(args, parallel)
+    rows = compare_policies(own)
+    if args.json:
+        console.emit_json(rows)
+    else:
+        show_policies(rows)
 
 
-def _finetune(args: FinetuneArgs, parallel: "Parallel") -> None:
-    from bertvision.artifacts import check_output
-    from bertvision.encoder.encoder import Encoder
-    from bertvision.pipeline.finetune import inference_seconds, record_snapshots
-    from bertvision.train.finetune import tune
-    from bertvision.train.job import Job
-    from bertvision.train.splits import load_split
-    from bertvision.train.tuning import shares_out
-    from bertvision.train.zoo import encoder_reference
-
-    parallel.on_main(lambda: check_output(args.out))
-    encoder = Encoder.load(
-        encoder_reference(args.encoder)[0],
-        device=args.device,
-        precision=args.precision,
-        parked=shares_out(args.finetune, parallel),
-    )
-    train = load_split(
-        args.train, encoder, args.windows, max_examples=args.max_train_examples, text=args.text
-    )
-    dev = None
-    if args.dev:
-        dev = load_split(args.dev, encoder, args.windows, max_examples=args.max_dev_examples, like=train)
-    stage, snapshots = tune(
-        encoder,
-        train,
-        folder=args.out,
-        config=args.finetune,
-        dev=dev,
-        overwrite=args.overwrite,
-        parallel=parallel,
-    )
-    # Timed once: the same command again only reports it again.
-    if args.inference and dev is not None and stage.results.get("inference_of") != dev.fingerprint:
-        seconds = parallel.on_main(
-            lambda: inference_seconds(snapshots[-1], dev, device=args.device, precision=args.precision)
-        )
-        stage.finish(stage.results | {"inference_seconds": seconds, "inference_of": dev.fingerprint})
-    job = Job(train, dev, head=args.finetune.head)
-    parallel.on_main(lambda: record_snapshots(snapshots, [job], encoder, command_line()))
-    if parallel.main:
-        _show(args, train.task, stage, snapshots)
-
-
-def _show(args: FinetuneArgs, task: "Task", stage: "RunFolder", snapshots: list[Path]) -> None:
-    """What the run gave."""
+def show(tuned: "Tuned", *, as_json: bool, metrics: int = 3) -> None:
+    """The snapshots with their scores, for `finetune`, `multitask` and `triplet`."""
     from bertvision import console
     from bertvision.encoder.policy import counts_text
 
-    results = dict(stage.results)
-    if not args.inference:
-        results.pop("inference_seconds", None)
-    if args.json:
-        found = {"snapshots": [str(path) for path in snapshots], "seconds": stage.seconds}
-        about = {"task": task.config(), "scores": results["snapshots"]}
-        console.emit_json(results | found | about)
+    if as_json:
+        console.emit_json(tuned.to_json())
         return
+    results = tuned.results
     console.emit(f"{results['policy']}: {counts_text(results['trainable'], results['parameters'])}")
-    rows = [
-        {"snapshot": str(path)} | task.cells(results["snapshots"].get(path.name, {})) for path in snapshots
-    ]
-    if not args.dev:
-        for row in rows:
-            console.emit(row["snapshot"])
-    else:
-        optional = [name for name in rows[0] if name not in ("snapshot", task.title(task.metric))]
-        for line in columns(rows, terminal_width(), texts=("snapshot",), optional=optional):
-            console.emit(line)
+    rows = []
+    for path in tuned.snapshots:
+        scores = tuned.scores(path)
+        for job in tuned.jobs:
+            task = {"task": job.name} if job.name else {}
+            rows.append({"snapshot": str(path)} | task | job.task.cells(scores.get(job.name, {}), metrics))
+    own = {job.task.title(job.task.metric) for job in tuned.jobs}
+    names = dict.fromkeys(name for row in rows for name in row)
+    console.table(rows, optional=[name for name in names if name not in {"snapshot", "task", *own}])
     if "inference_seconds" in results:
         console.emit(f"answering dev took {results['inference_seconds']:.2f} s")
+
+
+def show_policies(rows: list[dict[str, Any]]) -> None:
+    from bertvision import console
+    from bertvision.encoder.policy import short_count
+    from bertvision.tasks.base import task_from_config
+
+    task = task_from_config(rows[0]["task"], "finetune")
+    cells = [
+        {
+            "policy": row["policy"],
+            "trainable": short_count(row["trainable"]),
+            "of all": f"{row['trainable'] / row['parameters']:.2%}",
+            "train s": f"{row['seconds']:.1f}",
+            "memory": console.size_text(row["peak_bytes"]),
+            "answer s": f"{row['inference_seconds']:.2f}",
+            **task.cells(row),
+            **({"eff.": f"{row['efficiency']:.2f}"} if "efficiency" in row else {}),
+        }
+        for row in rows
+    ]
+    legend = "memory: the most held while training; answer s: seconds to answer all of dev"
+    if any("efficiency" in row for row in rows):
+        legend = f"eff.: efficiency, (F1 - 50) / log10(trainable parameters); {legend}"
+    others = [task.title(name) for name in task.metrics if name != task.metric]
+    console.table(cells, optional=(*others, "of all"))
+    for line in textwrap.wrap(legend, console.terminal_width()):
+        console.emit(line)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from bertvision.cli.columns import columns, terminal_width
 from bertvision.cli.flags import OptionalInt
+from bertvision.console import columns, terminal_width
 from bertvision.heads.options import Unit
 
 if TYPE_CHECKING:
@@ -144,9 +144,7 @@ def _table(rows: list[dict[str, Any]], width: int) -> list[str]:
         }
         for row in rows
     ]
-    lines = columns(
-        cells, width, texts=("head", "section", "origin"), optional=("printed", "total", "origin", "section")
-    )
+    lines = columns(cells, width, optional=("printed", "total", "origin", "section"))
     if any(row["percent_of"] == "total" for row in rows):
         lines += textwrap.wrap("* of the total, as printed: running means and variances included", width)
     return lines

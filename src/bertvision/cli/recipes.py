@@ -3,25 +3,24 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-import tyro
+from bertvision.cli.flags import JsonFlag
+from bertvision.options import POSITIONAL, arg
 
-__all__ = ["ARGS", "RecipesArgs", "main"]
+__all__ = ["ARGS", "main"]
 
 
-@dataclass(frozen=True)
-class RecipesArgs:
+@dataclass(frozen=True, kw_only=True)
+class Recipes(JsonFlag):
     """List the shipped recipes; with a NAME, print that one (redirect it to a file to change it)."""
 
-    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[NAME]")] = ""
+    name: Annotated[str, POSITIONAL, arg(metavar="[NAME]")] = ""
     """Recipe to print."""
-    json: bool = False
-    """Print the result as JSON."""
 
 
-ARGS = RecipesArgs
+ARGS = Recipes
 
 
-def main(args: RecipesArgs) -> None:
+def main(args: Recipes) -> None:
     from bertvision import console
     from bertvision.config import read_yaml, recipe_path, recipes
 
@@ -34,13 +33,9 @@ def main(args: RecipesArgs) -> None:
         return
     rows = []
     for name, path in recipes().items():
-        command, about, *_ = [
-            line.removeprefix("# ") for line in path.read_text(encoding="utf-8").splitlines()
-        ]
-        rows.append({"name": name, "about": about, "command": command})
+        command, about, *_ = path.read_text(encoding="utf-8").replace("# ", "").splitlines()
+        rows.append({"name": name, "command": command, "about": about})
     if args.json:
         console.emit_json(rows)
     else:
-        console.table(
-            "", ["recipe", "command", "about"], [[r["name"], r["command"], r["about"]] for r in rows]
-        )
+        console.table(rows)

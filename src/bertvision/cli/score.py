@@ -5,25 +5,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import Positional, arg
-
-from bertvision.cli.flags import OptionalPath
-from bertvision.console import emit, emit_json, table
+from bertvision.cli.flags import JsonFlag
 from bertvision.errors import DataError
+from bertvision.options import POSITIONAL, OptionalPath, arg
 
 if TYPE_CHECKING:
     from bertvision.data.examples import SpanData
 
-__all__ = ["ARGS", "Score", "main"]
+__all__ = ["ARGS", "Score", "main", "read_na_probs", "read_predictions"]
 
 
-@dataclass(frozen=True)
-class Score:
+@dataclass(frozen=True, kw_only=True)
+class Score(JsonFlag):
     """Score a predictions file with the official SQuAD 2.0 metrics."""
 
-    data: Annotated[Positional[str], arg(metavar="DATA")]
+    data: Annotated[str, POSITIONAL, arg(metavar="DATA")]
     """The questions and their answers: a SQuAD JSON file, or anything else that can be read as span data."""
-    predictions: Annotated[Positional[Path], arg(metavar="PREDICTIONS")]
+    predictions: Annotated[Path, POSITIONAL, arg(metavar="PREDICTIONS")]
     """JSON object from question id to answer text, "" for no answer."""
     na_prob: OptionalPath = None
     """JSON object from question id to a number that grows with no answer (probabilities or null odds); adds
@@ -32,11 +30,13 @@ class Score:
     """Answers whose number in --na-prob exceeds this count as no answer."""
     allow_missing: bool = False
     """Score the questions that have a prediction, and leave aside predictions for unknown questions."""
-    json: bool = False
-    """Print the result as JSON."""
+
+
+ARGS = Score
 
 
 def main(args: Score) -> None:
+    from bertvision import console
     from bertvision.data.load import load_span_data
     from bertvision.tasks.squad import score
 
@@ -44,20 +44,21 @@ def main(args: Score) -> None:
     predictions = read_predictions(args.predictions)
     if not args.allow_missing:
         _refuse_other_questions(data, predictions, args.predictions)
-    na_probs = read_na_probs(args.na_prob) if args.na_prob else None
     result = score(
         data,
         predictions,
-        na_probs=na_probs,
+        na_probs=read_na_probs(args.na_prob) if args.na_prob else None,
         na_prob_thresh=args.na_prob_thresh,
         allow_missing=args.allow_missing,
     )
     if args.json:
-        emit_json(result)
+        console.emit_json(result)
         return
-    rows = [(key, str(value) if isinstance(value, int) else f"{value:.4f}") for key, value in result.items()]
-    emit(f"{args.predictions.name} on {Path(args.data).name}")
-    table("", ("metric", "value"), rows)
+    rows = [
+        {"metric": key, "value": f"{value}" if isinstance(value, int) else f"{value:.4f}"}
+        for key, value in result.items()
+    ]
+    console.table(rows, title=f"{args.predictions.name} on {Path(args.data).name}")
 
 
 def read_predictions(path: Path) -> dict[str, str]:
@@ -95,19 +96,11 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _refuse_other_questions(data: "SpanData", predictions: dict[str, str], path: Path) -> None:
-    known = {example.id for example in data.examples}
-    missing = [example.id for example in data.examples if example.id not in predictions]
-    unknown = [key for key in predictions if key not in known]
+    known = {example.id: None for example in data.examples}
     hint = "is it for other data? (--allow-missing scores what both files know)"
-    if missing:
-        raise DataError(
-            f"{path} lacks {len(missing)} of the {len(data)} questions of {data.name}, "
-            f"first {missing[0]!r}: {hint}"
-        )
-    if unknown:
-        raise DataError(
-            f"{path} has {len(unknown)} ids that {data.name} does not know, first {unknown[0]!r}: {hint}"
-        )
-
-
-ARGS = Score
+    if missing := [key for key in known if key not in predictions]:
+        count = f"{len(missing)} of the {len(data)} questions of {data.name}"
+        raise DataError(f"{path} lacks {count}, first {missing[0]!r}: {hint}")
+    if unknown := [key for key in predictions if key not in known]:
+        count = f"{len(unknown)} ids that {data.name} does not know"
+        raise DataError(f"{path} has {count}, first {unknown[0]!r}: {hint}")

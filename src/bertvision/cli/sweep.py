@@ -53,7 +53,6 @@ def main(args: SweepArgs) -> None:
 def _show(results: Mapping[str, Any], out: Path) -> None:
     """The best candidates as a table, and what to do next."""
     from bertvision import console, words
-    from bertvision.cli.columns import columns, terminal_width
     from bertvision.report.results import View, check
 
     view = View(check(results))
@@ -70,8 +69,7 @@ def _show(results: Mapping[str, Any], out: Path) -> None:
         for system in view.systems[:_SHOWN]
     ]
     optional = ("parameters", "seconds", "epochs")
-    for line in columns(cells, terminal_width(), texts=("head", "status"), optional=optional):
-        console.emit(line)
+    console.table(cells, optional=optional)
     unit, counts = view.results["sweep"]["mode"], [system["status"] for system in view.systems]
     summary = ", ".join(f"{counts.count(status)} {status}" for status in dict.fromkeys(counts))
     console.emit(f"{len(counts)} {'heads' if unit == 'grid' else unit}: {summary}; {out / 'report.html'}")

@@ -1,6 +1,7 @@
 """Which device and precision an encoder computes in."""
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from bertvision.errors import ConfigError
@@ -8,9 +9,19 @@ from bertvision.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Precision", "choose_device", "choose_precision"]
+__all__ = ["DeviceConfig", "Precision", "choose_device", "choose_precision"]
 
 Precision = Literal["auto", "fp32", "bf16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """Flags of everything that runs an encoder."""
+
+    device: str = "auto"
+    """auto, cpu, cuda or mps."""
+    precision: Precision = "auto"
+    """fp32, bf16, or auto: bf16 on GPUs that have it."""
 
 
 def choose_device(name: str = "auto") -> "torch.device":

@@ -1,155 +1,221 @@
-"""Score trained systems on a dataset, and join several into one: what `bertvision eval` and `ensemble` do."""
+"""Score trained systems on a dataset, and join several into one: `bertvision eval` and `bertvision ensemble`."""
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bertvision._version import __version__
-from bertvision.artifacts import atomic_folder, read_json, write_json
+from bertvision.artifacts import atomic_folder, check_output, read_json, write_json
 from bertvision.config import to_mapping
-from bertvision.data.columns import Columns
-from bertvision.encoder.device import Precision
 from bertvision.encoder.load import load_tokenizer, token_ids
-from bertvision.errors import ConfigError
-from bertvision.model.folders import ensemble_of
-from bertvision.model.record import Made, Record, evaluate, record
-from bertvision.model.trained import Trained, logits_of_trained
-from bertvision.states.config import SourceConfig
+from bertvision.errors import ConfigError, OutputError
+from bertvision.model.folders import ensemble_of, heads_below
+from bertvision.model.record import Made, Record, record
+from bertvision.model.record import evaluate as score
+from bertvision.model.trained import Trained, logits_of_trained, read_trained
+from bertvision.pipeline.config import EnsembleArgs, EvalArgs, ScoreArgs
+from bertvision.tasks.base import Task
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.train.splits import Split
 
-__all__ = ["Scoring", "join_systems", "score_systems"]
+__all__ = ["Scored", "ensemble", "evaluate"]
 
 
 @dataclass(frozen=True)
-class Scoring:
-    """What systems are scored on, and how."""
+class Scored:
+    """A system's scores on a dataset."""
 
-    data: str
-    columns: Columns = field(default_factory=Columns)
-    max_examples: int | None = None
-    encoder: str | None = None
-    """Where the encoder lies now, if it moved."""
-    device: str = "auto"
-    precision: Precision = "auto"
-    states: SourceConfig = field(default_factory=SourceConfig)
-    decode: DecodeConfig | None = None
-    """How spans are found; by default as each system's threshold was tuned."""
-    merge: str = ""
-    """How the windows of a text are merged; by default as each system's task says."""
-    other_encoder: bool = False
-    """Read `encoder` even if the heads were fitted on other weights of the same size."""
-    second_best: bool = False
-    """Score every head's second choice."""
-    wordpiece: bool = False
-    """Add the paper's scores on word pieces."""
-    command: str = ""
+    system: str
+    task: Task
+    examples: int
+    scores: Mapping[str, float]
+    """At the tuning stored with the system."""
+    oracle: float
+    """The task's own metric at the best tuning for this very data."""
+    tuning: Mapping[str, Any]
+    details: Mapping[str, Any]
+    wordpiece: Mapping[str, float] | None = None
+    """The paper's scores on word pieces."""
 
-    def logits(self, systems: Sequence[Trained]) -> list[tuple[Split, Logits]]:
-        """Logits of every system on the data, which is loaded once for each task."""
-        found: dict[int, tuple[Split, Logits]] = {}
-        tasks = dict.fromkeys(system.task for system in systems)
-        sets = [task.load(self.data, columns=self.columns, max_examples=self.max_examples) for task in tasks]
-        for task, data in zip(tasks, sets, strict=True):
-            own = [i for i, system in enumerate(systems) if system.task == task]
-            results = logits_of_trained(
-                [systems[i] for i in own],
-                data,
-                encoder=self.encoder,
-                other_encoder=self.other_encoder,
-                device=self.device,
-                precision=self.precision,
-                states=self.states,
-            )
-            if self.second_best:
-                results = [(split, task.second_best(split.windows, logits)) for split, logits in results]
-            found |= dict(zip(own, results, strict=True))
-        return [found[i] for i in range(len(systems))]
+    def to_json(self) -> dict[str, Any]:
+        more = {} if self.wordpiece is None else {"wordpiece": self.wordpiece}
+        names = ("system", "examples", "scores", "oracle", "tuning", "details")
+        return {name: getattr(self, name) for name in names} | {"metric": self.task.metric} | more
 
-    def adjusted(self, system: Trained) -> Trained:
-        """The system with the settings that were asked for."""
-        for asked, flag in ((self.wordpiece, "--scorer wordpiece"), (self.second_best, "--second-best")):
+
+def evaluate(args: EvalArgs, *, command: str = "") -> list[Scored]:
+    """Score systems at the tuning stored with each; `args.out` gets answers and metrics, a folder a system."""
+    if args.other_encoder and args.encoder is None:
+        raise ConfigError("--other-encoder needs --encoder: name the encoder to read")
+    wordpiece, merge = args.scorer == "wordpiece", args.text_merge
+    found = _read(args.folders, least=1, verb="eval")
+    if args.out is not None:
+        check_output(args.out)
+    for system in found.values():
+        for asked, flag in ((wordpiece, "--scorer wordpiece"), (args.second_best, "--second-best")):
             if asked:
                 system.task.check_papers(flag)
-        if self.merge:
-            system = replace(system, task=system.task.merged_by(self.merge))
-        if self.decode is not None:
-            system = replace(system, tuning=system.task.decoded_by(system.tuning, self.decode))
-        return system
-
-
-def score_systems(
-    systems: Mapping[str, Trained], scoring: Scoring, out: Path | None = None
-) -> list[dict[str, Any]]:
-    """One row of scores a system, at the tuning stored with each; `out` gets answers and metrics, a folder a system."""
-    adjusted = [scoring.adjusted(system) for system in systems.values()]
+    if merge != "stored":
+        found = {name: replace(one, task=one.task.merged_by(merge)) for name, one in found.items()}
+    found = _decoded(found, args)
     rows = []
-    for name, system, (split, logits) in zip(systems, adjusted, scoring.logits(adjusted), strict=True):
-        found = {"eval": (split, logits)}
-        own = evaluate(found, tuning=system.tuning, tuned_on=system.tuned_on)
-        if out is not None:
-            record(out / name, found, Made(scoring.command, {"eval": split.name}), evaluated=own)
-        row = _row(name, own, "eval")
-        if scoring.wordpiece:
-            tokenize = token_ids(load_tokenizer(scoring.encoder or system.encoder))
-            row["wordpiece"] = system.task.wordpiece(own.answers["eval"], tokenize)
-        rows.append(row)
+    logits = _logits(found, args, other_encoder=args.other_encoder, second_best=args.second_best)
+    for (name, system), (split, own) in zip(found.items(), logits, strict=True):
+        parts = {"eval": (split, own)}
+        result = score(parts, tuning=system.tuning, tuned_on=system.tuned_on)
+        if args.out is not None:
+            record(args.out / name, parts, Made(command, {"eval": split.name}), evaluated=result)
+        pieces = None
+        if wordpiece:
+            tokenize = token_ids(load_tokenizer(args.encoder or system.encoder))
+            pieces = system.task.wordpiece(result.answers["eval"], tokenize)
+        rows.append(_row(name, result, "eval", pieces))
     return rows
 
 
-def join_systems(
-    systems: Mapping[str, Trained], scoring: Scoring, *, how: str = "auto", out: Path | None = None
-) -> list[dict[str, Any]]:
-    """Rows of the members and of the ensemble, which is tuned on the data; `out` gets it as a system of its own."""
-    members = [scoring.adjusted(system) for system in systems.values()]
-    first = members[0]
-    how = first.task.join_how(how)
-    if other := next((system for system in members if system.task != first.task), None):
+def ensemble(args: EnsembleArgs, *, command: str = "") -> list[Scored]:
+    """Score systems and their ensemble, which is tuned on the data; `args.out` gets it as a system of its own."""
+    found = _read(args.folders, least=2, verb="ensemble")
+    if args.out is not None:
+        _check_out(args.out, list(found.values()))
+    found = _decoded(found, args)
+    systems = list(found.values())
+    first = systems[0]
+    task, how = first.task, first.task.join_how(args.how)
+    if other := next((system for system in systems if system.task != task), None):
         raise ConfigError(
             f"{first.folder} and {other.folder} are for different tasks (classes, scale of scores, loss): "
             "they cannot be joined"
         )
-    decode = scoring.decode or first.task.common_decode([system.tuning for system in members])
-    results = scoring.logits(members)
-    if len({split.fingerprint for split, _ in results}) > 1:
+    decode = _decode(args) or task.common_decode([system.tuning for system in systems])
+    logits = _logits(found, args)
+    if len({split.fingerprint for split, _ in logits}) > 1:
         raise ConfigError(
             "these heads read different windows (tokenizer, window settings or prompts): they cannot be joined"
         )
-    rows = []
-    for name, system, (split, logits) in zip(systems, members, results, strict=True):
-        rows.append(_row(name, evaluate({"eval": (split, logits)}, tuning=system.tuning), "eval"))
-    split = results[0][0]
-    joined = first.task.join([logits for _, logits in results], split.windows, how)
-    # As dev, because what is stored with the ensemble is tuned on it.
-    found = {"dev": (split, joined)}
-    own = evaluate(found, decode=decode)
-    rows.append(_row(f"{how} of {len(members)}", own, "dev"))
-    if out is not None:
-        parts = [os.path.relpath(system.folder.resolve(), out.resolve()) for system in members]
-        with atomic_folder(out) as temporary:
-            about = {"bertvision": __version__, "ensemble": {"how": how, "members": parts}}
+    split = logits[0][0]
+    rows = [
+        _row(name, score({"eval": (split, own)}, tuning=system.tuning), "eval")
+        for (name, system), (_, own) in zip(found.items(), logits, strict=True)
+    ]
+    # As dev, because the stored tuning is fitted on it.
+    parts = {"dev": (split, task.join([own for _, own in logits], split.windows, how))}
+    result = score(parts, decode=decode)
+    rows.append(_row(f"{how} of {len(systems)}", result, "dev"))
+    if args.out is not None:
+        with atomic_folder(args.out) as temporary:
+            members = [os.path.relpath(system.folder.resolve(), args.out.resolve()) for system in systems]
+            about = {"bertvision": __version__, "ensemble": {"how": how, "members": members}}
             write_json(temporary / "config.json", about)
             config = read_json(ensemble_of(first.folder)[1][0] / "config.json")
-            size = sum(head.num_parameters for system in members for head in system.heads)
             label = config.get("label") or config["head"]["name"]
-            config |= {"label": f"{how} of {len(members)}, the first of them {label}", "parameters": size}
-            made = Made(scoring.command, {"dev": split.name})
-            record(temporary, found, made, evaluated=own, config=config)
+            config["label"] = f"{how} of {len(systems)}, the first of them {label}"
+            config["parameters"] = sum(head.num_parameters for system in systems for head in system.heads)
+            record(temporary, parts, Made(command, {"dev": split.name}), evaluated=result, config=config)
     return rows
 
 
-def _row(name: str, own: Record, split: str) -> dict[str, Any]:
-    """Scores at the tuning and, where it matters, at the best one for this very data."""
-    answers = own.answers[split]
+def _check_out(out: Path, systems: Sequence[Trained]) -> None:
+    """Refuse an ensemble that nothing could load."""
+    check_output(out.parent)
+    if out.exists() and not (out / "config.json").exists():
+        raise OutputError(f"--out {out} exists and is not an ensemble: choose another folder")
+    if len({system.fingerprint for system in systems}) > 1:
+        raise ConfigError(
+            "these heads read different encoders: score them without --out, nothing could load it"
+        )
+    if any(len(system.heads) > 1 for system in systems):
+        raise ConfigError("an ensemble cannot be a member of another with --out: name its heads instead")
+
+
+# ---- systems and their logits
+
+
+def _read(folders: Sequence[Path], *, least: int, verb: str) -> dict[str, Trained]:
+    """The systems by short names; names that several share get the folder above in front.
+
+    A whole fit or fine-tuning stands for all its heads or snapshots.
+    """
+    paths: list[Path] = []
+    for folder in folders:
+        if not any((folder / name).exists() for name in ("config.json", "results.json")):
+            heads = sorted(file.parent for file in folder.glob("snapshot-*/heads/*/config.json"))
+            if heads:  # no data is for all of them
+                raise ConfigError(
+                    f"{folder} holds heads of several tasks: name one of {', '.join(map(str, heads))}"
+                )
+        paths += (heads_below(folder) if (folder / "stage.json").is_file() else []) or [folder]
+    if len(paths) < least:
+        what = "one folder" if least == 1 else "two folders"
+        raise ConfigError(f"{verb} needs at least {what} that fit, finetune, ensemble or run wrote")
+    systems = [read_trained(path) for path in paths]
+    short = [system.name for system in systems]
+    names = [
+        f"{_above(system.folder)}.{name}" if short.count(name) > 1 else name
+        for name, system in zip(short, systems, strict=True)
+    ]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"two of the folders are called {twice}: score them one at a time")
+    return dict(zip(names, systems, strict=True))
+
+
+def _above(folder: Path) -> str:
+    """The name of the folder that holds a head, or of the snapshot that a head belongs to."""
+    folder = folder.resolve()
+    return folder.parent.parent.name if folder.name == "head" else folder.parent.name
+
+
+def _decode(args: ScoreArgs) -> DecodeConfig | None:
+    """How spans are found; by default as the threshold of each system was tuned."""
+    return None if args.decode == DecodeConfig() else args.decode
+
+
+def _decoded(systems: Mapping[str, Trained], args: ScoreArgs) -> dict[str, Trained]:
+    decode = _decode(args)
+    if decode is None:
+        return dict(systems)
     return {
-        "system": name,
-        "metric": own.task.metric,
-        "examples": len(answers),
-        "scores": own.scores[split],
-        "oracle": own.task.score(answers)[own.task.metric],
-        "tuning": to_mapping(own.tuning),
-        "details": own.task.details(answers, own.tuning),
+        name: replace(one, tuning=one.task.decoded_by(one.tuning, decode)) for name, one in systems.items()
     }
+
+
+def _logits(
+    systems: Mapping[str, Trained], args: ScoreArgs, *, other_encoder: bool = False, second_best: bool = False
+) -> list[tuple[Split, Logits]]:
+    """Logits of every system on the data, which is loaded once for each task."""
+    found: dict[str, tuple[Split, Logits]] = {}
+    tasks = dict.fromkeys(system.task for system in systems.values())
+    # All data first: a mistake in it should be found before anything is computed.
+    loaded = [task.load(args.data, columns=args.text, max_examples=args.max_examples) for task in tasks]
+    for task, data in zip(tasks, loaded, strict=True):
+        own = {name: system for name, system in systems.items() if system.task == task}
+        results = logits_of_trained(
+            list(own.values()),
+            data,
+            encoder=args.encoder,
+            other_encoder=other_encoder,
+            device=args.device,
+            precision=args.precision,
+            states=args.states,
+        )
+        if second_best:
+            results = [(split, task.second_best(split.windows, logits)) for split, logits in results]
+        found |= dict(zip(own, results, strict=True))
+    return [found[name] for name in systems]
+
+
+def _row(name: str, result: Record, split: str, wordpiece: Mapping[str, float] | None = None) -> Scored:
+    answers, task = result.answers[split], result.task
+    return Scored(
+        system=name,
+        task=task,
+        examples=len(answers),
+        scores=result.scores[split],
+        oracle=task.score(answers)[task.metric],
+        tuning=to_mapping(result.tuning),
+        details=task.details(answers, result.tuning),
+        wordpiece=wordpiece,
+    )

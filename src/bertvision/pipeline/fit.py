@@ -1,14 +1,14 @@
-"""Fit heads on a frozen encoder's states, score them and keep their records: `bertvision fit` and `bv.fit`."""
+"""Fit heads on a frozen encoder's states, score them and write their records: `bertvision fit` and `bv.fit`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from bertvision.artifacts import check_output, read_json
 from bertvision.data.windows import WindowConfig
-from bertvision.encoder.device import Precision
+from bertvision.encoder.device import choose_device
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import check_apart
 from bertvision.errors import ConfigError
@@ -17,46 +17,33 @@ from bertvision.heads.costs import cost
 from bertvision.heads.files import load_head
 from bertvision.model.record import Made, record
 from bertvision.model.trained import selection_of
+from bertvision.pipeline.config import FitArgs
 from bertvision.states.config import StatesConfig
 from bertvision.states.source import open_states
 from bertvision.tasks.base import Task
 from bertvision.tasks.settings import TextConfig
 from bertvision.train.config import FitConfig
-from bertvision.train.parallel import ALONE, Parallel
+from bertvision.train.parallel import Parallel
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.scoring import logits_of
 from bertvision.train.splits import Split, load_split
 from bertvision.train.zoo import check_heads, encoder_reference, fit_zoo, keep_encoder, zoo_members
 
-__all__ = ["FitJob", "Fitted", "fit", "fit_heads"]
-
-
-@dataclass(frozen=True)
-class FitJob:
-    """What `bertvision fit` is asked for."""
-
-    train: str
-    out: Path
-    dev: str = ""
-    with_encoder: bool = False
-    max_train_examples: int | None = None
-    max_dev_examples: int | None = None
-    device: str = "auto"
-    precision: Precision = "auto"
-    overwrite: bool = False
-    windows: WindowConfig = field(default_factory=WindowConfig)
-    text: TextConfig = field(default_factory=TextConfig)
-    fit: FitConfig = field(default_factory=FitConfig)
-    states: StatesConfig = field(default_factory=StatesConfig)
-    command: str = ""
+__all__ = ["Fitted", "fit", "fit_heads"]
 
 
 @dataclass(frozen=True)
 class Fitted:
+    """Fitted heads."""
+
     task: Task
-    stage: RunFolder
+    results: dict[str, Any]
+    """What the folder's stage.json says: heads, those that diverged, where the states came from, the profile."""
     rows: list[dict[str, Any]]
-    """One a head, best first."""
+    """One per head, best first: folder, size, loss and scores on dev."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"heads": self.rows} | {name: self.results[name] for name in ("dropped", "states", "profile")}
 
 
 def fit(
@@ -88,96 +75,128 @@ def fit(
     Example:
         >>> bv.fit("train.json", out="heads", encoder="my-encoder", heads=["adapter:size=64", "learned_pooling"])
     """
-    config = FitConfig(
-        heads=tuple(heads), seeds=(seed,), epochs=epochs, lr=lr, batch_size=batch_size, seed=seed, keep=keep
+    args = FitArgs(
+        train=train,
+        dev=dev or "",
+        out=Path(out),
+        encoder=encoder.name if isinstance(encoder, Encoder) else encoder,
+        overwrite=overwrite,
+        windows=WindowConfig(max_seq_length=max_seq_length),
+        text=text or TextConfig(),
+        fit=FitConfig(
+            heads=tuple(heads),
+            seeds=(seed,),
+            epochs=epochs,
+            lr=lr,
+            batch_size=batch_size,
+            seed=seed,
+            keep=keep,
+        ),
+        states=states or StatesConfig(),
     )
-    job = FitJob(
-        train, Path(out), dev or "", overwrite=overwrite, windows=WindowConfig(max_seq_length=max_seq_length),
-        text=text or TextConfig(), fit=config, states=states or StatesConfig(),
-    )  # fmt: skip
-    fitted = fit_heads(encoder, job)
-    return [fitted.stage.folder / name for name in fitted.stage.results["heads"]]
+    fitted = fit_heads(args, encoder=encoder if isinstance(encoder, Encoder) else None)
+    return [args.out / name for name in fitted.results["heads"]]
 
 
-def fit_heads(encoder: str | Encoder, job: FitJob, parallel: Parallel = ALONE) -> Fitted:
-    """Fit the heads of a job; every process of several calls it, rank 0 scores and writes."""
-    check_heads(job.fit)  # a mistyped head should fail before the encoder is loaded
-    if job.fit.scores_epochs and not job.dev:
+def fit_heads(args: FitArgs, *, encoder: Encoder | None = None, command: str = "") -> Fitted:
+    """Fit the heads of `args` on `args.encoder`, or on `encoder` if it is loaded already."""
+    with Parallel.start(choose_device(args.device)) as parallel:
+        return _fit(args, encoder, command, parallel)
+
+
+def _fit(args: FitArgs, encoder: Encoder | None, command: str, parallel: Parallel) -> Fitted:
+    """Every process of several calls it; rank 0 scores and writes."""
+    check_heads(args.fit)  # a mistyped head should fail before the encoder is loaded
+    if args.fit.scores_epochs and not args.dev:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
-    if job.dev.startswith("store:"):
-        raise ConfigError(f"--dev {job.dev} has no examples to score: name the data")
-    parallel.on_main(lambda: check_output(job.out))
-    if isinstance(encoder, Encoder):
-        source, about = encoder, {"name": encoder.name}
+    if args.dev.startswith("store:"):
+        raise ConfigError(f"--dev {args.dev} has no examples to score: name the data")
+    parallel.on_main(lambda: check_output(args.out))
+    if encoder is None:
+        folder, about = encoder_reference(args.encoder)
+        if args.overwrite:
+            check_apart(folder, args.out)
+        encoder = Encoder.load(folder, device=args.device, precision=args.precision)
     else:
-        folder, about = encoder_reference(encoder)
-        if job.overwrite:
-            check_apart(folder, job.out)
-        source = Encoder.load(folder, device=job.device, precision=job.precision)
+        about = {"name": encoder.name}
     train = load_split(
-        job.train, source, job.windows, max_examples=job.max_train_examples, stores=job.states.store, text=job.text
-    )  # fmt: skip
-    zoo_members(job.fit, train.task)  # before any state is computed
+        args.train,
+        encoder,
+        args.windows,
+        max_examples=args.max_train_examples,
+        stores=args.states.store,
+        text=args.text,
+    )
+    zoo_members(args.fit, train.task)  # before any state is computed
     if train.store is not None:
-        _check_beside_store(job, train)
+        _check_beside_store(args, train)
     dev = None
-    if job.dev:
-        dev = load_split(job.dev, source, train.config, max_examples=job.max_dev_examples, like=train)
+    if args.dev:
+        dev = load_split(args.dev, encoder, train.config, max_examples=args.max_dev_examples, like=train)
     stage = fit_zoo(
-        source,
+        encoder,
         train,
-        folder=job.out,
-        config=job.fit,
+        folder=args.out,
+        config=args.fit,
         encoder_about=about,
-        states=job.states,
+        states=args.states,
         dev=dev,
-        overwrite=job.overwrite,
+        overwrite=args.overwrite,
         parallel=parallel,
     )
-    rows = parallel.on_main(lambda: _record(source, job, train, dev, stage))
-    return Fitted(train.task, stage, rows)
+    rows = parallel.on_main(lambda: _record(encoder, args, train, dev, stage, command))
+    return Fitted(train.task, stage.results, rows)
 
 
 def _record(
-    encoder: Encoder, job: FitJob, train: Split, dev: Split | None, stage: RunFolder
+    encoder: Encoder, args: FitArgs, train: Split, dev: Split | None, stage: RunFolder, command: str
 ) -> list[dict[str, Any]]:
-    """Scores, records and costs of the heads, best first."""
-    if job.with_encoder:
-        keep_encoder(encoder, job.out, stage.results["heads"])
+    """Score the heads, write their records and return their rows, best first."""
+    infos = stage.results["heads"]
+    if args.with_encoder:
+        keep_encoder(encoder, args.out, infos)
     heads: dict[Path, Head] = {
-        job.out / name: load_head(job.out / name)[0].to(encoder.device) for name in stage.results["heads"]
+        args.out / name: load_head(args.out / name)[0].to(encoder.device) for name in infos
     }
     logits = {}
     if dev is not None:
         opening: dict[str, Any] = {"label": "states of dev", "passes": 1, "origin": dev.origin, "keep": False}
-        opening["source"] = stage.choices.get("dev states")  # in the rounding the fit has read them in
+        opening["source"] = stage.choices.get("dev states")  # with the same rounding as during the fit
         selection = selection_of(read_json(next(iter(heads)) / "config.json"))
-        states = StatesConfig.of(job.states, selection)
+        states = StatesConfig.of(args.states, selection)
         logits = logits_of(heads, dev, "dev", partial(open_states, encoder, dev.windows, states, **opening))
-    made = Made(job.command, {"train": train.name, "dev": "" if dev is None else dev.name})
+    made = Made(command, {"train": train.name, "dev": "" if dev is None else dev.name})
     rows, tokens = [], max(1, round(float(train.windows.lengths.mean())))
-    for path, info in zip(heads, stage.results["heads"].values(), strict=True):
-        found = {} if dev is None else {"dev": (dev, logits[path])}
-        kept = record(path, found, made)
-        epoch = info["best_epoch"] if job.fit.keep == "best" else len(info["history"])
+    for path, info in zip(heads, infos.values(), strict=True):
+        kept = record(path, {} if dev is None else {"dev": (dev, logits[path])}, made)
+        epoch = info["best_epoch"] if args.fit.keep == "best" else len(info["history"])
         price = cost(heads[path], heads[path].geometry, tokens=tokens)
-        row = {"head": path.name, "folder": str(path), "parameters": price.parameters, "total": price.total}
-        row |= {"flops_per_token": price.flops_per_token, "epoch": epoch}
-        row |= {"loss": info["history"][epoch - 1]["loss"], "seconds": info["seconds"]}
-        rows.append(row | {"scores": {} if kept is None else kept.scores["dev"]})
-    metric = train.task.metric
-    sign = -1 if train.task.metrics[metric].higher else 1
-    return sorted(rows, key=lambda row: (sign * row["scores"].get(metric, 0.0), row["loss"]))
-
-
-def _check_beside_store(job: FitJob, train: Split) -> None:
-    """A store has windows, layers and positions of its own: others cannot be asked of it."""
-    if job.windows not in (WindowConfig(), train.config):
-        raise ConfigError(
-            f"--train {job.train} has windows of its own: leave out --max-seq-length and the like"
+        rows.append(
+            {
+                "head": path.name,
+                "folder": str(path),
+                "parameters": price.parameters,
+                "total": price.total,
+                "flops_per_token": price.flops_per_token,
+                "epoch": epoch,
+                "loss": info["history"][epoch - 1]["loss"],
+                "seconds": info["seconds"],
+                "scores": {} if kept is None else kept.scores["dev"],
+            }
         )
-    if job.states.selection not in (StatesConfig().selection, train.states(job.states).selection):
+    task = train.task
+    sign = -1 if task.metrics[task.metric].higher else 1
+    return sorted(rows, key=lambda row: (sign * row["scores"].get(task.metric, 0.0), row["loss"]))
+
+
+def _check_beside_store(args: FitArgs, train: Split) -> None:
+    """Refuse windows, layers and positions other than those of the store."""
+    if args.windows not in (WindowConfig(), train.config):
         raise ConfigError(
-            f"--train {job.train} has layers and positions of its own: leave out --states.layers and "
+            f"--train {args.train} has windows of its own: leave out --max-seq-length and the like"
+        )
+    if args.states.selection not in (StatesConfig().selection, train.states(args.states).selection):
+        raise ConfigError(
+            f"--train {args.train} has layers and positions of its own: leave out --states.layers and "
             "--states.positions"
         )

@@ -1,4 +1,4 @@
-"""Collect what a run measured into the dict of results.json, the one source of the report.
+"""Collect the numbers of a run into the dict of results.json, the one source of the report.
 
     schema, bertvision, command, created, commit, environment, encoder, settings, seconds
     task           the task's settings, with "title" (of its metric) and "outputs"
@@ -14,7 +14,7 @@
     details        {NAME: figures that only this kind of task has}, of the chosen head and its snapshot
     examples       [{"id", "texts", "context", "truth", "head", "snapshot", "head_right", "snapshot_right"}]
 
-What is not known is null. Percentages and fractions are told apart by the metric's "percent".
+What is not known is null. A metric's "percent" says whether it runs to 100 or to 1.
 """
 
 import datetime
@@ -59,7 +59,17 @@ def collect(
     final = "test" if "test" in splits else "dev"
     task = splits["train"].task
     mark_best(systems)
-    rows = [_row(system, encoder, splits["dev"], out, systems, final) for system in systems]
+    length = round(float(splits["dev"].windows.lengths.mean()))
+    rows = [
+        _about(system, encoder["parameters"], out, length)
+        | {
+            "scores": {
+                split: _scores(system, split, intervals=split == final) for split in splits_of(system)
+            },
+            "versus": _versus(system, snapshot_of(system, systems), final),
+        }
+        for system in systems
+    ]
     rows += _baselines(task, splits)
     chosen, own = _compared(systems)
     return frame(rows, command, settings, encoder, splits, device, precision) | {
@@ -67,7 +77,7 @@ def collect(
         "fit": settings["fit"] | _fit_facts(fits),
         "curves": {
             "finetune": read_metrics(finetune.metrics) if finetune else [],
-            "fit": {s.name: _mean_history(s) for s in systems if s.infos and s.kind != "ensemble"},
+            "fit": {s.name: _mean_history(s) for s in systems if s.infos and s.head},
         },
         "layer_weights": {s.name: w for s in systems if s.head and (w := _layer_weights(s.head))},
         "details": {s.name: _details(s, final) for s in (chosen, own) if s is not None},
@@ -97,80 +107,68 @@ def frame(
         "encoder": encoder,
         "settings": settings,
         "task": task.config() | {"title": task.title(task.metric), "outputs": task.outputs},
-        "metrics": _metrics(task, present),
+        "metrics": {
+            name: {"title": task.title(name)}
+            | {key: getattr(task.metrics[name], key) for key in ("percent", "higher", "about")}
+            for name in dict.fromkeys((*task.selecting, *task.metrics))
+            if name in present
+        },
         "data": {name: split.describe() for name, split in splits.items()},
         "systems": systems,
-    }
-
-
-def _metrics(task: Task, present: set[str]) -> dict[str, dict[str, Any]]:
-    """The metrics that occur, first what systems are chosen by, then what they are compared by."""
-    names = [*task.selecting, *(name for name in task.metrics if name not in task.selecting)]
-    return {
-        name: {
-            "title": task.title(name),
-            "percent": task.metrics[name].percent,
-            "higher": task.metrics[name].higher,
-            "about": task.metrics[name].about,
-        }
-        for name in names
-        if name in present
     }
 
 
 # ---- systems
 
 
-def _row(
-    system: System, encoder: dict[str, Any], dev: Split, out: Path, systems: Sequence[System], final: str
-) -> dict[str, Any]:
-    """A system with its size, its cost, its scores and how it compares with its snapshot."""
-    length = round(float(dev.windows.lengths.mean()))
-    price = cost(system.head, system.head.geometry, tokens=length) if system.head else None
-    fitted = system.kind in ("head", "control") and system.infos
+def splits_of(system: System) -> list[str]:
+    return list(system.records[0].scores)
+
+
+def _about(system: System, encoder: int, out: Path, length: int) -> dict[str, Any]:
+    """What a system is, its size and its cost on windows of `length` tokens."""
+    head, folder = system.head, system.folder
+    price = cost(head, head.geometry, tokens=length) if head else None
     return {
         "name": system.name,
         "kind": system.kind,
         "label": system.label,
         "snapshot": system.snapshot.removeprefix("snapshot-"),
-        "head": system.head.name if system.head else None,
+        "head": head.name if head else None,
         "parameters": price.parameters if price else None,
         "total": price.total if price else None,
-        "percent": price.percent_of(encoder["parameters"]) if price else None,
+        "percent": price.percent_of(encoder) if price else None,
         "flops_per_token": price.flops_per_token if price else None,
-        "seconds": float(np.mean([info["seconds"] for info in system.infos])) if fitted else None,
+        "seconds": float(np.mean([info["seconds"] for info in system.infos]))
+        if head and system.infos
+        else None,
         "seeds": system.seeds,
         "members": system.members,
-        "folder": str(system.folder.relative_to(out)) if system.folders else None,
+        "folder": str(folder.relative_to(out)) if folder else None,
         "best": system.best,
-        "scores": {split: _scores(system, split, intervals=split == final) for split in system.splits},
-        "versus": _versus(system, systems, final),
     }
 
 
 def _scores(system: System, split: str, *, intervals: bool) -> dict[str, Any]:
     """Every metric: mean, standard deviation over the members (n - 1), each member, the interval of the mean."""
-    task, found = system.task, {}
-    members = system.members_on(split)
+    task, members, found = system.task, system.members_on(split), {}
     for name in system.records[0].scores[split]:
-        values = system.values(split, name)
-        interval = None
+        values, interval = system.values(split, name), None
         if intervals and task.metrics[name].selects:
             drawn = task.compare(name, members)
             interval = [drawn.low, drawn.high]
-        seeds = system.seeds if system.seeds and len(system.seeds) == len(values) else None
+        seeds = system.seeds if len(system.seeds or ()) == len(values) else None
         found[name] = {
             "mean": float(np.mean(values)),
             "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-            "per_seed": None if seeds is None else dict(zip(map(str, seeds), values, strict=True)),
+            "per_seed": dict(zip(map(str, seeds), values, strict=True)) if seeds else None,
             "interval": interval,
         }
     return found
 
 
-def _versus(system: System, systems: Sequence[System], final: str) -> dict[str, Any] | None:
+def _versus(system: System, own: System | None, final: str) -> dict[str, Any] | None:
     """The system against the snapshot it reads, in pairs on the same examples."""
-    own = snapshot_of(system, systems)
     if own is None or own is system:
         return None
     task, ours, theirs = system.task, system.members_on(final), own.members_on(final)
@@ -183,20 +181,20 @@ def _versus(system: System, systems: Sequence[System], final: str) -> dict[str, 
 
 
 def _baselines(task: Task, splits: Mapping[str, Split]) -> list[dict[str, Any]]:
-    """What can be had without learning, in the form of systems."""
-    parts = {name: splits[name].data for name in ("dev", "test") if name in splits}
-    rows = []
-    for label, found in task.baselines(splits["train"].data, parts).items():
-        scores = {
-            split: {
-                name: {"mean": value, "sd": None, "per_seed": None, "interval": None}
-                for name, value in own.items()
+    """What needs no learning, in the form of systems."""
+    parts = {name: split.data for name, split in splits.items() if name != "train"}
+    unknown: dict[str, Any] = {"sd": None, "per_seed": None, "interval": None}
+    return [
+        dict.fromkeys(_OF_SYSTEMS)
+        | {"name": label, "kind": "baseline", "label": label, "best": False}
+        | {
+            "scores": {
+                split: {name: {"mean": value} | unknown for name, value in scores.items()}
+                for split, scores in found.items()
             }
-            for split, own in found.items()
         }
-        row = {"name": label, "kind": "baseline", "label": label, "best": False, "scores": scores}
-        rows.append(dict.fromkeys(_OF_SYSTEMS) | row)
-    return rows
+        for label, found in task.baselines(splits["train"].data, parts).items()
+    ]
 
 
 def _compared(systems: Sequence[System]) -> tuple[System | None, System | None]:
@@ -207,27 +205,27 @@ def _compared(systems: Sequence[System]) -> tuple[System | None, System | None]:
 
 
 def _details(system: System, split: str) -> dict[str, Any]:
-    """Of the member that is shipped."""
+    """The task's own figures for the member that is shipped."""
     seed = system.seeds[system.shipped] if system.seeds else None
-    answers, tuning = system.records[system.shipped].member(split)
-    return {"seed": seed} | system.task.details(answers, tuning)
+    return {"seed": seed} | system.task.details(*system.members_on(split)[system.shipped])
 
 
 def _examples(chosen: System | None, own: System | None, split: str) -> list[dict[str, Any]]:
     if chosen is None or own is None:
         return []
-    ours, theirs = (system.records[system.shipped].member(split) for system in (chosen, own))
+    ours, theirs = (system.members_on(split)[system.shipped] for system in (chosen, own))
     return chosen.task.disagreements(ours, theirs)
 
 
-# ---- how it was made
+# ---- costs and curves
 
 
 def _fit_facts(fits: Sequence[RunFolder]) -> dict[str, Any]:
+    encoding = [stage.results["encode_seconds"] for stage in fits]
     return {
-        # A stage's time holds that of its encoder, which is reported by itself.
-        "seconds": sum(max(0.0, stage.seconds - stage.results["encode_seconds"]) for stage in fits),
-        "encode_seconds": sum(stage.results["encode_seconds"] for stage in fits),
+        # The time of a stage includes that of its encoder, which is reported by itself.
+        "seconds": sum(max(0.0, stage.seconds - own) for stage, own in zip(fits, encoding, strict=True)),
+        "encode_seconds": sum(encoding),
         "states": sorted({stage.results["states"] for stage in fits}),
         "profiles": [stage.results["profile"] for stage in fits],
     }
@@ -236,29 +234,25 @@ def _fit_facts(fits: Sequence[RunFolder]) -> dict[str, Any]:
 def _tuned(settings: dict[str, Any], stage: RunFolder | None) -> dict[str, Any] | None:
     if stage is None:
         return None
-    names = ("lr", "schedule", "warmup", "batch_size", "epochs", "seed", "weight_decay")
-    results = ("policy", "trainable", "parameters", "tokens_per_second")
-    return (
-        {name: settings[name] for name in names}
-        | {name: stage.results[name] for name in results}
-        | {"seconds": stage.seconds}
-    )
+    chosen = ("lr", "schedule", "warmup", "batch_size", "epochs", "seed", "weight_decay")
+    measured = ("policy", "trainable", "parameters", "tokens_per_second")
+    found = {name: settings[name] for name in chosen} | {name: stage.results[name] for name in measured}
+    return found | {"seconds": stage.seconds}
 
 
 def _mean_history(system: System) -> list[dict[str, float]]:
-    """Epoch records averaged over the seeds that reached the epoch."""
+    """Records of the epochs, averaged over the seeds that reached them."""
     records = []
     for i in range(max(len(info["history"]) for info in system.infos)):
         rows = [info["history"][i] for info in system.infos if i < len(info["history"])]
-        record = {"epoch": rows[0]["epoch"], "loss": float(np.mean([row["loss"] for row in rows]))}
-        if all("score" in row for row in rows):
-            record["score"] = float(np.mean([row["score"] for row in rows]))
-        records.append(record)
+        names = [name for name in ("loss", "score") if all(name in row for row in rows)]
+        means = {name: float(np.mean([row[name] for row in rows])) for name in names}
+        records.append({"epoch": rows[0]["epoch"]} | means)
     return records
 
 
 def _layer_weights(head: Head) -> list[float] | None:
-    """One share a state; the pooled vector's, where a head over channels reads it, always first."""
+    """One share per state; that of the pooled vector, if a head over channels reads it, comes first."""
     weights = head.layer_weights()
     if weights and head.geometry.pooled and getattr(head.config, "order", "first") == "last":
         return [weights[-1], *weights[:-1]]

@@ -4,21 +4,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from bertvision.data.windows import WindowConfig
-from bertvision.encoder.device import Precision
-from bertvision.pipeline.config import OptionalInt
+from bertvision.options import FIXED, FLAT, HIDDEN, POSITIONAL, arg
+from bertvision.pipeline.config import DataArgs, TrainArgs
 from bertvision.states.config import StatesConfig
-from bertvision.tasks.settings import TextConfig
 from bertvision.train.config import FitConfig
 from bertvision.train.search import SearchConfig
 
 __all__ = ["SweepConfig"]
 
 
-@dataclass(frozen=True)
-class SweepConfig:
+@dataclass(frozen=True, kw_only=True)
+class SweepConfig(TrainArgs, DataArgs):
     """Search for the best head: trials chosen by what earlier ones scored on dev, or with --grid all combinations in
     one pass over the states.
 
@@ -26,15 +22,14 @@ class SweepConfig:
     The same command continues a killed one; given in several terminals it shares the trials.
     """
 
-    encoder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENCODER")] = "embedded"
+    encoder: Annotated[str, POSITIONAL, arg(metavar="ENCODER")] = "embedded"
     """A snapshot folder, a folder in Hugging Face format, a name on the Hub, or embedded."""
     train: str = ""
-    """Data the heads are fitted on, as `bertvision fit` takes it."""
     dev: str = ""
     """Data the heads are scored on: its scores choose the trial and the epoch, so they flatter."""
     out: Path = Path("runs/sweep")
     """Folder for the study, its trials and the report."""
-    space: Annotated[dict, tyro.conf.Fixed, tyro.conf.Suppress] = field(default_factory=dict)
+    space: Annotated[dict, FIXED, HIDDEN] = field(default_factory=dict)
     vary: tuple[str, ...] = ()
     """What is varied, over what the recipe says: NAME=LOW..HIGH[:log][:step=S][:points=N] or NAME=A,B,C. Names are
     options of the heads and of their training, and batch_size."""
@@ -42,19 +37,7 @@ class SweepConfig:
     """Fit every combination in one pass, without optuna; a range needs a step or points."""
     keep_heads: bool = False
     """Keep the heads of all trials, not only of the best."""
-    max_train_examples: OptionalInt = None
-    """Take only the first so many training examples."""
-    max_dev_examples: OptionalInt = None
-    """Take only the first so many dev examples."""
-    device: str = "auto"
-    """auto, cpu, cuda or mps."""
-    precision: Precision = "auto"
-    """fp32, bf16, or auto: bf16 on GPUs that have it."""
-    overwrite: bool = False
-    """Replace a sweep in --out that was made with other settings."""
-    search: Annotated[SearchConfig, tyro.conf.arg(name="")] = field(default_factory=SearchConfig)
-    text: TextConfig = field(default_factory=TextConfig)
-    windows: Annotated[WindowConfig, tyro.conf.arg(name="")] = field(default_factory=WindowConfig)
-    fit: Annotated[FitConfig, tyro.conf.arg(name="")] = field(default_factory=FitConfig)
+    search: Annotated[SearchConfig, FLAT] = field(default_factory=SearchConfig)
+    fit: Annotated[FitConfig, FLAT] = field(default_factory=FitConfig)
     """Settings of the fits; `heads` is what is searched, and the best epoch is kept whatever `keep` says."""
     states: StatesConfig = field(default_factory=StatesConfig)

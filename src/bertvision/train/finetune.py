@@ -175,7 +175,7 @@ class _Run:
                     self._read_losses()
                 if self.step % self.config.log_every == 0 or self.step == self.total:
                     self._read_losses()
-                    bar.tell(loss=self._log_losses(lr), lr=lr)
+                    bar.show(loss=self._log_losses(lr), lr=lr)
                 fractions = [f for f, mark in self.marks.items() if mark == self.step]
                 for fraction in [*fractions, *([None] if self.step in self.evaluate_steps else [])]:
                     self._read_losses()

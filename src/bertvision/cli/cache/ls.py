@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from bertvision.cli.cache import texts
 from bertvision.cli.cache.texts import StoreArgs
-from bertvision.cli.columns import columns, terminal_width
 from bertvision.console import size_text
 from bertvision.states.catalogue import Entry, entries
 from bertvision.states.files import Files
@@ -33,13 +32,10 @@ def main(args: LsArgs) -> None:
     if not found:
         console.emit(f"no stores in {root}{left}")
         return
-    for line in columns(
+    console.table(
         [_cells(entry) for entry in found],
-        terminal_width(),
-        texts=("key", "dtype", "positions", "encoder", "data"),
         optional=("positions", "windows", "states", "tokens", "dtype", "data", "encoder"),
-    ):
-        console.emit(line)
+    )
     for entry in found:
         if entry.damage:
             key = entry.key[: texts.KEY]
