@@ -35,7 +35,6 @@ from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import parse_head
 from bertvision.states.base import widths
-from bertvision.states.extract import make_all
 from bertvision.states.files import Files
 from bertvision.states.identity import Identity
 from bertvision.states.live import LiveStates
@@ -170,7 +169,7 @@ def stored_states(encoder: Encoder, windows: Windows, dtype: Any, root: str) -> 
     store = plan_store(files, identity, windows, encoder=encoder.name, data="random").begin()
     states = StoredStates(encoder, store)
     began = time.perf_counter()
-    make_all(store, states, label=f"store {dtype}")
+    states.fill(f"store {dtype}")
     seconds = time.perf_counter() - began
     print(
         f"{encoder.name}: {states.store.nbytes / 1e9:.1f} GB of {dtype} encoded and written in {seconds:.1f} s"

@@ -59,7 +59,6 @@ from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import parse_head
 from bertvision.states.base import States
-from bertvision.states.extract import make_all
 from bertvision.states.identity import StateType
 from bertvision.states.live import LiveStates
 from bertvision.states.store import Store
@@ -302,7 +301,7 @@ def epochs(bench: Bench, encoder: Encoder, folder: Path) -> None:
     )
     store = new_store(folder / "epochs", encoder, windows, "fp16")
     stored = StoredStates(encoder, store)
-    make_all(store, stored)
+    stored.fill()
     ways = {"encode": _walk(live, args.batch), "read": _walk(stored, args.batch)}
     for head in ("learned_pooling", "adapter"):
         for name, states in (("live", live), ("stored", stored)):

@@ -18,10 +18,8 @@ from bertvision.data.window_store import unpack_windows
 from bertvision.data.windows import WindowConfig, Windows, make_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import BertvisionError
-from bertvision.states import extract as extract_module
 from bertvision.states.codec import encode
 from bertvision.states.config import EVERYTHING, Selection
-from bertvision.states.extract import make_all
 from bertvision.states.files import Files
 from bertvision.states.identity import Identity, Origin, StateType
 from bertvision.states.store import Store, open_store, plan_store
@@ -109,7 +107,7 @@ def toy_store(
 
 def extract(store: Store, encoder: Encoder, *, tokens_per_call: int = 200) -> None:
     """Fill a store from the encoder."""
-    make_all(store, StoredStates(encoder, store, tokens_per_call=tokens_per_call))
+    StoredStates(encoder, store, tokens_per_call=tokens_per_call).fill()
 
 
 def extraction(
@@ -117,15 +115,15 @@ def extraction(
     **options: Any,
 ) -> None:  # fmt: skip
     """For a process of its own: extract a store and write down which shards were made; every error is one line."""
-    real = extract_module._encode
+    real = StoredStates._encode_shard
 
-    def encode_shard(store: Store, states: Any, number: int) -> None:
-        real(store, states, number)
+    def encode_shard(self: StoredStates, number: int) -> None:
+        real(self, number)
         time.sleep(pause)
         with open(made, "a") as file:  # not one of the operations that are counted
             file.write(f"{number}\n")
 
-    extract_module._encode = encode_shard
+    StoredStates._encode_shard = encode_shard
     loaded = Encoder.load(str(encoder))
     found = unpack_windows(windows.read_bytes())
     assert found is not None

@@ -41,7 +41,6 @@ from store_cases import (  # noqa: F401 (fixtures)
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, EncoderError, OutputError
-from bertvision.states import extract as extract_module
 from bertvision.states.codec import STORED, encode, load_into
 from bertvision.states.config import Selection
 from bertvision.states.files import Files
@@ -305,14 +304,14 @@ def test_reading_mends_just_what_is_damaged(
 def test_a_disk_that_keeps_nothing_ends_the_run(
     tmp_path: Path, encoder: Encoder, windows: Windows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = extract_module._encode
+    real = StoredStates._encode_shard
 
-    def forgetful(store: Store, states: Any, number: int) -> None:
-        real(store, states, number)
+    def forgetful(self: StoredStates, number: int) -> None:
+        real(self, number)
         if number == 1:
-            flip(store.path(number), 2000)
+            flip(self.store.path(number), 2000)
 
-    monkeypatch.setattr(extract_module, "_encode", forgetful)
+    monkeypatch.setattr(StoredStates, "_encode_shard", forgetful)
     states = StoredStates(encoder, toy_store(tmp_path, encoder, windows), tokens_per_call=200)
     with pytest.raises(ArtifactError, match=r"shard-00001\.safetensors does not keep what is written"):
         epoch_states(states)

@@ -36,7 +36,6 @@ from bertvision.data.window_store import pack_windows, unpack_windows
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import OutputError
-from bertvision.states.extract import make_shard
 from bertvision.states.identity import Origin
 from bertvision.states.store import PLAN, Store, open_store
 from bertvision.states.stored import StoredStates
@@ -119,7 +118,7 @@ def test_an_interrupt_in_the_middle_of_a_shard(
 
         monkeypatch.setattr(StoredStates, "read", read)
         with pytest.raises(error):
-            make_shard(store, states, 2)
+            states._make(2)
         assert not list(tmp_path.glob("*/*shard*"))
     monkeypatch.setattr(StoredStates, "read", real)
     extract(store, encoder)

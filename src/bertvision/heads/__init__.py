@@ -27,21 +27,14 @@ __all__ = [
     "save_head",
 ]
 
-_WHERE = {
-    "base": ("Geometry", "Head", "StateBatch", "register"),
-    "catalogue": ("head_names",),
-    "costs": ("HeadCost", "cost"),
-    "files": ("load_head", "save_head"),
-    "spec": ("HeadSpec", "parse_head"),
-}
+_MODULES = {
+    "HeadCost": "costs", "cost": "costs", "HeadSpec": "spec", "parse_head": "spec", "load_head": "files",
+    "save_head": "files", "head_names": "catalogue",
+}  # fmt: skip
+"""Where each name is defined, if not in base.py."""
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _WHERE.items():
-        if name in names:
-            found = getattr(importlib.import_module(f"bertvision.heads.{module}"), name)
-            globals()[name] = (
-                found  # `cost` is a module's name, too: later imports must not change the answer
-            )
-            return found
-    raise AttributeError(f"module 'bertvision.heads' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'bertvision.heads' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"bertvision.heads.{_MODULES.get(name, 'base')}"), name)

@@ -7,8 +7,12 @@ they are stored in, and travel while the device is busy.
 A shard that is missing is encoded when a batch asks for it, and so is one that turns out to be damaged: a store that
 is being written serves the run that writes it. Its first epoch then waits for the encoder, the others for the disk,
 and all of them read what was stored, so that a killed run computes the same numbers when it goes on.
+
+A shard is made by whole encoder calls of its own, so that its bytes follow from the data alone, not from what was made
+before. One process at a time writes into a store; another that wants the same shard waits.
 """
 
+import logging
 import os
 import threading
 import time
@@ -24,17 +28,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertvision.console import progress
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ArtifactError
+from bertvision.errors import ArtifactError, EncoderError, OutputError
 from bertvision.shapes import Float
 from bertvision.states.base import Memory, States, StateTimes
-from bertvision.states.codec import STORED, load_into
+from bertvision.states.codec import STORED, encode, load_into
 from bertvision.states.config import Selection
-from bertvision.states.extract import make_shard
+from bertvision.states.plan import cut_by_tokens
 from bertvision.states.shard import DamagedShard
 from bertvision.states.store import Store
 
 __all__ = ["StoredStates"]
+
+logger = logging.getLogger(__name__)
 
 _TRIES = 3
 """How often a damaged shard is made again for one batch: a disk that never keeps it should end the run."""
@@ -49,11 +56,10 @@ class StoredStates(States):
         self, encoder: Encoder, store: Store, *, targets: NDArray[Any] | None = None, tokens_per_call: int = 0
     ) -> None:
         identity = store.identity
-        layers = () if identity.layers == tuple(range(encoder.num_states)) else identity.layers
         super().__init__(
             encoder,
             store.windows,
-            selection=Selection(layers, identity.positions),
+            selection=Selection(identity.layers, identity.positions).resolved(encoder.num_states),
             targets=targets,
             tokens_per_call=tokens_per_call,
         )
@@ -71,6 +77,81 @@ class StoredStates(States):
     def times(self) -> StateTimes:
         return StateTimes(super().times.encode, self._read, self._wait, self._write)
 
+    # ---- writing
+
+    def fill(self, label: str = "encode") -> int:
+        """Make all shards that are missing; returns the number of tokens that were encoded."""
+        store, missing = self.store, self.store.missing()
+        tokens = [int(self.windows.lengths[shard].sum()) for shard in store.plan.shards]
+        todo = sum(tokens[number] for number in missing)
+        if 0 < len(missing) < store.num_shards:
+            there = store.num_shards - len(missing)
+            logger.info("%s: %d of %d shards are there", label, there, store.num_shards)
+        with progress(label, sum(tokens), unit="tokens", done=sum(tokens) - todo) as bar:
+            for number in missing:
+                self._make(number)
+                bar.advance(tokens[number])
+        return todo
+
+    def _make_missing(self, indices: NDArray[np.int64]) -> None:
+        """Make the shards of these windows that are not there."""
+        if not self._missing:
+            return
+        began, encoded = time.perf_counter(), super().times.encode
+        for number in np.unique(self.store.plan.places[indices, 0]).tolist():
+            if number in self._missing:
+                self._make(number)
+        encoding = super().times.encode - encoded
+        self._write += max(0.0, time.perf_counter() - began - encoding)
+
+    def _make(self, number: int, *, verify: bool = False) -> None:
+        """Make a shard, unless another process has made it in the meantime.
+
+        With `verify` also one that is there and damaged.
+        """
+        store = self.store
+        with store.locked():
+            try:
+                if number in store.missing():
+                    self._encode_shard(number)
+                elif verify:
+                    store.verify(number)
+            except DamagedShard as damage:
+                logger.warning("%s is damaged (%s) and encoded again", store.path(number), damage.why)
+                store.drop(number)
+                self._encode_shard(number)
+        self._missing.discard(number)
+
+    def _encode_shard(self, number: int) -> None:
+        """Encode one shard, call after call."""
+        store, name = self.store, self.encoder.name
+        theirs, ours = store.identity.precision, self.encoder.precision
+        if theirs != ours:
+            raise ArtifactError(
+                f"{store.path(number)} was computed in {theirs} and is missing or damaged: an encoder in {ours} "
+                f"cannot make it again, use --precision {theirs}"
+            )
+        windows = store.plan.shards[number]
+        calls = cut_by_tokens(self.widths[windows], self.tokens_per_call)
+        batches = (self.read(windows[call]) for call in calls)
+        try:
+            store.write(number, (encode(one.states[:, one.mask], store.identity.dtype) for one in batches))
+        except FloatingPointError as error:
+            raise EncoderError(
+                f"{name} gives states that are no finite numbers: check its weights"
+            ) from error
+        except OverflowError as error:
+            raise EncoderError(
+                f"{name} has states beyond {error}: store them with --states.dtype bf16 or fp32"
+            ) from error
+        except OutputError as error:
+            there = store.num_shards - len(store.missing())
+            raise OutputError(
+                f"{error} ({there} of {store.num_shards} shards are there and are used)"
+            ) from error
+
+    # ---- reading
+
     def _states(
         self, batches: Sequence[NDArray[np.int64]], start: int, memory: Memory
     ) -> Iterator[Float[Tensor, "L B T H"]]:
@@ -87,18 +168,6 @@ class StoredStates(States):
             for job in waiting:
                 for part in job.parts:
                     part.cancel()
-
-    def _make_missing(self, indices: NDArray[np.int64]) -> None:
-        """Encode the shards of these windows that are not there."""
-        if not self._missing:
-            return
-        began, encoded = time.perf_counter(), super().times.encode
-        for number in np.unique(self.store.plan.places[indices, 0]).tolist():
-            if number in self._missing:
-                make_shard(self.store, self, number)
-                self._missing.discard(number)
-        encoding = super().times.encode - encoded
-        self._write += max(0.0, time.perf_counter() - began - encoding)
 
     def _begin(self, indices: NDArray[np.int64], memory: Memory) -> "_Job":
         """Have threads put a batch together, each some of its rows."""
@@ -149,7 +218,7 @@ class StoredStates(States):
                     raise ArtifactError(
                         f"{self.store.path(damage.number)} does not keep what is written to it: check the disk"
                     ) from damage
-                make_shard(self.store, self, damage.number, verify=True)
+                self._make(damage.number, verify=True)
                 began = time.perf_counter()  # that was work of the encoder
                 job.parts = [_readers().submit(self._fill, job, range(len(job.places)))]
         return self._to_device(job, memory) if self._cuda else job.states.to(self.encoder.device)

@@ -24,7 +24,6 @@ from bertvision.heads.files import save_head
 from bertvision.heads.spec import HeadSpec, for_windows, parse_head
 from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Source, StatesConfig
-from bertvision.states.extract import make_all
 from bertvision.states.source import choose_source, open_states
 from bertvision.states.stored import StoredStates
 from bertvision.tasks.base import Task, kinds
@@ -264,7 +263,7 @@ def _training_states(
     def fill() -> None:
         stored = open_()
         if isinstance(stored, StoredStates):
-            make_all(stored.store, stored, label=opening["label"])
+            stored.fill(opening["label"])
 
     if source == "stored" and not parallel.alone:
         parallel.on_main(fill)

@@ -83,7 +83,6 @@ def _extract(args: ExtractArgs) -> None:
     from bertvision.artifacts import check_output
     from bertvision.encoder.encoder import Encoder
     from bertvision.states.catalogue import begin
-    from bertvision.states.extract import make_all
     from bertvision.states.files import Files
     from bertvision.states.source import store_of
     from bertvision.states.stored import StoredStates
@@ -101,7 +100,7 @@ def _extract(args: ExtractArgs) -> None:
     _announce(store, args)
     store = begin(store, args.cache_gb)
     began = time.perf_counter()
-    encoded = make_all(store, StoredStates(encoder, store, tokens_per_call=args.tokens_per_call))
+    encoded = StoredStates(encoder, store, tokens_per_call=args.tokens_per_call).fill()
     result = {
         "store": store.files.address,
         "key": store.key,
