@@ -78,22 +78,12 @@ def hub_stand_in() -> Iterator[Hub]:
                 self._json({"warnings": [], "errors": []})
             elif "/preupload/" in path:
                 asked = json.loads(body)["files"]
-                self._json(
-                    {
-                        "files": [
-                            {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in asked
-                        ]
-                    }
-                )
+                about = {"uploadMode": "regular", "shouldIgnore": False}
+                self._json({"files": [about | {"path": file["path"]} for file in asked]})
             elif "/commit/" in path:
                 hub.commit(body)
-                self._json(
-                    {
-                        "success": True,
-                        "commitOid": hub.sha,
-                        "commitUrl": f"{hub.address}/org/name/commit/{hub.sha}",
-                    }
-                )
+                url = f"{hub.address}/org/name/commit/{hub.sha}"
+                self._json({"success": True, "commitOid": hub.sha, "commitUrl": url})
             else:
                 self._missing("EntryNotFound")
 
@@ -108,17 +98,10 @@ def hub_stand_in() -> Iterator[Hub]:
                 tag = f'"{hashlib.sha1(content).hexdigest()}"'
                 return self._send(200, content, {"ETag": tag, "X-Repo-Commit": hub.sha})
             if path.startswith(f"/api/models/{repo}/tree/"):
-                return self._json(
-                    [
-                        {
-                            "type": "file",
-                            "path": key,
-                            "size": len(value),
-                            "oid": hashlib.sha1(value).hexdigest(),
-                        }
-                        for key, value in hub.files.items()
-                    ]
-                )
+                listed = [
+                    (key, len(value), hashlib.sha1(value).hexdigest()) for key, value in hub.files.items()
+                ]
+                return self._json([{"type": "file", "path": a, "size": b, "oid": c} for a, b, c in listed])
             if path.startswith(f"/api/models/{repo}"):
                 siblings = [{"rfilename": key} for key in hub.files]
                 return self._json({"id": repo, "sha": hub.sha, "siblings": siblings, "private": True})

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from bertvision.model.load import gather, load
 from bertvision.model.model import Model
 from bertvision.model.trained import Trained, read_trained
 from bertvision.states.batch import StateBatch
-from bertvision.states.config import Selection
+from bertvision.states.config import EVERYTHING, Selection
+from bertvision.tasks.base import Task
 from bertvision.tasks.span import SPAN
 
 MILL = "The mill in Arden was built by Ada Holt in 1871."
@@ -35,7 +37,7 @@ def calls(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made: list[int] = []
     forward = encoder.layer_states
 
-    def counted(batch):  # pyright: ignore[reportMissingParameterType]
+    def counted(batch: Any) -> Any:
         made.append(len(batch.windows))
         return forward(batch)
 
@@ -43,7 +45,7 @@ def calls(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-def span(folder: Path, encoder: Encoder, head: str = "last_state", **options) -> Trained:  # pyright: ignore[reportMissingParameterType]
+def span(folder: Path, encoder: Encoder, head: str = "last_state", **options: Any) -> Trained:
     return read_trained(save_span(folder, encoder, head, **options))
 
 
@@ -75,6 +77,10 @@ def test_heat_is_the_heads_own_probability(encoder: Encoder, tmp_path: Path) -> 
     assert "".join(words) == MILL.replace(" ", "")
     assert len(told["tokens"]) == len(one["start"]) == len(one["end"])
     assert json.loads(json.dumps(told)) == told
+    for context in ("a", "\u200b", "🚄 東京 — naïve\tcafé.", "x " * 200):
+        told = Model({"qa": system}, encoder).explain("Who?", context)
+        assert len(told["tokens"]) == len(told["tasks"]["qa"]["start"])
+        json.dumps(told, allow_nan=False)
 
 
 def test_explain_says_what_predict_says(encoder: Encoder, tmp_path: Path, calls: list[int]) -> None:
@@ -96,40 +102,27 @@ def test_explain_says_what_predict_says(encoder: Encoder, tmp_path: Path, calls:
     assert sum(calls) == windows > 1, "every window is read once, whoever asks"
     for name in ("span", "pairs"):
         one, expected = told["tasks"][name], found[name]
-        assert one["prediction"]["text"] == expected.text  # pyright: ignore[reportAttributeAccessIssue]
-        assert one["prediction"]["probability"] == expected.probability  # pyright: ignore[reportAttributeAccessIssue]
-        assert [c["start"] for c in one["nbest"]] == [c.start for c in expected.nbest]  # pyright: ignore[reportAttributeAccessIssue]
+        assert one["prediction"]["text"] == expected.text
+        assert one["prediction"]["probability"] == expected.probability
+        assert [c["start"] for c in one["nbest"]] == [c.start for c in expected.nbest]
         assert (one["score_diff"] > one["threshold"]) == (one["prediction"]["text"] == "")
         assert 0 < sum(one["start"]) <= 1 + 1e-9
         assert one["shift"] is one["temperature"] is None
     best = told["tasks"]["span"]["nbest"][0]
     assert told["tokens"][0]["start"] <= best["start"] < best["end"] <= told["tokens"][-1]["end"]
-    assert told["tasks"]["sure"]["probabilities"] == found["sure"].probabilities  # pyright: ignore[reportAttributeAccessIssue]
+    assert told["tasks"]["sure"]["probabilities"] == found["sure"].probabilities
 
 
 def test_systems_that_cut_otherwise_share_the_shown_tokens(encoder: Encoder, tmp_path: Path) -> None:
     """A head of wider windows is shown on the tokens of the first one's: its own probability of each."""
-    narrow = span(tmp_path / "narrow", encoder)
-    wide = replace(
-        span(tmp_path / "wide", encoder, "learned_pooling"), windows=replace(WINDOWS, max_seq_length=96)
-    )
+    narrow, wide = span(tmp_path / "narrow", encoder), span(tmp_path / "wide", encoder, "learned_pooling")
+    wide = replace(wide, windows=replace(WINDOWS, max_seq_length=96))
     told = Model({"narrow": narrow, "wide": wide}, encoder).explain(QUESTION, LONG[84:])
     alone = Model({"wide": wide}, encoder).explain(QUESTION, LONG[84:])
-    places = {
-        (t["start"], t["end"]): p
-        for t, p in zip(alone["tokens"], alone["tasks"]["wide"]["start"], strict=True)
-    }
-    shown = [(t["start"], t["end"]) for t in told["tokens"]]
+    places = dict(zip(map(str, alone["tokens"]), alone["tasks"]["wide"]["start"], strict=True))
+    shown = [str(token) for token in told["tokens"]]
     assert len(shown) < len(places)
     assert told["tasks"]["wide"]["start"] == pytest.approx([places[place] for place in shown], abs=1e-6)
-
-
-def test_an_odd_paragraph_is_explained(encoder: Encoder, tmp_path: Path) -> None:
-    bundle = Model({"qa": span(tmp_path / "span", encoder)}, encoder)
-    for context in ("a", "\u200b", "🚄 東京 — naïve\tcafé.", "x " * 200):
-        told = bundle.explain("Who?", context)
-        assert len(told["tokens"]) == len(told["tasks"]["qa"]["start"])
-        json.dumps(told, allow_nan=False)
 
 
 def test_the_calibration_is_told_and_used(encoder: Encoder, tmp_path: Path) -> None:
@@ -143,7 +136,7 @@ def test_the_calibration_is_told_and_used(encoder: Encoder, tmp_path: Path) -> N
     assert told["no_answer"] == pytest.approx(expected, rel=1e-9)
     assert (told["shift"], told["temperature"]) == (-1.5, 3.0)
     everything = bundle(QUESTION, MILL, n_best=20)["qa"]
-    total = sum(c.probability for c in everything.nbest) + everything.no_answer_probability  # pyright: ignore[reportAttributeAccessIssue]
+    total = sum(c.probability for c in everything.nbest) + everything.no_answer_probability
     assert total == pytest.approx(1)
     write_json(folder / "metrics.json", {"tuning": {"no_answer": {"shift": -1.5, "temperature": 0}}})
     with pytest.raises(ArtifactError, match=r"metrics\.json holds no usable tuning .*positive temperature"):
@@ -153,7 +146,7 @@ def test_the_calibration_is_told_and_used(encoder: Encoder, tmp_path: Path) -> N
 # ---- layers
 
 
-def readers(tmp_path: Path, encoder: Encoder, task, name: str) -> list[Trained]:  # pyright: ignore[reportMissingParameterType]
+def readers(tmp_path: Path, encoder: Encoder, task: Task, name: str) -> list[Trained]:
     return [
         read_trained(save_system(tmp_path / name / str(k), encoder, f"layer_reader:layer={k}", task, seed=k))
         for k in range(encoder.num_states)
@@ -180,14 +173,13 @@ def test_every_layer_is_read_in_the_same_call(encoder: Encoder, tmp_path: Path, 
         assert (row["probability"], row["no_answer"]) == pytest.approx(
             (alone["prediction"]["probability"], alone["no_answer"]), rel=1e-4
         )
-    assert bundle(QUESTION, MILL)["qa"].text == told["tasks"]["qa"]["prediction"]["text"]  # pyright: ignore[reportAttributeAccessIssue]
+    assert bundle(QUESTION, MILL)["qa"].text == told["tasks"]["qa"]["prediction"]["text"]
 
 
 def test_layers_of_labels_and_scores(encoder: Encoder, tmp_path: Path) -> None:
+    few = Selection((0, 2))
     colour = read_trained(save_system(tmp_path / "colour", encoder, "tenney_small", COLOUR))
-    alike = read_trained(
-        save_system(tmp_path / "alike", encoder, "mean_pooler", ALIKE, selection=Selection((0, 2)))
-    )
+    alike = read_trained(save_system(tmp_path / "alike", encoder, "mean_pooler", ALIKE, selection=few))
     layers = {
         "colour": readers(tmp_path, encoder, COLOUR, "a"),
         "alike": readers(tmp_path, encoder, ALIKE, "b"),
@@ -197,53 +189,58 @@ def test_layers_of_labels_and_scores(encoder: Encoder, tmp_path: Path) -> None:
     assert told["tokens"] == []
     assert told["text"] == MILL
     found = bundle(MILL)
-    assert told["tasks"]["colour"]["label"] == found["colour"].label  # pyright: ignore[reportAttributeAccessIssue]
-    assert told["tasks"]["alike"]["score"] == found["alike"].score  # pyright: ignore[reportAttributeAccessIssue]
+    assert told["tasks"]["colour"]["label"] == found["colour"].label
+    assert told["tasks"]["alike"]["score"] == found["alike"].score
     for name, own in layers.items():
         for k, (row, reader) in enumerate(zip(told["layers"][name], own, strict=True)):
             alone = Model({"one": reader}, encoder)(MILL)["one"]
             assert row["layer"] == k
             if name == "alike":
-                assert row["score"] == pytest.approx(alone.score, rel=1e-5)  # pyright: ignore[reportAttributeAccessIssue]
+                assert row["score"] == pytest.approx(alone.score, rel=1e-5)
             else:
-                assert row["probabilities"] == pytest.approx(alone.probabilities, abs=1e-6)  # pyright: ignore[reportAttributeAccessIssue]
+                assert row["probabilities"] == pytest.approx(alone.probabilities, abs=1e-6)
 
 
 def test_layer_weights_stand_at_their_states(encoder: Encoder, tmp_path: Path) -> None:
     """The pooled vector's share is told apart, wherever it stands; states that are not read count nothing."""
-    first = read_trained(save_system(tmp_path / "first", encoder, "tenney_small", MOOD))
-    last = read_trained(save_system(tmp_path / "last", encoder, "tenney_small:order=last", MOOD))
-    few = read_trained(
-        save_system(tmp_path / "few", encoder, "mean_pooler", MOOD, selection=Selection((0, 2)))
-    )
-    plain = read_trained(save_system(tmp_path / "plain", encoder, "cls_linear", MOOD))
-    told = Model({"first": first, "last": last, "few": few, "plain": plain}, encoder).explain(MILL)["tasks"]
-    shares = first.heads[0].layer_weights()
-    assert shares is not None
-    assert [told["first"]["pooled_weight"], *told["first"]["layer_weights"]] == pytest.approx(shares)
-    shares = last.heads[0].layer_weights()
-    assert [*told["last"]["layer_weights"], told["last"]["pooled_weight"]] == pytest.approx(shares)
-    shares = few.heads[0].layer_weights()
-    assert shares is not None
-    assert told["few"]["layer_weights"] == pytest.approx([shares[0], 0.0, shares[1]])
-    assert told["plain"]["layer_weights"] is None
+    systems = {
+        name: read_trained(save_system(tmp_path / name, encoder, head, MOOD, selection=selection))
+        for name, head, selection in (
+            ("first", "tenney_small", EVERYTHING),
+            ("last", "tenney_small:order=last", EVERYTHING),
+            ("few", "mean_pooler", Selection((0, 2))),
+            ("plain", "cls_linear", EVERYTHING),
+        )
+    }
+    tasks = Model(systems, encoder).explain(MILL)["tasks"]
+    weights = {name: (one["layer_weights"], one["pooled_weight"]) for name, one in tasks.items()}
+    shares = {name: system.heads[0].layer_weights() for name, system in systems.items()}
+    assert [weights["first"][1], *weights["first"][0]] == pytest.approx(shares["first"])
+    assert [*weights["last"][0], weights["last"][1]] == pytest.approx(shares["last"])
+    assert shares["few"] is not None
+    assert weights["few"][0] == pytest.approx([shares["few"][0], 0.0, shares["few"][1]])
+    assert weights["plain"] == (None, None)
 
 
 # ---- what cannot be explained
 
 
 def test_bad_input_is_one_sentence(encoder: Encoder, tmp_path: Path) -> None:
-    bundle = Model({"qa": span(tmp_path / "qa", encoder)}, encoder)
-    with pytest.raises(DataError, match="question 1: the context is empty"):
-        bundle.explain(QUESTION, " ")
-    with pytest.raises(DataError, match="qa reads two texts, and one is given"):
-        bundle.explain(QUESTION)
-    with pytest.raises(ConfigError, match="there is no task 'moon'"):
-        bundle.explain(QUESTION, MILL, tasks=["moon"])
-    with pytest.raises(ConfigError, match="--n-best must not be negative"):
-        bundle(QUESTION, MILL, n_best=-1)
-    with pytest.raises(ConfigError, match="there are layer readers for sst, which is no task"):
-        Model({"qa": span(tmp_path / "other", encoder)}, encoder, layers={"sst": []})
+    system = span(tmp_path / "qa", encoder)
+    model = Model({"qa": system}, encoder)
+    for call, kind, sentence in (
+        (lambda: model.explain(QUESTION, " "), DataError, "question 1: the context is empty"),
+        (lambda: model.explain(QUESTION), DataError, "qa reads two texts, and one is given"),
+        (lambda: model.explain(QUESTION, MILL, tasks=["moon"]), ConfigError, "there is no task 'moon'"),
+        (lambda: model.predict(QUESTION, MILL, n_best=-1), ConfigError, "--n-best must not be negative"),
+        (
+            lambda: Model({"qa": system}, encoder, layers={"sst": []}),
+            ConfigError,
+            "readers for sst, which is no",
+        ),
+    ):
+        with pytest.raises(kind, match=sentence):
+            call()
 
 
 def test_a_packages_readers_fit_its_heads_and_are_read_once(encoder: Encoder, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def encoder(tiny_bert: Path) -> Encoder:
     return Encoder.load(str(tiny_bert))
 
 
-def bundle_of(folders: dict[str, Path], layers: list[Path], encoder: Encoder) -> Model:
+def model_of(folders: dict[str, Path], layers: list[Path], encoder: Encoder) -> Model:
     return Model(
         {name: read_trained(folder) for name, folder in folders.items()},
         encoder,
@@ -98,44 +98,33 @@ class Exported:
 
     def __init__(self, encoder: Encoder, home: Path) -> None:
         self.encoder, self.home = encoder, home
+        cls, some = Selection(positions="cls"), Selection((0, 2))
         self.folders = {
             "span": save_span(home / "span", encoder, "learned_pooling"),
             "pairs": save_span(home / "pairs", encoder, "biaffine:size=4,rank=2"),
             "sure": save_system(home / "sure", encoder, "cls_linear", ANSWERABLE),
-            "mood": save_system(
-                home / "mood",
-                encoder,
-                "tenney_small",
-                MOOD,
-                selection=Selection(positions="cls"),
-                temperature=2.0,
-            ),
-            "alike": save_system(home / "alike", encoder, "mean_pooler", ALIKE, selection=Selection((0, 2))),
+            "mood": save_system(home / "mood", encoder, "tenney_small", MOOD, selection=cls, temperature=2.0),
+            "alike": save_system(home / "alike", encoder, "mean_pooler", ALIKE, selection=some),
         }
-        self.catalogued = {
-            name: save_system(
-                home / name,
-                encoder,
-                text,
-                SPAN if "token" in head_class(parse_head(text).name).units else MOOD,
-            )
-            for name, text in CATALOGUED.items()
-        }
+        self.catalogued = {}
+        for name, text in CATALOGUED.items():
+            task = SPAN if "token" in head_class(parse_head(text).name).units else MOOD
+            self.catalogued[name] = save_system(home / name, encoder, text, task)
         self.layers = [
             save_system(home / "layers" / str(k), encoder, f"layer_reader:layer={k}", SPAN, seed=k)
             for k in range(encoder.num_states)
         ]
         self.path = home / "onnx" / "model.onnx"
-        self.whole = bundle_of(self.folders | self.catalogued, self.layers, encoder)
+        self.whole = model_of(self.folders | self.catalogued, self.layers, encoder)
         self.report: OnnxReport = export_onnx(self.whole, self.path)
 
-    def bundle(self) -> Model:
-        return bundle_of(self.folders, self.layers, self.encoder)
+    def model(self) -> Model:
+        return model_of(self.folders, self.layers, self.encoder)
 
     def served(self) -> Model:
-        bundle = self.bundle()
-        use_onnx(bundle, self.path)
-        return bundle
+        model = self.model()
+        use_onnx(model, self.path)
+        return model
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +156,7 @@ def flat(value: Any) -> list[Any]:
 
 def test_predictions_are_those_of_torch(exported: Exported) -> None:
     """One text, a pair, many of all lengths in one call, and paragraphs of several windows."""
-    torch_, graph = exported.bundle(), exported.served()
+    torch_, graph = exported.model(), exported.served()
     with pytest.MonkeyPatch.context() as patch:
         texts = [MILL, "a", LONG, "x " * 90]
         expected = [torch_.predict(texts), torch_.predict(["Who built the mill?"] * 4, texts, n_best=3)]
@@ -190,7 +179,7 @@ def test_every_head_of_the_catalogue_says_what_it_says_in_torch(exported: Export
     import onnxruntime
 
     names = {parse_head(text).name for text in CATALOGUED.values()}
-    names |= {head.name for system in exported.bundle().systems.values() for head in system.heads}
+    names |= {head.name for system in exported.model().systems.values() for head in system.heads}
     assert names == {parse_head(row.head).name for row in CATALOGUE}
     session = onnxruntime.InferenceSession(str(exported.path), providers=["CPUExecutionProvider"])
     graph = Graph(exported.whole)
@@ -212,7 +201,7 @@ def test_explain_comes_from_the_graph_too(exported: Exported, no_torch: None) ->
     told = graph.explain("Who built the mill?", LONG)
     assert len(told["layers"]["span"]) == exported.encoder.num_states
     plain = Encoder.load(exported.encoder.name)
-    expected = bundle_of(exported.folders, exported.layers, plain).explain("Who built the mill?", LONG)
+    expected = model_of(exported.folders, exported.layers, plain).explain("Who built the mill?", LONG)
     for ours, theirs in zip(flat(expected), flat(told), strict=True):
         assert theirs == (pytest.approx(ours, abs=1e-3) if isinstance(ours, float) else ours)
 
@@ -248,14 +237,15 @@ def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_heads_of_other_windows_are_refused(encoder: Encoder, tmp_path: Path, untraced: None) -> None:
     apart = replace(ALIKE, group=2, pairs=True)
-    two = save_system(
-        tmp_path / "two", encoder, "minbert:vectors=2", apart, windows=replace(WINDOWS, apart=True)
-    )
-    with pytest.raises(ConfigError, match=r"the head two/0 \(minbert.v1\) reads pairs encoded apart"):
-        export_onnx(bundle_of({"two": two}, [], encoder), tmp_path / "onnx" / "model.onnx")
+    windows = replace(WINDOWS, apart=True)
+    two = save_system(tmp_path / "two", encoder, "minbert:vectors=2", apart, windows=windows)
     part = save_span(tmp_path / "part", encoder, selection=Selection(positions="context"))
-    with pytest.raises(ConfigError, match=r"the head part/0 .* reads paragraphs alone"):
-        export_onnx(bundle_of({"part": part}, [], encoder), tmp_path / "onnx" / "model.onnx")
+    for folder, sentence in (
+        (two, r"the head two/0 \(minbert.v1\) reads pairs encoded apart"),
+        (part, r"the head part/0 .* reads paragraphs alone"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            export_onnx(model_of({folder.name: folder}, [], encoder), tmp_path / "onnx" / "model.onnx")
     assert not (tmp_path / "onnx").exists()
 
 
@@ -282,17 +272,15 @@ def test_a_head_that_cannot_be_traced_is_named(
     with pytest.raises(
         ConfigError, match=r"the head b/0 \(undecided.v1\) cannot be exported to ONNX: leave it out"
     ):
-        export_onnx(bundle_of({"b": bad}, [], encoder), tmp_path / "onnx" / "model.onnx")
+        export_onnx(model_of({"b": bad}, [], encoder), tmp_path / "onnx" / "model.onnx")
 
-    def fails(graph: Any, file: Path, opset: int) -> None:
+    def fails(graph: Any, file: Path) -> None:
         if "b/0" in graph.names:
             raise torch.onnx.OnnxExporterError("no")
 
     monkeypatch.setattr(onnx, "_trace", fails)
     with pytest.raises(ConfigError, match=r"the head b/0 \(undecided.v1\)"):
-        export_onnx(
-            bundle_of({"a": good, "b": bad, "c": good}, [], encoder), tmp_path / "onnx" / "model.onnx"
-        )
+        export_onnx(model_of({"a": good, "b": bad, "c": good}, [], encoder), tmp_path / "onnx" / "model.onnx")
     assert not (tmp_path / "onnx").exists()
 
 
@@ -301,7 +289,7 @@ def test_a_graph_that_says_something_else_is_refused(
 ) -> None:
     """The check finds one changed number of one head, and nothing is left on the disk."""
 
-    def copied(graph: Any, file: Path, opset: int) -> None:
+    def copied(graph: Any, file: Path) -> None:
         shutil.copytree(exported.path.parent, file.parent, dirs_exist_ok=True)
 
     monkeypatch.setattr(onnx, "_trace", copied)
@@ -314,25 +302,23 @@ def test_a_graph_that_says_something_else_is_refused(
 
 
 def test_graphs_of_others_are_refused(exported: Exported, tmp_path: Path) -> None:
-    bundle = exported.bundle()
-    with pytest.raises(ArtifactError, match="holds no ONNX graph: export the package with --onnx"):
-        use_onnx(bundle, tmp_path / "onnx" / "model.onnx")
-    copy = tmp_path / "copy"
-    shutil.copytree(exported.path.parent, copy)
-    (copy / "model.onnx").write_bytes(b"not a graph")
-    with pytest.raises(ArtifactError, match=r"model\.onnx cannot be read as an ONNX graph"):
-        use_onnx(bundle, copy / "model.onnx")
-    info = json.loads((copy / "info.json").read_text())
-    (copy / "info.json").write_text(json.dumps(info | {"fingerprint": "other"}))
-    with pytest.raises(ArtifactError, match="was made of another encoder"):
-        use_onnx(bundle, copy / "model.onnx")
-    (copy / "info.json").write_text(json.dumps(info | {"heads": []}))
-    with pytest.raises(ArtifactError, match="does not say of which heads the graph was made"):
-        use_onnx(bundle, copy / "model.onnx")
+    info = json.loads((exported.path.parent / "info.json").read_text())
+    for file, content, sentence in (
+        ("model.onnx", None, "holds no ONNX graph: export the package with --onnx"),
+        ("model.onnx", b"not a graph", r"model\.onnx cannot be read as an ONNX graph"),
+        ("info.json", json.dumps(info | {"fingerprint": "other"}).encode(), "was made of another encoder"),
+        ("info.json", json.dumps(info | {"heads": []}).encode(), "does not say of which heads the graph was"),
+    ):
+        copy = tmp_path / "copy"
+        shutil.copytree(exported.path.parent, copy)
+        (copy / file).unlink() if content is None else (copy / file).write_bytes(content)
+        with pytest.raises(ArtifactError, match=sentence):
+            use_onnx(exported.model(), copy / "model.onnx")
+        shutil.rmtree(copy)
     with pytest.raises(ConfigError, match="holds no ONNX graph: make a package of it with"):
         load(exported.folders["mood"], backend="onnx")
     other = save_system(tmp_path / "mood", exported.encoder, "tenney_small", MOOD, seed=9)
-    changed = bundle_of(exported.folders | {"mood": other}, exported.layers, exported.encoder)
+    changed = model_of(exported.folders | {"mood": other}, exported.layers, exported.encoder)
     with pytest.raises(ArtifactError, match="was made of another head than mood/0 is now"):
         use_onnx(changed, exported.path)
 
@@ -344,8 +330,8 @@ def test_a_missing_library_is_named(
 
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     for call in (
-        lambda: use_onnx(exported.bundle(), exported.path),
-        lambda: export_onnx(exported.bundle(), tmp_path / "a" / "b"),
+        lambda: use_onnx(exported.model(), exported.path),
+        lambda: export_onnx(exported.model(), tmp_path / "a" / "b"),
     ):
         with pytest.raises(ConfigError, match=r"onnxruntime.*pip install 'bertvision\[onnx\]'"):
             call()
@@ -356,5 +342,5 @@ def test_pads_and_other_lengths_change_nothing(exported: Exported) -> None:
     graph = exported.served()
     alone = [graph.predict(text)["mood"] for text in (MILL, "a", LONG)]
     together = [row["mood"] for row in graph.predict([MILL, "a", LONG])]
-    values = [[list(one.probabilities.values()) for one in rows] for rows in (alone, together)]  # pyright: ignore[reportAttributeAccessIssue]
+    values = [[list(one.probabilities.values()) for one in rows] for rows in (alone, together)]
     assert np.allclose(values[0], values[1], atol=1e-5)

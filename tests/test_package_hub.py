@@ -21,7 +21,7 @@ import sys, json
 import bertvision as bv
 from bertvision.cli import main
 main(["export", *sys.argv[2:4], "--out", sys.argv[4], "--push", "org/name", "--private", "--bundle-encoder"])
-main(["export", f"only={sys.argv[2]}", "--out", sys.argv[5], "--push", "org/name", "--bundle-encoder"])
+bv.load({"only": sys.argv[2]}).push_to_hub("org/name", keep="bundle")
 model = bv.load("hub:org/name")
 found = model.predict("A fine mill.")
 try:
@@ -40,21 +40,14 @@ def test_a_package_is_pushed_and_loaded_again(tiny_bert: Path, tmp_path: Path) -
     same = save_system(tmp_path / "fit" / "same", encoder, "cls_linear", SAME, seed=1)
     with hub_stand_in() as hub:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-        environment |= {
-            "HF_ENDPOINT": hub.address,
-            "HF_HOME": str(tmp_path / "hf"),
-            "HF_TOKEN": "hf_stand_in",
-        }
+        home = str(tmp_path / "hf")
+        environment |= {"HF_ENDPOINT": hub.address, "HF_HOME": home, "HF_TOKEN": "hf_stand_in"}
         environment |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1"}
         told = tmp_path / "told.json"
-        words = [told, mood, same, tmp_path / "first", tmp_path / "second"]
+        words = [told, mood, same, tmp_path / "first"]
+        command = [sys.executable, "-c", SCRIPT, *map(str, words)]
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, *map(str, words)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment,
-            timeout=120,
+            command, capture_output=True, text=True, check=False, env=environment, timeout=120
         )
     assert done.returncode == 0, done.stderr
     expected = bv.load(mood).predict("A fine mill.")
@@ -62,6 +55,7 @@ def test_a_package_is_pushed_and_loaded_again(tiny_bert: Path, tmp_path: Path) -
     assert hub.repos[0]["name"] == "name"
     assert hub.repos[0]["organization"] == "org"
     assert hub.repos[0].get("private") is True or hub.repos[0].get("visibility") == "private"
+    bv.load({"only": mood}).save(tmp_path / "second", keep="bundle", title="name")
     on_disk = {
         path.relative_to(tmp_path / "second").as_posix(): path.read_bytes()
         for path in (tmp_path / "second").rglob("*")
@@ -71,6 +65,7 @@ def test_a_package_is_pushed_and_loaded_again(tiny_bert: Path, tmp_path: Path) -
     assert "heads/only/config.json" in hub.files
     assert hub.validated, "the card went through the client's check"
     assert f"{hub.address}/org/name" in done.stdout
+    assert not (tmp_path / "name").exists(), "what is pushed from Python leaves nothing here"
     assert "cannot load hub:org/other" in done.stderr
     assert "Traceback" not in done.stderr
 

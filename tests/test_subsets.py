@@ -141,11 +141,6 @@ def test_layers_there_are_not_are_one_sentence(layers: tuple[int, ...], words: s
     assert "\n" not in str(caught.value)
 
 
-def test_positions_there_are_not_are_one_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"--states\.positions question is unknown: .*all, cls, context"):
-        StatesConfig(positions="question")  # pyright: ignore[reportArgumentType]
-
-
 # ---- states
 
 
@@ -412,13 +407,6 @@ def test_heads_with_different_readings_are_joined(
         assert row["scores"]["tuned_f1"] == pytest.approx(own_row["scores"]["dev"]["tuned_f1"])
 
 
-def test_the_card_says_what_is_read(zoo: Path) -> None:
-    text = (zoo / "cut" / "adapter-4.seed0" / "README.md").read_text(encoding="utf-8")
-    assert "Hidden states: layers 0, 2, positions context" in text
-    text = (zoo / "whole" / "adapter-4.seed0" / "README.md").read_text(encoding="utf-8")
-    assert "Hidden states:" not in text, "it reads all of them"
-
-
 def test_another_reading_does_not_go_on_with_the_work(
     zoo: Path, tiny_bert: Path, toy_squad: Path, tmp_path: Path
 ) -> None:
@@ -455,16 +443,19 @@ def test_run_reads_a_part_and_its_snapshot_everything(
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("verb", "flags", "words"),
     [
-        (("--states.positions", "cls"), "--states.positions cls keeps one token"),
-        (("--states.positions", "question"), "--states.positions cannot be 'question'"),
-        (("--states.layers", "0,3"), "--states.layers names 3, but this encoder has the states 0 to 2"),
-        (("--states.layers", "-1", "2"), "--states.layers names state 2 twice"),
-        (("--states.layers", "first"), "--states.layers cannot be 'first': give a whole number"),
+        ("fit", ("--states.positions", "cls"), "--states.positions cls keeps one token"),
+        ("run", ("--states.positions", "question"), "--states.positions cannot be 'question'"),
+        (
+            "fit",
+            ("--states.layers", "0,3"),
+            "--states.layers names 3, but this encoder has the states 0 to 2",
+        ),
+        ("run", ("--states.layers", "-1", "2"), "--states.layers names state 2 twice"),
+        ("fit", ("--states.layers", "first"), "--states.layers cannot be 'first': give a whole number"),
     ],
 )
-@pytest.mark.parametrize("verb", ["fit", "run"])
 def test_bad_flags_are_one_sentence_and_leave_nothing(
     verb: str, flags: tuple[str, ...], words: str, tiny_bert: Path, toy_squad: Path, tmp_path: Path
 ) -> None:

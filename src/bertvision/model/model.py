@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from bertvision.data.texts import TextData
 from bertvision.data.windows import Windows, make_windows
@@ -62,17 +62,17 @@ class Model:
         encoder: Encoder,
         *,
         layers: Mapping[str, Sequence[Trained]] | None = None,
-        walk: Walk = walk_windows,
     ) -> None:
         """
         Args:
             layers: By a task's name the readers of its hidden states (heads/layer_reader.py), which only `explain`
                 asks; a task may have none.
-            walk: What computes the logits; by default torch.
         """
         if not systems:
             raise ConfigError("a model needs at least one head")
-        self.systems, self.encoder, self.walk = dict(systems), encoder, walk
+        self.systems, self.encoder = dict(systems), encoder
+        self.walk: Walk = walk_windows
+        """What computes logits: torch, or a graph (onnx.py)."""
         self.layers = {name: list(readers) for name, readers in (layers or {}).items()}
         if unknown := set(self.layers) - set(self.systems):
             raise ConfigError(f"there are layer readers for {min(unknown)}, which is no task of the model")
@@ -97,39 +97,21 @@ class Model:
         n_best: int = 0,
     ) -> Any:
         """As calling the model; a model of one task gives its predictions themselves instead of by its name."""
-        found: Any = self(first, second, tasks=tasks, n_best=n_best)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        found = self(first, second, tasks=tasks, n_best=n_best)
         if len(self.systems) > 1:
             return found
         (name,) = self.systems
         return found[name] if isinstance(first, str) else [row[name] for row in found]
 
-    @overload
     def __call__(
         self,
-        first: str,
-        second: str | None = None,
-        *,
-        tasks: Sequence[str] | None = None,
-        n_best: int = 0,
-    ) -> dict[str, AnyPrediction]: ...
-    @overload
-    def __call__(
-        self,
-        first: list[str] | tuple[str, ...],
+        first: str | Sequence[str],
         second: str | Sequence[str] | None = None,
         *,
         tasks: Sequence[str] | None = None,
         n_best: int = 0,
-    ) -> list[dict[str, AnyPrediction]]: ...
-    def __call__(
-        self,
-        first: str | list[str] | tuple[str, ...],
-        second: str | Sequence[str] | None = None,
-        *,
-        tasks: Sequence[str] | None = None,
-        n_best: int = 0,
-    ) -> dict[str, AnyPrediction] | list[dict[str, AnyPrediction]]:
-        """The predictions of every task, by name, for one text or pair, or a list of them for several.
+    ) -> Any:
+        """For one text or pair {task: prediction}; for several a list of such.
 
         Args:
             first: A text, the first of a pair, or a question.

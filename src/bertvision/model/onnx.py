@@ -42,10 +42,10 @@ from bertvision.states.plan import cut_by_tokens
 from bertvision.tasks.logits import Logits, Seen, TokenPlaces
 from bertvision.tasks.walk import Reader
 
-__all__ = ["OPSET", "OnnxReport", "OnnxWalk", "export_onnx", "use_onnx"]
+__all__ = ["OnnxReport", "OnnxWalk", "export_onnx", "use_onnx"]
 
 FORMAT = 1
-OPSET = 20
+_OPSET = 20
 _TOKENS = 256
 """Of one call, pads included; see tasks/walk.py."""
 _TOLERANCE = 1e-3
@@ -68,17 +68,16 @@ class OnnxReport:
 # ---- writing
 
 
-def export_onnx(model: Model, path: Path, *, opset: int = OPSET) -> OnnxReport:
+def export_onnx(model: Model, path: Path) -> OnnxReport:
     """Write encoder, heads and readers of layers into `path` (a .onnx file), and info.json beside it.
 
     The folder of `path` is made anew, and only once the graph has answered as torch does.
     """
     _need("onnx", "onnxscript", "onnxruntime")
-    path = Path(path)
     graph = Graph(model)
     with atomic_folder(path.parent) as temporary:
         file = temporary / path.name
-        _write(graph, file, opset)
+        _write(graph, file)
         differences = _check(graph, file)
         report = OnnxReport(
             max(differences.values()), tuple(graph.names), sum(f.stat().st_size for f in temporary.iterdir())
@@ -86,7 +85,7 @@ def export_onnx(model: Model, path: Path, *, opset: int = OPSET) -> OnnxReport:
         about = {
             "format": FORMAT,
             "bertvision": __version__,
-            "opset": opset,
+            "opset": _OPSET,
             "fingerprint": model.encoder.fingerprint,
             "max_difference": report.max_difference,
             "heads": {name: weights_hash(head) for name, head in graph.heads.items()},
@@ -95,16 +94,16 @@ def export_onnx(model: Model, path: Path, *, opset: int = OPSET) -> OnnxReport:
     return report
 
 
-def _write(graph: Graph, file: Path, opset: int) -> None:
+def _write(graph: Graph, file: Path) -> None:
     """Trace the graph; where that fails, each head is tried alone, so that the one to leave out is named."""
     from torch.onnx import OnnxExporterError
 
     try:
-        _trace(graph, file, opset)
+        _trace(graph, file)
     except OnnxExporterError as error:
         for name in graph.names:
             try:
-                _trace(graph.only(name), file, opset)
+                _trace(graph.only(name), file)
             except OnnxExporterError:
                 raise ConfigError(
                     f"{graph.called(name)} cannot be exported to ONNX: leave it out of the package"
@@ -112,7 +111,7 @@ def _write(graph: Graph, file: Path, opset: int) -> None:
         raise OutputError(f"the heads cannot be exported to ONNX as one graph: {_line(error)}") from error
 
 
-def _trace(graph: Graph, file: Path, opset: int) -> None:
+def _trace(graph: Graph, file: Path) -> None:
     from torch.export import Dim
 
     batch, length = Dim("batch", min=1, max=1 << 16), Dim("length", min=2, max=graph.most_tokens)
@@ -125,7 +124,7 @@ def _trace(graph: Graph, file: Path, opset: int) -> None:
             dynamic_shapes=shapes,
             input_names=list(graph.inputs),
             output_names=list(graph.names),
-            opset_version=opset,
+            opset_version=_OPSET,
             verbose=False,
         )
         assert program is not None

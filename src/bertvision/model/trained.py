@@ -173,26 +173,25 @@ def load_encoder(
 
     Other weights are refused; `other` allows them where number and size of the states agree.
     """
-    if isinstance(encoder, Encoder):
-        source = encoder
-    else:
-        name = encoder or trained.encoder
-        if encoder is None and Path(name).is_absolute() and not Path(name).is_dir():
+    if encoder is None:
+        encoder = trained.encoder
+        if Path(encoder).is_absolute() and not Path(encoder).is_dir():
             raise EncoderError(
-                f"the encoder of {trained.folder} is not at {name} any more: name it with --encoder"
+                f"the encoder of {trained.folder} is not at {encoder} any more: name it with --encoder"
             )
-        source = Encoder.load(name, device=device, precision=precision)
-    ours, theirs = trained.heads[0].geometry, (source.num_states, source.hidden)
+    if isinstance(encoder, str):
+        encoder = Encoder.load(encoder, device=device, precision=precision)
+    ours, theirs = trained.heads[0].geometry, (encoder.num_states, encoder.hidden)
     fits = trained.selections[0] != EVERYTHING or (ours.states, ours.hidden) == theirs
-    if source.fingerprint != trained.fingerprint and not (other and fits):
+    if encoder.fingerprint != trained.fingerprint and not (other and fits):
         size = ""
         if not fits:
             size = f", which has {theirs[0]} states of {theirs[1]} and not {ours.states} of {ours.hidden}"
         raise ArtifactError(
             f"{trained.folder} was fitted on another encoder (fingerprint {trained.fingerprint[:12]}) than "
-            f"{source.name} ({source.fingerprint[:12]}){size}: name the right one with --encoder"
+            f"{encoder.name} ({encoder.fingerprint[:12]}){size}: name the right one with --encoder"
         )
-    return source
+    return encoder
 
 
 def logits_of_trained(
