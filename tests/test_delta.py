@@ -21,12 +21,8 @@ from bertvision.errors import BertvisionError, ConfigError
 
 Toy = Callable[[str], Path]
 POLICIES = ("houlsby-4", "lora-2", "bitfit")
-EVERY = [
-    (architecture, policy)
-    for architecture in ARCHITECTURES
-    for policy in POLICIES
-    if (architecture, policy) != ("modernbert", "bitfit")  # has no biases
-]
+EVERY = [(one, policy) for one in ARCHITECTURES for policy in POLICIES]
+EVERY.remove(("modernbert", "bitfit"))  # has no biases
 
 
 def trained(folder: Path | str, policy: str, *, amount: float = 0.05) -> Encoder:
@@ -232,14 +228,8 @@ def test_a_lora_delta_is_loaded_without_peft(tiny_bert: Path, tmp_path: Path) ->
         "sys.exit('peft is imported' if 'peft' in sys.modules else encoder.fingerprint != os.environ['FINGERPRINT'])"
     )
     environment = os.environ | {"DELTA": str(folder), "FINGERPRINT": Encoder.load(str(folder)).fingerprint}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=environment,
-    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -277,7 +267,6 @@ def _first(part: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 BROKEN: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "cut tensors": ("bitfit", lambda f: halve(f / "delta.safetensors"), r"delta\.safetensors is damaged"),
-    "empty tensors": ("bitfit", lambda f: (f / "delta.safetensors").write_bytes(b""), "is damaged"),
     "no tensors": ("bitfit", lambda f: (f / "delta.safetensors").unlink(), r"delta\.safetensors is missing"),
     "cut about": ("bitfit", lambda f: halve(f / "delta.json"), r"delta\.json is not valid JSON"),
     "about is a list": ("bitfit", lambda f: (f / "delta.json").write_text("[]"), "not a delta of format 1"),
@@ -286,9 +275,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "unknown policy": ("bitfit", lambda f: _about(f, policy="frobnicate"), "frobnicate is not known"),
     "another policy": ("houlsby-4", lambda f: _about(f, policy="houlsby-8"), "do not belong together"),
     "tensors of another": (
-        "bitfit",
-        lambda f: _tensors(f, _first("bias", torch.zeros(32)), honest=False),
-        "do not belong together",
+        "bitfit", lambda f: _tensors(f, _first("bias", torch.zeros(32)), honest=False), "do not belong together",
     ),
     "unknown name": (
         "bitfit", lambda f: _tensors(f, lambda t: t.update({"frobnicate": torch.ones(1)})), "fit .*frobnicate",
@@ -297,7 +284,6 @@ BROKEN: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "missing adapter": ("houlsby-4", lambda f: _tensors(f, _first("houlsby", None)), "does not fit .*houlsby"),
     "other size": ("houlsby-4", lambda f: _tensors(f, _first("down.bias", torch.zeros(3))), "does not fit"),
     "half a lora": ("lora-2", lambda f: _tensors(f, _first("lora_B", None)), "does not fit .*lora_B"),
-    "other half of a lora": ("lora-2", lambda f: _tensors(f, _first("lora_A", None)), "does not fit .*lora_A"),
     "other lora": ("lora-2", lambda f: _tensors(f, _first("lora_A", torch.ones(2, 5))), "does not fit"),
     "thin lora": ("lora-2", lambda f: _tensors(f, _first("lora_A", torch.ones(2, 1))), "does not fit"),
     "gone base": (
@@ -334,12 +320,10 @@ def test_another_base_is_refused_and_both_are_named(tiny_bert: Path, tmp_path: P
         Encoder.load(str(folder))
     _about(folder, base=str(tiny_bert))
     assert Encoder.load(str(folder)).fingerprint == right, "the way out works"
-
-
-def test_another_tokenizer_is_another_base(tiny_bert: Path, tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    shutil.copytree(tiny_bert, base)
-    folder = saved(base, "bitfit", tmp_path / "d")
+    # Another tokenizer makes another base.
+    shutil.copytree(tiny_bert, base, dirs_exist_ok=True)
+    _about(folder, base=str(base))
+    Encoder.load(str(folder))
     file = base / "tokenizer.json"
     file.write_text(file.read_text(encoding="utf-8").replace('"built"', '"bilt"'), encoding="utf-8")
     with pytest.raises(BertvisionError, match="put the base back"):

@@ -140,6 +140,8 @@ def test_numbers_and_truths_are_names_of_classes(
 ) -> None:
     content = columns(text=[f"t{i}" for i in range(len(labels))], label=labels)
     assert load(write(tmp_path, "jsonl", content)).classes == classes
+    path = write(tmp_path, "csv", columns(text=["a", "b"], score=["1e-3", "2E1"]))
+    assert [e.label for e in load(path, task="score").examples] == [0.001, 20.0]
 
 
 @pytest.mark.parametrize(
@@ -169,24 +171,18 @@ def test_the_label_is_no_text_of_the_input(tmp_path: Path) -> None:
         refused(path, rf"set\.csv:1: '{given.label}' is the column .* or --text\.{flag}$", columns=given)
     path = write(tmp_path, "csv", columns(category=["a", "b"], sentiment=["x", "y"]))
     assert load(path, columns=Columns(text="category")).classes == ("x", "y")
+    (tmp_path / "bare.csv").write_text(",,text\n0.5,1,a\n1.5,2,b\n")  # columns without a name are never read
+    assert [e.label for e in load(tmp_path / "bare.csv", answers_required=False).examples] == [None, None]
     refused(path, "has no column of labels", columns=Columns(text="category", pair="sentiment"))
-
-
-def test_a_column_without_a_name_is_never_read(tmp_path: Path) -> None:
-    path = tmp_path / "set.csv"
-    path.write_text(",,text\n0.5,1,a\n1.5,2,b\n")
-    assert [e.label for e in load(path, answers_required=False).examples] == [None, None]
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
 ONE = '{"text": "a", "label": 1}\n'
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "empty csv": ("csv", "", {}, r"set\.csv has no rows"),
-    "empty tsv": ("tsv", "", {}, r"set\.tsv has no rows"),
     "empty jsonl": ("jsonl", "\n\n", {}, r"set\.jsonl has no rows"),
     "only a header": ("csv", "text,label\n", {}, r"set\.csv: there is no text in it"),
     "same column twice": ("csv", "text,label,label\nx,1,2\n", {}, r"set\.csv:1 has 2 columns called 'label'"),
-    "same column in tsv": ("tsv", "text\ttext \tlabel\nx\ty\t1\n", {}, r"set\.tsv:1 has 2 columns called 'text'"),
     "no texts": ("csv", "a,label\nx,1\n", {}, r"csv:1 has no column of texts \(it has 'a', 'label'\).*--text\.text"),
     "no labels": ("csv", "text,b\nx,1\n", {}, r"set\.csv:1 has no column of labels .* --text\.label"),
     "wrong text": ("csv", "text,label\nx,1\n", {"columns": Columns(text="body")}, r"no column 'body' .*--text\.text"),
@@ -196,13 +192,9 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "ragged tsv": ("tsv", "text\tlabel\nx\t1\ny\tz\t1\n", {}, r"set\.tsv:3 has 3 cells .*; write spaces for tabs"),
     "ragged jsonl": ("jsonl", ONE + '{"label": 1}\n', {}, r"set\.jsonl:2 has no 'text', which rows before it have"),
     "missing label": ("csv", "text,label\nx,1\ny,\n", {}, r"set\.csv:3: there is no label"),
-    "missing label in jsonl": ("jsonl", ONE + '\n{"text": "b"}\n', {}, r"set\.jsonl:3: there is no label"),
-    "null label": ("jsonl", '{"text": "a", "label": null}\n', {}, r"set\.jsonl:1: there is no label"),
     "several lines": ("csv", 'text,label\n"a\nb",x\n"c\nd",\n', {}, r"set\.csv:4: there is no label"),
     "a list as label": ("jsonl", '{"text": "a", "label": ["x"]}\n', {}, r"jsonl:1: a label must be a text or a number"),
     "NaN as label": ("jsonl", ONE + '{"text": "b", "label": NaN}\n', {}, r"jsonl:2: the label is 'nan', which is no"),
-    "infinite label": ("jsonl", ONE + '{"text": "b", "label": -Infinity}\n', {}, r"jsonl:2: the label is '-inf'"),
-    "NaN in csv": ("csv", "text,label\nx,a\ny,NaN\n", {}, r"set\.csv:3: the label is 'NaN'"),
     "empty text": ("csv", "text,label\n  ,1\n", {}, r"set\.csv:2: the text is empty"),
     "a number as text": ("jsonl", '{"text": 5, "label": 1}\n', {}, r"jsonl:1: the text must be a string, not 5"),
     "half a pair": ("jsonl", '{"first": "a", "second": null, "label": 1}\n', {}, r"jsonl:1 has nothing under 'second'"),
@@ -211,9 +203,7 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "scores unasked": ("csv", "text,label\na,1.5\nb,2\n", {}, r"look like scores \(1\.5, 2, .*--text\.task score"),
     "1e-3 unasked": ("csv", "text,label\na,1e-3\nb,2E5\n", {}, r"look like scores \(1e-3, 2E5"),
     "no score": ("csv", "text,label\na,1.5\nb,high\n", {"task": "score"}, r"set\.csv:3: a score must be a number"),
-    "score of nan": ("jsonl", '{"text": "a", "score": NaN}\n', {"task": "score"}, r"jsonl:1: a score must be a number"),
     "huge score": ("jsonl", f'{{"text": "a", "score": 1{"0" * 400}}}\n', {"task": "score"}, r"1: a score must be"),
-    "true as score": ("jsonl", '{"text": "a", "score": true}\n', {"task": "score"}, r"jsonl:1: a score must be a"),
     "broken json": ("jsonl", '{"text": "a"\n', {}, r"set\.jsonl:1 is not valid JSON"),
     "deep json": ("jsonl", ONE + f'{{"text": {DEEP}}}\n', {}, r"set\.jsonl:2 nests lists or objects too deeply"),
     "long number": ("jsonl", ONE + f'{{"label": {"1" * 5000}}}\n', {}, r"jsonl:2 holds a number with thousands of dig"),
@@ -229,11 +219,6 @@ def test_every_mistake_is_one_sentence_with_its_line(tmp_path: Path, mistake: st
     path = tmp_path / f"set.{form}"
     path.write_text(content, encoding="utf-8")
     refused(path, message, **options)
-
-
-def test_scores_with_exponents_are_numbers(tmp_path: Path) -> None:
-    path = write(tmp_path, "csv", columns(text=["a", "b"], score=["1e-3", "2E1"]))
-    assert [e.label for e in load(path, task="score").examples] == [0.001, 20.0]
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "parquet", "json"])
@@ -258,11 +243,6 @@ def test_reading_stops_at_the_examples_asked_for(tmp_path: Path) -> None:
         assert len(load(path, max_examples=5)) == 5
         refused(path, r":300\d is not UTF-8")
     refused(path, "at least 1", max_examples=0)
-
-
-def test_a_cell_may_be_long(tmp_path: Path) -> None:
-    path = write(tmp_path, "csv", columns(text=["a" * 200_000, "b"], label=["x", "y"]))
-    assert len(load(path).examples[0].first) == 200_000
 
 
 def test_named_columns_of_parquet_alone_are_read(tmp_path: Path) -> None:
@@ -330,7 +310,7 @@ def test_plain_cells(tmp_path: Path) -> None:
 
 
 def test_line_ends_inside_cells_keep_offsets_right(tmp_path: Path) -> None:
-    context = "Nora built\r\nthe mill.\rIt stands.\nThe mill."
+    context = "Nora built\r\nthe mill.\rIt stands.\n" + "And long. " * 20_000 + "The mill."
     start = context.rindex("mill")
     path = write(tmp_path, "csv", [row("mill", context=context, answer_start=start)])
     data = load_span_data(str(path))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bertvision.data.examples import Example, SpanData
-from bertvision.data.reframe import PROMPTS, Reframe, reframe
+from bertvision.data.reframe import Reframe, reframe
 from bertvision.data.texts import TextData, TextExample, answerable, join_texts
 from bertvision.errors import ConfigError
 
@@ -22,9 +22,9 @@ QUESTIONS = answerable(SpanData(["It burned."], [Example("a", "Who?", 0)], "ques
 @pytest.mark.parametrize(
     ("data", "how", "texts"),
     [
-        (SINGLE, Reframe(PROMPTS["sst"]), [(PROMPTS["sst"], "Fine."), (PROMPTS["sst"], "Bad {second}.")]),
-        (PAIR, Reframe(PROMPTS["sts"]),
-         [(PROMPTS["sts"], "First sentence: One {label} Second sentence: Two {first}")]),
+        (SINGLE, Reframe("Good or bad?"), [("Good or bad?", "Fine."), ("Good or bad?", "Bad {second}.")]),
+        (PAIR, Reframe("Do they say the same?"),
+         [("Do they say the same?", "First sentence: One {label} Second sentence: Two {first}")]),
         (PAIR, Reframe(context="{second} / {first} {{}}"), [("Two {first} / One {label} {}", None)]),
         (PAIR, Reframe("Same?", "{second}"), [("Same?", "Two {first}")]),
         (SINGLE.take([0]), Reframe(context="It was said: {first}"), [("It was said: Fine.", None)]),

@@ -279,26 +279,6 @@ def test_windows_stand_in_the_order_of_the_rows_and_long_texts_have_one(
     assert "1 of 7 texts of the triplets are longer than 12 tokens" in caplog.text
 
 
-def test_the_corrected_loss_teaches_an_encoder_what_the_papers_form_does_not() -> None:
-    """Free vectors stand for the encoder: in each row the negatives begin nearer than the positive, but one."""
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(1, 7 * 20, 1, 4, generator=generator)
-    start[:, 1::7] += 4  # positives lie away from their anchors
-    start[:, 6::7] += 40  # and one negative lies very far
-    head = parse_head("triplet").build(GEOMETRY, seed=0)
-    rates = {}
-    for form in ("paper", "softmin"):
-        states = start.clone().requires_grad_()
-        optimizer = torch.optim.Adam([states], lr=0.1)
-        for _ in range(150):
-            optimizer.zero_grad()
-            triplet_loss(head(batch_of(states)), form=form).mean().backward()
-            optimizer.step()
-        rates[form] = metrics_of(head(batch_of(states)))["violation_rate"]
-    assert rates["paper"] == metrics_of(head(batch_of(start)))["violation_rate"] > 0.9
-    assert rates["softmin"] == 0
-
-
 def test_the_real_sets(shared_data: Path) -> None:
     from bertvision.data.load import load_data
 

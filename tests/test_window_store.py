@@ -99,15 +99,10 @@ def test_a_damaged_file_is_made_again(
     first = get(tokenizer, tmp_path)
     (path,) = (tmp_path / "windows").iterdir()
     whole = path.read_bytes()
-    path.write_bytes(
-        {
-            "cut": whole[:-100],
-            "empty": b"",
-            "flip": whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
-            "text": b"not a tensor file",
-            "header": whole.replace(b"crc32", b"crc31"),
-        }[harm]
-    )
+    path.write_bytes({
+        "cut": whole[:-100], "empty": b"", "flip": whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
+        "text": b"not a tensor file", "header": whole.replace(b"crc32", b"crc31"),
+    }[harm])  # fmt: skip
     with caplog.at_level(logging.WARNING):
         assert get(tokenizer, tmp_path).equals(first)
     assert "is damaged" in caplog.text

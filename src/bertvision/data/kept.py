@@ -8,6 +8,7 @@
 context bounds, labels of spans and the null position count among the kept tokens.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -55,14 +56,7 @@ def keep_tokens(windows: Windows, kept: NDArray[np.bool_], *, spans: bool) -> Wi
         at_label = begins[:, None] + labels
         moved = before[at_label] - offsets[:-1, None]
         labels = np.where(kept[at_label].all(axis=1, keepdims=True), moved, null[:, None]).astype(np.int32)
-    return Windows(
-        ids=windows.ids[kept],
-        types=windows.types[kept],
-        chars=windows.chars[kept],
-        offsets=offsets,
-        example=windows.example,
-        context=(before[begins[:, None] + windows.context] - offsets[:-1, None]).astype(np.int32),
-        labels=labels,
-        null=null.astype(np.int32),
-        best=windows.best[kept],
-    )
+    tokens = {name: getattr(windows, name)[kept] for name in ("ids", "types", "chars", "best")}
+    context = (before[begins[:, None] + windows.context] - offsets[:-1, None]).astype(np.int32)
+    null = null.astype(np.int32)
+    return replace(windows, offsets=offsets, context=context, labels=labels, null=null, **tokens)

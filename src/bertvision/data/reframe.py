@@ -13,16 +13,10 @@ from string import Formatter
 from bertvision.data.texts import TextData, TextExample
 from bertvision.errors import ConfigError
 
-__all__ = ["PROMPTS", "Reframe", "reframe"]
+__all__ = ["Reframe", "reframe"]
 
-PROMPTS = {
-    "sst": "Is this review positive or negative?",
-    "quora": "Does the first question paraphrase the second question?",
-    "sts": "Is the first sentence semantically equivalent to the second sentence?",
-}
-"""The questions of the Q&ABERT paper."""
 _PAIR_CONTEXT = "First sentence: {first} Second sentence: {second}"
-"""How that paper writes a pair behind its question."""
+"""How the Q&ABERT paper writes a pair behind its question."""
 _USAGE = "write {first} and {second} where the texts belong"
 
 

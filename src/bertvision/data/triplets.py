@@ -15,10 +15,10 @@ questions. As the same text may come in several rows, `groups` counts in a list 
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,10 +90,10 @@ def mine_triplets(sets: Mapping[TripletSet, TextData], *, seed: int) -> TripletD
     number: dict[str, int] = {}  # text -> its number, over all sets
     mined = [_mine(name, sets[name], number) for name in names]
     rows = []
-    for own, name in enumerate(names):
+    for name, own in zip(names, mined, strict=True):
         rng = np.random.default_rng([seed, list(_WANTED).index(name)])
-        others = [other.every for i, other in enumerate(mined) if i != own]
-        rows.append(_rows(name, mined[own], others, len(number), rng))
+        others = [other.every for other in mined if other is not own]
+        rows.append(_rows(name, own, others, len(number), rng))
     counts = [len(own) for own in rows]
     found = ", ".join(f"{count} of {name}" for name, count in zip(names, counts, strict=True))
     logger.info("triplets: %s, %d different texts", found, len(number))
@@ -104,12 +104,9 @@ def mine_triplets(sets: Mapping[TripletSet, TextData], *, seed: int) -> TripletD
 # ---- what each set gives
 
 
-@dataclass(frozen=True)
-class _Mined:
-    anchors: NDArray[np.int64]
-    """(A,)"""
-    positives: NDArray[np.int64] | None
-    """(A,); None: drawn among the texts of the anchor's kind."""
+class _Mined(NamedTuple):
+    rows: NDArray[np.int64]
+    """(A, 1) anchors, whose positives are drawn among the texts of their kind, or (A, 2) anchors and positives."""
     kind: dict[int, int]
     """Text -> what it has in common with those that are near it."""
     far: NDArray[np.int64]
@@ -128,17 +125,21 @@ def _mine(name: TripletSet, data: TextData, number: dict[str, int]) -> _Mined:
     texts = (text for e in data.examples for text in (e.first, e.second) if text is not None and text.strip())
     every = np.unique(np.array([number.setdefault(text, len(number)) for text in texts], np.int64))
     labelled = list(_labelled(data, number))
-    if name == "sst":
-        return _of_kinds(every, ((first, int(label)) for (first,), label in labelled))
-    if name == "sts":
-        clear = ((pair, int(score >= 3)) for pair, score in labelled if score <= 2 or score >= 3)
-        return _of_kinds(every, ((text, half) for pair, half in clear for text in pair))
-    # Paraphrases are the second class, such as 1 of 0 and 1.
-    same = [(a, b) for (a, b), label in labelled if label == 1 and a != b]
-    other = [text for pair, label in labelled if label != 1 for text in pair]
-    pairs = np.array(same, np.int64).reshape(-1, 2)
-    far = np.unique(np.array(other, np.int64))
-    return _Mined(pairs[:, 0], pairs[:, 1], _clusters(every, same), far, every)
+    if name == "quora":  # paraphrases are the second class, such as 1 of 0 and 1
+        same = [(a, b) for (a, b), label in labelled if label == 1 and a != b]
+        far = np.unique(np.array([text for pair, label in labelled if label != 1 for text in pair], np.int64))
+        return _Mined(np.array(same, np.int64).reshape(-1, 2), _clusters(every, same), far, every)
+    # Classes are kinds as they are; of scores each half is one, and those between say nothing.
+    kinds: dict[int, set[int]] = {}
+    for texts, label in labelled:
+        if name == "sst" or label <= 2 or label >= 3:
+            for text in texts:
+                kinds.setdefault(text, set()).add(int(label) if name == "sst" else int(label >= 3))
+    # Texts of two kinds are left out, and anchors that are alone in theirs.
+    one = {text: next(iter(own)) for text, own in kinds.items() if len(own) == 1}
+    counts = Counter(one.values())
+    anchors = np.array([text for text, own in one.items() if counts[own] > 1], np.int64)
+    return _Mined(anchors[:, None], one, np.array(list(one), np.int64), every)
 
 
 def _labelled(data: TextData, number: Mapping[str, int]) -> Iterator[tuple[list[int], float]]:
@@ -147,17 +148,6 @@ def _labelled(data: TextData, number: Mapping[str, int]) -> Iterator[tuple[list[
         texts = [number.get(text, -1) for text in (e.first, e.second) if text is not None]
         if e.label is not None and min(texts) >= 0:
             yield texts, float(e.label)
-
-
-def _of_kinds(every: NDArray[np.int64], labelled: Iterable[tuple[int, int]]) -> _Mined:
-    """Texts of one kind each; leave out texts of two kinds, and anchors that are alone in theirs."""
-    kinds: dict[int, set[int]] = {}
-    for text, kind in labelled:
-        kinds.setdefault(text, set()).add(kind)
-    kind = {text: next(iter(own)) for text, own in kinds.items() if len(own) == 1}
-    counts = Counter(kind.values())
-    anchors = np.array([text for text, own in kind.items() if counts[own] > 1], np.int64)
-    return _Mined(anchors, None, kind, np.array(list(kind), np.int64), every)
 
 
 def _clusters(every: NDArray[np.int64], same: Sequence[tuple[int, int]]) -> dict[int, int]:
@@ -186,15 +176,14 @@ def _rows(
     kind[list(mine.kind)] = list(mine.kind.values())
     # Where too few texts are far from an anchor, drawing would never end.
     counts = Counter(kind[mine.far].tolist())
-    near = max((counts[k] for k in np.unique(kind[mine.anchors]).tolist()), default=0)
-    if len(mine.anchors) == 0 or len(mine.far) - near < _NEGATIVES:
+    rows = mine.rows
+    near = max((counts[k] for k in np.unique(kind[rows[:, 0]]).tolist()), default=0)
+    if len(rows) == 0 or len(mine.far) - near < _NEGATIVES:
         raise DataError(
             f"{name} has too few texts for triplets: an anchor needs one of its kind and {_NEGATIVES} of another"
         )
-    if mine.positives is None:
-        rows = _with_one(mine.anchors[:, None], np.array(list(mine.kind), np.int64), rng, kind, alike=True)
-    else:
-        rows = np.stack([mine.anchors, mine.positives], axis=1)
+    if rows.shape[1] == 1:
+        rows = _with_one(rows, np.array(list(mine.kind), np.int64), rng, kind, alike=True)
     for _ in range(_NEGATIVES):
         rows = _with_one(rows, mine.far, rng, kind)
     for every in others:
