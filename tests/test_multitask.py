@@ -2,8 +2,6 @@
 started again, in two processes, and what is written down."""
 
 import json
-import random
-import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +13,7 @@ import pytest
 import torch
 import yaml
 from cli_runner import bertvision
-from killing import finish, kill_when
+from killing import finish
 from plain_tuning import (
     PlainTuning,
     fixture_lively,  # noqa: F401
@@ -26,7 +24,7 @@ from plain_tuning import (
     split_of,
 )
 from safetensors.torch import load_file
-from test_resume import contents
+from test_resume import assert_survives_kills, contents
 from together import begin, finish_all, logs
 from tuning_helpers import assert_equal, dying_at, fixture_three_layers, largest_difference  # noqa: F401
 
@@ -433,28 +431,10 @@ def test_a_recipe_may_leave_the_folder_to_the_command(
 
 @pytest.mark.parametrize("way", ["full", "cut"])
 def test_killed_and_started_again(way: str, command: Command, tmp_path: Path) -> None:
-    """With dropout, weighted draws and scores on the way: the same bits at the end as without a kill."""
+    """With dropout, weighted draws and scores on the way."""
     more = ("--policy", "cut-1", "--accumulate", "2") if way == "cut" else ()
-    log, out = tmp_path / "log", tmp_path / "again" / "out"
-    assert finish(command(tmp_path / "whole" / "out", *more), log) == 0, log.read_text()
-    operations = int(Path(f"{log}.count").read_text())
-    wanted = contents(tmp_path / "whole" / "out")
-    assert any("heads/near" in name for name in wanted)
-    chance = random.Random(way)
-    first = chance.randint(operations // 5, operations // 2)
-    assert finish(command(out, *more), log, die_at=first) == -signal.SIGKILL, log.read_text()
-    begun = len(read_metrics(out / "metrics.jsonl"))
-
-    def written() -> bool:
-        return len(read_metrics(out / "metrics.jsonl")) > begun + 1
-
-    kill_when(command(out, *more), log, written, delay=chance.uniform(0, 0.02))
-    finish(command(out, *more), log, die_at=chance.randint(2, operations // 3))
-    assert finish(command(out, *more), log) == 0, log.read_text()
-    assert "fine-tuning continues at step" in log.read_text()
-    assert contents(out) == wanted, f"killed at operation {first} of {operations}"
-    steps = [r["step"] for r in read_metrics(out / "metrics.jsonl") if "loss" in r]
-    assert steps == sorted(set(steps)), "a step stands in metrics.jsonl twice"
+    assert_survives_kills(lambda out: command(out, *more), tmp_path, way)
+    assert any("heads/near" in name for name in contents(tmp_path / "out"))
 
 
 def test_a_killed_run_is_the_whole_run_at_every_step(

@@ -98,6 +98,30 @@ def contents(folder: Path) -> dict[str, Any]:
     return found
 
 
+def assert_survives_kills(command: Callable[[Path], list[str]], home: Path, seed: str) -> None:
+    """A fine-tuning killed in the middle of an operation on files, at a random time, and perhaps once more, ends with
+    the bits of one that was left alone."""
+    log, out = home / "log", home / "out"
+    assert finish(command(home / "whole"), log) == 0, log.read_text()
+    operations = int(Path(f"{log}.count").read_text())
+    chance = random.Random(seed)
+    first = chance.randint(operations // 5, operations // 2)
+    assert finish(command(out), log, die_at=first) == -signal.SIGKILL, log.read_text()
+    assert (out / "checkpoint.safetensors").exists(), "no kill came behind a checkpoint"
+    begun = len(read_metrics(out / "metrics.jsonl"))
+
+    def written() -> bool:
+        return len(read_metrics(out / "metrics.jsonl")) > begun + 1
+
+    kill_when(command(out), log, written, delay=chance.uniform(0, 0.02))
+    finish(command(out), log, die_at=chance.randint(2, operations // 3))
+    assert finish(command(out), log) == 0, log.read_text()
+    assert "fine-tuning continues at step" in log.read_text()
+    assert contents(out) == contents(home / "whole"), f"killed at operation {first} of {operations}"
+    steps = [record["step"] for record in read_metrics(out / "metrics.jsonl") if "loss" in record]
+    assert steps == sorted(set(steps)), "a step stands in metrics.jsonl twice"
+
+
 Command = Callable[[Path, Path, Path], list[str]]
 
 

@@ -3,14 +3,12 @@
 Every way to tune is killed twice in the middle of an operation on files and once at a random time, then left alone.
 """
 
-import random
-import signal
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from killing import finish, kill_when
-from test_resume import WINDOWS, contents
+from test_resume import WINDOWS, assert_survives_kills
 
 from bertvision.train.run_folder import read_metrics
 
@@ -38,28 +36,6 @@ def command(tiny_bert: Path, toy_squad: Path) -> Callable[[str, Path], list[str]
 def test_killed_and_started_again(
     way: str, command: Callable[[str, Path], list[str]], tmp_path: Path
 ) -> None:
-    log, out = tmp_path / "log", tmp_path / "out"
-    assert finish(command(way, tmp_path / "whole"), log) == 0, log.read_text()
-    operations = int(Path(f"{log}.count").read_text())
-    wanted = contents(tmp_path / "whole")
-    chance = random.Random(way)
-
-    first = chance.randint(operations // 5, operations // 2)
-    assert finish(command(way, out), log, die_at=first) == -signal.SIGKILL, log.read_text()
-    kept = (out / "checkpoint.safetensors").exists()
-
-    begun = len(read_metrics(out / "metrics.jsonl"))
-
-    def written() -> bool:
-        return len(read_metrics(out / "metrics.jsonl")) > begun + 1
-
-    kill_when(command(way, out), log, written, delay=chance.uniform(0, 0.02))
-    finish(command(way, out), log, die_at=chance.randint(2, operations // 3))
-    assert finish(command(way, out), log) == 0, log.read_text()
-    assert kept, "no kill came behind a checkpoint"
-    assert "fine-tuning continues at step" in log.read_text()
-    assert contents(out) == wanted, f"killed at operation {first} of {operations}"
-    records = read_metrics(out / "metrics.jsonl")
-    steps = [record["step"] for record in records if "loss" in record]
-    assert steps == sorted(set(steps)), "a step stands in metrics.jsonl twice"
+    assert_survives_kills(functools.partial(command, way), tmp_path, way)
+    records = read_metrics(tmp_path / "out" / "metrics.jsonl")
     assert [r["snapshot"] for r in records if "snapshot" in r] == ["snapshot-0.5", "snapshot-1", "snapshot-2"]
