@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.config import OptimConfig
 from bertvision.train.optim import apply_gradients, learning_rate, make_optimizer, set_rate
-from bertvision.train.run_folder import load_checkpoint, save_checkpoint
 
 STEPS = 12
 

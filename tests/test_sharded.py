@@ -13,8 +13,8 @@ from together import begin, finish_all, logs
 from torch import Tensor, nn
 from toy import toy_config
 
+from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.parallel import ALONE, Parallel
-from bertvision.train.run_folder import load_checkpoint, save_checkpoint
 from bertvision.train.sharded import clip_, gathered, is_sharded, shard, wants_sharding, whole
 
 WORDS, BATCH, CLIP = 50, 5, 0.5

@@ -22,7 +22,7 @@ from torch import Tensor
 from bertvision.console import progress
 from bertvision.encoder.timing import Clock
 from bertvision.errors import TrainingError
-from bertvision.heads.base import Geometry, Head
+from bertvision.heads.base import Head
 from bertvision.heads.spec import HeadSpec
 from bertvision.states.base import States
 from bertvision.states.batch import StateBatch
@@ -36,6 +36,7 @@ from bertvision.train.optim import make_optimizer
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.profile import Profile
 from bertvision.train.run_folder import RunFolder
+from bertvision.train.splits import geometry_of
 
 __all__ = ["Evaluate", "FitRun", "FittedHead", "OnEpoch", "fit"]
 
@@ -74,13 +75,7 @@ class FitRun:
     ) -> None:
         self.states, self.config, self.parallel, self.task = states, config, parallel, task
         self.encoder = states.encoder
-        geometry = Geometry(
-            states.num_states,
-            self.encoder.hidden,
-            task.outputs,
-            task.unit,
-            states.has_pooled and task.unit == "window",
-        )
+        geometry = geometry_of(self.encoder, task, states.layers)
         self.on_gpu = on_gpu = self.encoder.device.type == "cuda"
         self.fitted: dict[str, FittedHead] = {}
         for name, spec, seed in specs:

@@ -21,13 +21,13 @@ from bertvision.data.texts import TextData, join_texts
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Geometry, Head, check_unit, head_class
+from bertvision.heads.base import Head, check_unit, head_class
 from bertvision.heads.spec import HeadSpec, parse_head
 from bertvision.tasks.base import Task
 from bertvision.tasks.settings import PLAIN, TextConfig
 from bertvision.train.batching import TaskPlan
 from bertvision.train.config import JobConfig, TaskSpec
-from bertvision.train.splits import Split, load_split, window_split
+from bertvision.train.splits import Split, geometry_of, load_split, window_split
 
 __all__ = ["Job", "load_jobs", "load_joined"]
 
@@ -59,15 +59,12 @@ class Job(JobConfig):
 
     def build(self, encoder: Encoder, *, seed: int) -> Head:
         """Its head; one that reads another number of windows at once than its data has side by side is refused."""
-        task = self.task
-        pooled = task.unit == "window" and encoder.has_pooler
-        geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, task.unit, pooled)
-        made = self.spec.build(geometry, seed=seed)
-        if made.windows != task.group:
+        made = self.spec.build(geometry_of(encoder, self.task, range(encoder.num_states)), seed=seed)
+        if made.windows != self.task.group:
             way = "give it --apart" if made.windows == 2 else "name one that does, such as minbert:vectors=2"
             raise ConfigError(
                 f"--head {self.spec.label} reads {made.windows} window{'s' * (made.windows > 1)} of an example, and "
-                f"{self.train.name} has {task.group} side by side: {way}"
+                f"{self.train.name} has {self.task.group} side by side: {way}"
             )
         return made
 

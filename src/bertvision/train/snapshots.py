@@ -5,7 +5,7 @@ snapshot-1/head/           of the only task; of several snapshot-1/heads/NAME/
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads.base import Head
 from bertvision.heads.files import save_head
-from bertvision.tasks.logits import Logits
 from bertvision.train.job import Job
 from bertvision.train.scoring import dev_logits, kept_logits, score_logits
 
@@ -60,27 +59,24 @@ def score_snapshot(
     encoder: Encoder, jobs: Sequence[Job], heads: Sequence[Head], folder: Path | None = None
 ) -> Scores:
     """Scores on dev of the encoder and its heads; with the folder of a snapshot, logits are kept beside its heads."""
-    by_job = dict(zip(map(id, jobs), heads, strict=True))
-
-    def logits(job: Job) -> Logits:
-        assert job.dev is not None
-        place = job.folder(folder) if folder is not None and job.task.predicts else None
-        return dev_logits(encoder, by_job[id(job)], job.dev, place)
-
-    return _scores([job for job in jobs if job.dev], len(jobs), logits)
+    scores: dict[str, dict[str, float]] = {}
+    for job, head in zip(jobs, heads, strict=True):
+        if job.dev is not None:
+            place = job.folder(folder) if folder is not None and job.task.predicts else None
+            scores[job.name] = score_logits(dev_logits(encoder, head, job.dev, place), job.dev)
+    return _of_jobs(jobs, scores)
 
 
 def score_kept_snapshot(folder: Path, encoder: Encoder, jobs: Sequence[Job]) -> Scores:
     """Scores of a snapshot on the disk."""
     how: dict[str, Any] = {"device": str(encoder.device), "precision": encoder.precision}
+    scores = {
+        job.name: score_logits(kept_logits(job.folder(folder), folder / "encoder", job.dev, **how), job.dev)
+        for job in jobs
+        if job.dev is not None and job.task.predicts
+    }
+    return _of_jobs(jobs, scores)
 
-    def logits(job: Job) -> Logits:
-        assert job.dev is not None
-        return kept_logits(job.folder(folder), folder / "encoder", job.dev, **how)
 
-    return _scores([job for job in jobs if job.dev and job.task.predicts], len(jobs), logits)
-
-
-def _scores(scored: Sequence[Job], tasks: int, logits: Callable[[Job], Logits]) -> Scores:
-    found = {job.name: score_logits(logits(job), job.dev) for job in scored if job.dev}
-    return found if tasks > 1 else next(iter(found.values()), {})
+def _of_jobs(jobs: Sequence[Job], scores: dict[str, dict[str, float]]) -> Scores:
+    return scores if len(jobs) > 1 else next(iter(scores.values()), {})

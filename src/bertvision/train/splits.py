@@ -4,6 +4,7 @@ What the training data is decides the task. Dev and test are read like it: with 
 its prompts.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import tokenizer_fingerprint
 from bertvision.errors import ArtifactError, ConfigError
+from bertvision.heads.base import Geometry
 from bertvision.states.catalogue import find_entry
 from bertvision.states.config import Selection, StatesConfig
 from bertvision.states.identity import Origin
@@ -29,7 +31,7 @@ from bertvision.tasks.base import Task, task_for
 from bertvision.tasks.settings import PLAIN, TextConfig
 from bertvision.tasks.span import SPAN
 
-__all__ = ["Split", "load_split", "null_weighted", "window_split"]
+__all__ = ["Split", "geometry_of", "load_split", "null_weighted", "window_split"]
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,12 @@ def window_split(
     if learned and text.balance:
         task = task.balanced(data, windows)
     return Split(data, windows, fingerprint, config, task=task, text=text)
+
+
+def geometry_of(encoder: Encoder, task: Task, layers: Collection[int]) -> Geometry:
+    """What a head for `task` is built for that reads these hidden states; the pooler reads the last of all."""
+    pooled = task.unit == "window" and encoder.has_pooler and encoder.num_states - 1 in layers
+    return Geometry(len(layers), encoder.hidden, task.outputs, task.unit, pooled)
 
 
 def null_weighted(split: Split, weight: float) -> Split:

@@ -18,7 +18,7 @@ from bertvision.artifacts import atomic_folder, read_json, write_json
 from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Geometry, Head, check_unit, head_class
+from bertvision.heads.base import Head, check_unit, head_class
 from bertvision.heads.catalogue import expand
 from bertvision.heads.files import save_head
 from bertvision.heads.spec import HeadSpec, for_windows, parse_head
@@ -35,7 +35,7 @@ from bertvision.train.fit import FittedHead, OnEpoch, fit
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.scoring import score_logits
-from bertvision.train.splits import Split, null_weighted
+from bertvision.train.splits import Split, geometry_of, null_weighted
 
 __all__ = ["check_heads", "encoder_reference", "fit_zoo", "keep_encoder", "suited", "zoo_members"]
 
@@ -224,8 +224,7 @@ def _checked(
     layers = states.selection.numbers(encoder.num_states)
     members = zoo_members(config, task, tokens=train.config.max_seq_length, states=len(layers))
     states = suited(states, members, task)
-    pooled = task.unit == "window" and encoder.has_pooler and encoder.num_states - 1 in layers
-    geometry = Geometry(len(layers), encoder.hidden, task.outputs, task.unit, pooled)
+    geometry = geometry_of(encoder, task, layers)
     with torch.device("meta"):  # shapes alone: some heads do not suit every encoder
         for _, spec, seed in members:
             spec.build(geometry, seed=seed)
