@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bertvision.errors import DataError
 from bertvision.tasks.compare import mcnemar, mean_difference, metric_difference
-from bertvision.tasks.metrics import LABEL, SCORE, Metric, counted
+from bertvision.tasks.metrics import LABEL, SCORE, Metric
 
 CASES: dict[str, tuple[Metric, int, int]] = {
     "accuracy": (LABEL["accuracy"], 2, 1),
@@ -37,10 +37,8 @@ def drawn(name: str, seed: int, examples: int, members: int) -> tuple[np.ndarray
 
 def score(name: str, right: Any, values: Any) -> float:
     metric, classes, positive = CASES[name]
-    if metric.counts is not None:
-        return counted(metric, right, values, classes, positive)
-    assert metric.values is not None
-    return metric.values(right, values)
+    assert metric.predictions is not None
+    return float(metric.predictions(right, values, classes, positive))
 
 
 def difference(name: str, right: Any, ours: Any, theirs: Any, **how: Any) -> tuple[float, float, float]:

@@ -274,10 +274,12 @@ class LabelTask(TextTask):
         """Without the temperature."""
         right, found = answers.truth, {}
         for name, metric in self.metrics.items():
-            if metric.counts is not None:
-                found[name] = metrics.counted(metric, right, answers.values, len(self.classes), self.positive)
-            elif metric.values is not None:
-                found[name] = metric.values(right, answers.probabilities)
+            if metric.predictions is not None:
+                found[name] = float(
+                    metric.predictions(right, answers.values, len(self.classes), self.positive)
+                )
+            elif metric.probabilities is not None:
+                found[name] = metric.probabilities(right, answers.probabilities)
         return found
 
     def compare(

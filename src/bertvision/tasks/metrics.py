@@ -1,7 +1,7 @@
 """Every metric, by kind of task: its title, its name on the Hub, its unit, its direction and its function.
 
-To add a metric of labels, write a function of sums and an entry in `LABEL`; training, sweeps, comparisons,
-metrics.json, the report and the cards read these tables and nothing else.
+To add a metric of labels, write a function and an entry in `LABEL`; training, sweeps, comparisons, metrics.json, the
+report and the cards read these tables and nothing else.
 
     accuracy   hits / n
     f1         2 hits / (predicted + true) of the positive class with two classes, else the mean over the classes that
@@ -12,9 +12,9 @@ metrics.json, the report and the cards read these tables and nothing else.
     pearson    covariance / sqrt(variance x variance)
     spearman   pearson of the ranks; ties share their mean rank
 
-Metrics of labels are functions of few sums, so that one formula serves a dataset and every resample of it: (..., C)
-correct predictions, predictions and examples of each class. An undefined value (no example of the class, a constant
-prediction) is 0. Metrics of spans are percentages, all others are fractions or in the unit of the scores.
+Functions of predictions take (..., E) labels and predictions and give (...) values: one call scores a dataset or
+many resamples of it. An undefined value (no example of the class, a constant prediction) is 0. Metrics of spans are
+percentages, all others are fractions or in the unit of the scores.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,23 +26,9 @@ from numpy.typing import NDArray
 
 from bertvision.tasks.calibrate import calibration_error
 
-__all__ = [
-    "LABEL",
-    "SCORE",
-    "SPAN",
-    "TRIPLET",
-    "Metric",
-    "accuracy",
-    "counted",
-    "f1",
-    "mcc",
-    "pearson",
-    "pearson_of_sums",
-    "ranks",
-    "spearman",
-]
+__all__ = ["LABEL", "SCORE", "SPAN", "TRIPLET", "Metric", "pearson", "ranks", "spearman"]
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 _LEAST = float(np.finfo(np.float64).eps)  # a class that was ruled out but is correct costs 36, not infinity
 
 
@@ -51,10 +37,10 @@ class Metric:
     """One metric of one kind of task."""
 
     title: str
-    counts: Callable[[Array, Array, Array, int], Array] | None = None
-    """Labels: from (..., C) hits, predictions and examples of each class, and the number of the positive class."""
-    values: Callable[[Any, Any], float] | None = None
-    """From all labels or scores (E,) and all predictions: (E,) scores, or (E, C) probabilities of labels."""
+    predictions: Callable[[Array, Array, int, int], Array] | None = None
+    """From labels and predictions (..., E), the number of classes and that of the positive one; scores ignore both."""
+    probabilities: Callable[[Array, Array], float] | None = None
+    """From labels (E,) and probabilities (E, C) of all classes."""
     hub: str | None = None
     """Its name on the Hugging Face Hub."""
     percent: bool = False
@@ -77,58 +63,52 @@ def _ratio(above: Array, below: Array) -> Array:
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)
 
 
-def accuracy(hits: Array, predicted: Array, true: Array, positive: int) -> Array:
-    return _ratio(hits.sum(-1), true.sum(-1))
+def _accuracy(right: Array, said: Array, classes: int, positive: int) -> Array:
+    return (right == said).mean(-1)
 
 
-def f1(hits: Array, predicted: Array, true: Array, positive: int) -> Array:
+def _counts(right: Array, said: Array, classes: int) -> tuple[Array, Array, Array]:
+    """(..., C) hits, predictions and examples of each class."""
+    hit = right == said
+
+    def count(which: Callable[[int], Array]) -> Array:
+        return np.stack([np.count_nonzero(which(k), axis=-1) for k in range(classes)], -1).astype(np.float64)
+
+    return count(lambda k: hit & (right == k)), count(lambda k: said == k), count(lambda k: right == k)
+
+
+def _f1(right: Array, said: Array, classes: int, positive: int) -> Array:
+    hits, predicted, true = _counts(right, said, classes)
     each = _ratio(2 * hits, predicted + true)
-    if each.shape[-1] == 2:
-        return each[..., positive]
-    return _ratio(each.sum(-1), np.asarray((predicted + true > 0).sum(-1), np.float64))
+    return each[..., positive] if classes == 2 else _ratio(each.sum(-1), (predicted + true > 0).sum(-1))
 
 
-def mcc(hits: Array, predicted: Array, true: Array, positive: int) -> Array:
+def _mcc(right: Array, said: Array, classes: int, positive: int) -> Array:
+    hits, predicted, true = _counts(right, said, classes)
     total = true.sum(-1)
     covariance = total * hits.sum(-1) - (predicted * true).sum(-1)
     spread = (total**2 - (predicted**2).sum(-1)) * (total**2 - (true**2).sum(-1))
     return _ratio(covariance, np.sqrt(np.maximum(spread, 0.0)))
 
 
-def counted(
-    metric: Metric, right: NDArray[np.int64], predicted: NDArray[np.int64], classes: int, positive: int
-) -> float:
-    """A metric of sums from (E,) class numbers: the labels and the predictions."""
-    assert metric.counts is not None
-    hits, given, true = (
-        np.bincount(chosen, minlength=classes).astype(np.float64)
-        for chosen in (right[right == predicted], predicted, right)
-    )
-    return float(metric.counts(hits, given, true, positive))
-
-
-def _log_loss(right: NDArray[np.int64], probabilities: Array) -> float:
+def _log_loss(right: Array, probabilities: Array) -> float:
     given = probabilities[np.arange(len(right)), right]
     return float(-np.log(np.clip(given, _LEAST, 1.0)).mean())
 
 
-def _calibration_error(right: NDArray[np.int64], probabilities: Array) -> float:
-    return calibration_error(probabilities, right)
-
-
 LABEL: Mapping[str, Metric] = {
-    "accuracy": Metric("accuracy", counts=accuracy, hub="accuracy", selects=True),
+    "accuracy": Metric("accuracy", _accuracy, hub="accuracy", selects=True),
     "f1": Metric(
-        "F1", counts=f1, hub="f1", selects=True,
+        "F1", _f1, hub="f1", selects=True,
         about="of the positive class where there are two, else the mean over the classes",
     ),
     "mcc": Metric(
-        "MCC", counts=mcc, hub="matthews_correlation", selects=True,
+        "MCC", _mcc, hub="matthews_correlation", selects=True,
         about="correlation of labels and predictions: 0 for a system that always says the same",
     ),
-    "log_loss": Metric("log loss", values=_log_loss, higher=False),
+    "log_loss": Metric("log loss", probabilities=_log_loss, higher=False),
     "calibration_error": Metric(
-        "calibration error", values=_calibration_error, higher=False,
+        "calibration error", probabilities=lambda right, given: calibration_error(given, right), higher=False,
         about="mean gap between how probable and how often correct predictions are, over 15 bins",
     ),
 }  # fmt: skip
@@ -137,44 +117,40 @@ LABEL: Mapping[str, Metric] = {
 # ---- scores
 
 
-def pearson_of_sums(n: Array, x: Array, y: Array, xx: Array, yy: Array, xy: Array) -> Array:
-    """From the sums of 1, x, y, x^2, y^2 and xy; centre x and y before, or digits are lost."""
-    covariance, first, second = n * xy - x * y, n * xx - x * x, n * yy - y * y
-    # What rounding leaves of a constant is no variance.
-    first = np.where(first > 1e-12 * n * xx, first, 0.0)
-    second = np.where(second > 1e-12 * n * yy, second, 0.0)
-    return np.clip(_ratio(covariance, np.sqrt(first * second)), -1.0, 1.0)
-
-
-def pearson(first: Array, second: Array) -> float:
-    """Correlation of two (E,) arrays."""
-    if not len(first):
-        return 0.0
-    x, y = (np.asarray(v, np.float64) - np.mean(v, dtype=np.float64) for v in (first, second))
+def pearson(right: Array, said: Array, classes: int = 0, positive: int = 0) -> Array:
+    """Correlation along the last axis."""
+    x, y = (values - values.mean(-1, keepdims=True, dtype=np.float64) for values in (right, said))
+    covariance, spread = (x * y).sum(-1), np.sqrt((x * x).sum(-1) * (y * y).sum(-1))
     # A mean of equal numbers may differ from them in the last digit.
-    if np.ptp(first) == 0 or np.ptp(second) == 0:
-        return 0.0
-    return float(np.clip((x @ y) / (np.linalg.norm(x) * np.linalg.norm(y)), -1.0, 1.0))
+    constant = (np.ptp(right, axis=-1) == 0) | (np.ptp(said, axis=-1) == 0)
+    return np.clip(_ratio(covariance, np.where(constant, 0.0, spread)), -1.0, 1.0)
 
 
 def ranks(values: Array) -> Array:
-    """(E,) ranks from 1 on; equal values share the mean of theirs."""
-    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
-    before = np.cumsum(counts) - counts
-    return (before + (counts + 1) / 2)[group]
+    """Ranks along the last axis, from 1 on; equal values share the mean of theirs."""
+    order = np.argsort(values, axis=-1, kind="stable")
+    ordered = np.take_along_axis(values, order, -1)
+    change = ordered[..., 1:] != ordered[..., :-1]
+    edge, place = np.ones_like(ordered[..., :1], dtype=np.bool_), np.arange(values.shape[-1])
+    first = np.maximum.accumulate(np.where(np.concatenate([edge, change], -1), place, 0), -1)
+    last = np.where(np.concatenate([change, edge], -1), place, place[-1])
+    last = np.minimum.accumulate(last[..., ::-1], -1)[..., ::-1]
+    found = np.empty(values.shape)
+    np.put_along_axis(found, order, (first + last) / 2 + 1, -1)
+    return found
 
 
-def spearman(first: Array, second: Array) -> float:
-    """Rank correlation of two (E,) arrays."""
-    return pearson(ranks(first), ranks(second))
+def spearman(right: Array, said: Array, classes: int = 0, positive: int = 0) -> Array:
+    """Rank correlation along the last axis."""
+    return pearson(ranks(right), ranks(said))
 
 
 SCORE: Mapping[str, Metric] = {
-    "pearson": Metric("Pearson", values=pearson, hub="pearsonr", selects=True),
-    "spearman": Metric("Spearman", values=spearman, hub="spearmanr", selects=True),
-    "mse": Metric("MSE", values=lambda right, said: float(np.mean((said - right) ** 2)), hub="mse", higher=False),
-    "mae": Metric("MAE", values=lambda right, said: float(np.mean(np.abs(said - right))), hub="mae", higher=False),
-}  # fmt: skip
+    "pearson": Metric("Pearson", pearson, hub="pearsonr", selects=True),
+    "spearman": Metric("Spearman", spearman, hub="spearmanr", selects=True),
+    "mse": Metric("MSE", lambda right, said, *_: ((said - right) ** 2).mean(-1), hub="mse", higher=False),
+    "mae": Metric("MAE", lambda right, said, *_: np.abs(said - right).mean(-1), hub="mae", higher=False),
+}
 
 
 # ---- spans and triplets: computed by squad.py and triplet.py

@@ -163,8 +163,8 @@ class ScoreTask(TextTask):
     def score(self, answers: ScoreAnswers, tuning: Any = None) -> dict[str, float]:
         right, found = answers.truth, {}
         for name, metric in self.metrics.items():
-            assert metric.values is not None
-            found[name] = metric.values(right, answers.values)
+            assert metric.predictions is not None
+            found[name] = float(metric.predictions(right, answers.values, 0, 0))
         return found
 
     def compare(
