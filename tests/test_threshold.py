@@ -19,36 +19,33 @@ from bertvision.tasks.threshold import best_threshold
 @settings(max_examples=100, deadline=None)
 @given(
     st.integers(0, 10**6),
-    st.sampled_from(["exact", "f1"]),
     st.sampled_from(["google", "bertvision"]),
     st.booleans(),
 )
 def test_equal_to_brute_force(
     seed: int,
-    metric: Literal["exact", "f1"],
     decoding: Literal["google", "bertvision"],
     ties: bool,
 ) -> None:
     data, windows = make_case(seed, questions=8)
     logits = make_logits(seed, windows, ties=ties)
     answers = decode(windows, logits, data, DecodeConfig(decoding=decoding))
-    found = best_threshold(answers, metric)
+    found = best_threshold(answers)
     diffs = answers.score_diff[np.isfinite(answers.score_diff)].tolist()
     tried = {t: score(data, answers.predictions(t)) for t in [*diffs, min(diffs, default=0.0) - 1.0, 0.0]}
-    assert getattr(found, metric) == pytest.approx(max(s[metric] for s in tried.values()), abs=1e-9)
-    at_value = score(data, answers.predictions(found.value))
-    assert (found.exact, found.f1) == (at_value["exact"], at_value["f1"])
+    reached = score(data, answers.predictions(found))["f1"]
+    assert reached == pytest.approx(max(s["f1"] for s in tried.values()), abs=1e-9)
     # Of equally good thresholds the one closest to 0: so 0 itself whenever it is among the best.
-    if tried[0.0][metric] >= getattr(found, metric) - 1e-12:
-        assert found.value == 0.0
+    if tried[0.0]["f1"] >= reached - 1e-12:
+        assert found == 0.0
 
 
 def test_value_stands_between_answered_and_not() -> None:
     data, windows = make_case(21, questions=30)
     answers = decode(windows, make_logits(21, windows), data, DecodeConfig())
     found = best_threshold(answers)
-    assert np.isfinite(found.value)
-    assert not (answers.score_diff == found.value).any()
+    assert np.isfinite(found)
+    assert not (answers.score_diff == found).any()
 
 
 def test_neighbouring_floats_are_separated() -> None:
@@ -62,5 +59,6 @@ def test_neighbouring_floats_are_separated() -> None:
     low = 1.0 + 2.0**-52  # half-way to its neighbour rounds up to the neighbour
     diffs = np.array([low, np.nextafter(low, 2)])
     assert diffs.mean() == diffs[1]
-    found = best_threshold(replace(answers, data=tuned, score_diff=diffs))
-    assert (found.value, found.exact, found.f1) == (low, 100.0, 100.0)
+    answers = replace(answers, data=tuned, score_diff=diffs)
+    assert best_threshold(answers) == low
+    assert score(tuned, answers.predictions(low))["f1"] == 100.0

@@ -30,7 +30,7 @@ from bertvision.errors import ConfigError
 from bertvision.tasks import metrics
 from bertvision.tasks.base import Tuning, register
 from bertvision.tasks.calibrate import calibration_curve, fit_temperature
-from bertvision.tasks.compare import Difference, mcnemar, metric_difference
+from bertvision.tasks.compare import mcnemar
 from bertvision.tasks.logits import Logits, softmax
 from bertvision.tasks.predictions import LabelPrediction
 from bertvision.tasks.settings import Merge, TextConfig
@@ -249,9 +249,6 @@ class LabelTask(TextTask):
         values = mean[:, 1:] - mean[:, :1] if self.objective in _ONE_LOGIT else mean
         return Logits({"values": values.astype(np.float32)})
 
-    def merged_by(self, merge: str) -> "LabelTask":
-        return replace(self, merge=merge)
-
     def answer(
         self, windows: Windows, logits: Logits, data: TextData, tuning: LabelTuning | None = None
     ) -> LabelAnswers:
@@ -269,33 +266,6 @@ class LabelTask(TextTask):
 
     def calibrated(self, answers: LabelAnswers, tuning: LabelTuning) -> LabelAnswers:
         return replace(answers, logits=answers.logits / tuning.temperature)
-
-    def score(self, answers: LabelAnswers, tuning: Any = None) -> dict[str, float]:
-        """Without the temperature."""
-        right, found = answers.truth, {}
-        for name, metric in self.metrics.items():
-            if metric.predictions is not None:
-                found[name] = float(
-                    metric.predictions(right, answers.values, len(self.classes), self.positive)
-                )
-            elif metric.probabilities is not None:
-                found[name] = metric.probabilities(right, answers.probabilities)
-        return found
-
-    def compare(
-        self,
-        metric: str,
-        ours: Sequence[tuple[LabelAnswers, Any]],
-        theirs: Sequence[tuple[LabelAnswers, Any]] = (),
-    ) -> Difference:
-        return metric_difference(
-            self.metrics[metric],
-            ours[0][0].truth,
-            [answers.values for answers, _ in ours],
-            [answers.values for answers, _ in theirs],
-            classes=len(self.classes),
-            positive=self.positive,
-        )
 
     def mcnemar(self, ours: tuple[LabelAnswers, Any], theirs: tuple[LabelAnswers, Any]) -> float:
         first, second = ours[0], theirs[0]
@@ -321,17 +291,6 @@ class LabelTask(TextTask):
         write_json_rows(folder / "predictions.json", dict(zip(ids, said, strict=True)))
 
     # ---- what a report shows
-
-    def judge(self, data: TextData, predictions: Mapping[str, Any]) -> dict[str, Difference]:
-        numbers = {name: i for i, name in enumerate(self.classes)}
-        given = [predictions[name] for name in self.ids(data)]
-        if not data.labelled or any(name not in numbers for name in given):
-            return {}
-        how: dict[str, Any] = {"classes": len(self.classes), "positive": self.positive}
-        right, values = truth(data, np.int64), np.array([numbers[name] for name in given])
-        return {
-            name: metric_difference(self.metrics[name], right, [values], [], **how) for name in self.selecting
-        }
 
     def details(self, answers: LabelAnswers, tuning: Any = None) -> dict[str, Any]:
         """The confusion matrix (rows are the truth) and the bins of the calibration curve."""

@@ -9,7 +9,7 @@ On disk: predictions.json (id -> score).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
 from bertvision.tasks import metrics
 from bertvision.tasks.base import register
-from bertvision.tasks.compare import Difference, metric_difference
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.predictions import ScorePrediction
 from bertvision.tasks.settings import Merge, TextConfig
@@ -150,35 +149,12 @@ class ScoreTask(TextTask):
         self.join_how(how, members)
         return Logits({"values": np.mean([one["values"] for one in members], axis=0).astype(np.float32)})
 
-    def merged_by(self, merge: str) -> "ScoreTask":
-        return replace(self, merge=merge)
-
     def answer(self, windows: Windows, logits: Logits, data: TextData, tuning: Any = None) -> ScoreAnswers:
         """Merge the windows of each example."""
         self.check_logits(logits, windows)
         starts = row_starts(windows, self.group, data)
         scores = self.shift + self.scale * logits["values"][:, 0].astype(np.float64)
         return ScoreAnswers(data, windows, merge_rows(scores, starts, self.merge))
-
-    def score(self, answers: ScoreAnswers, tuning: Any = None) -> dict[str, float]:
-        right, found = answers.truth, {}
-        for name, metric in self.metrics.items():
-            assert metric.predictions is not None
-            found[name] = float(metric.predictions(right, answers.values, 0, 0))
-        return found
-
-    def compare(
-        self,
-        metric: str,
-        ours: Sequence[tuple[ScoreAnswers, Any]],
-        theirs: Sequence[tuple[ScoreAnswers, Any]] = (),
-    ) -> Difference:
-        return metric_difference(
-            self.metrics[metric],
-            ours[0][0].truth,
-            [answers.values for answers, _ in ours],
-            [answers.values for answers, _ in theirs],
-        )
 
     # ---- what a user gets
 
@@ -192,13 +168,6 @@ class ScoreTask(TextTask):
         write_json_rows(folder / "predictions.json", dict(zip(ids, answers.values.tolist(), strict=True)))
 
     # ---- what a report shows
-
-    def judge(self, data: TextData, predictions: Mapping[str, Any]) -> dict[str, Difference]:
-        if not data.labelled:
-            return {}
-        right = truth(data, np.float64)
-        values = np.array([predictions[name] for name in self.ids(data)], np.float64)
-        return {name: metric_difference(self.metrics[name], right, [values], []) for name in self.selecting}
 
     def details(self, answers: ScoreAnswers, tuning: Any = None) -> dict[str, Any]:
         """A draw of true and predicted scores, and a histogram of the errors."""

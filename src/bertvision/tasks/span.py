@@ -230,11 +230,11 @@ class SpanTask(Task):
         absent, known = ~answers.answerable, np.isfinite(answers.score_diff)
         both = absent[known].any() and (~absent[known]).any()
         calibration = fit_no_answer(answers.score_diff[known], absent[known]) if both else None
-        return SpanTuning(best_threshold(answers).value, calibration, answers.decode)
+        return SpanTuning(best_threshold(answers), calibration, answers.decode)
 
     def score(self, answers: SpanAnswers, tuning: SpanTuning | None = None) -> dict[str, float]:
         """Official scores at the decoding's threshold and at the tuned one, in percent."""
-        tuned = best_threshold(answers).value if tuning is None else tuning.threshold
+        tuned = best_threshold(answers) if tuning is None else tuning.threshold
         found: dict[str, float] = {}
         for prefix, threshold in (("", None), ("tuned_", tuned)):
             official = squad.summary(*answers.judged(threshold), answers.answerable)

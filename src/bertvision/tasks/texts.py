@@ -12,6 +12,8 @@ probability of no answer.
 Shapes: R rows of logits (a window each, or `group` windows side by side), E examples, W windows.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from bertvision.data.texts import TextData, answerable
 from bertvision.data.windows import Windows
 from bertvision.errors import ConfigError, DataError
 from bertvision.tasks.base import Task
+from bertvision.tasks.compare import Difference, metric_difference
 from bertvision.tasks.settings import Merge
 
 __all__ = ["TextTask", "as_questions", "holds_questions", "merge_rows", "row_starts", "truth"]
@@ -41,6 +44,7 @@ class TextTask(Task):
     unit = "window"
 
     merge: Merge = "mean"
+    positive: int = 1
     pairs: bool = False
     """Its examples are pairs of texts, before any prompt is put in front."""
     asks: bool = False
@@ -116,6 +120,42 @@ class TextTask(Task):
         one = data.examples[number]
         texts = [text for text in (one.first, one.second) if text is not None]
         return {"texts": [t if len(t) <= _SHOWN else t[:_SHOWN] + " …" for t in texts], "truth": one.label}
+
+    def merged_by(self, merge: str) -> "TextTask":
+        own: Any = self  # every subclass is a dataclass
+        return replace(own, merge=merge)
+
+    def compare(
+        self, metric: str, ours: Sequence[tuple[Any, Any]], theirs: Sequence[tuple[Any, Any]] = ()
+    ) -> Difference:
+        sides = [[answers.values for answers, _ in members] for members in (ours, theirs)]
+        return self._difference(metric, ours[0][0].truth, *sides)
+
+    def _difference(
+        self, metric: str, right: NDArray[Any], ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]]
+    ) -> Difference:
+        how = {"classes": len(self.classes), "positive": self.positive}
+        return metric_difference(self.metrics[metric], right, ours, theirs, **how)
+
+    def score(self, answers: Any, tuning: Any = None) -> dict[str, float]:
+        """Every metric; the tuning changes none."""
+        right, found = answers.truth, {}
+        for name, metric in self.metrics.items():
+            if metric.predictions is not None:
+                found[name] = float(
+                    metric.predictions(right, answers.values, len(self.classes), self.positive)
+                )
+            elif metric.probabilities is not None:
+                found[name] = metric.probabilities(right, answers.probabilities)
+        return found
+
+    def judge(self, data: TextData, predictions: Mapping[str, Any]) -> dict[str, Difference]:
+        given = [predictions[name] for name in self.ids(data)]
+        if not data.labelled or (self.classes and not set(given) <= set(self.classes)):
+            return {}
+        values = np.array([self.classes.index(one) for one in given] if self.classes else given)
+        right = truth(data, values.dtype)
+        return {name: self._difference(name, right, [values], []) for name in self.selecting}
 
     def prepare(self, data: SpanData | TextData, how: Reframe) -> TextData:
         if self.group > 1 and how != Reframe():

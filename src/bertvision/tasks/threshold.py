@@ -4,53 +4,32 @@ A question is answered where its `score_diff` does not exceed the threshold, so 
 matter as there are distinct differences, plus one that answers nothing. All are tried at once.
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.errors import DataError
 from bertvision.tasks.span_answers import SpanAnswers
-from bertvision.tasks.squad import in_order_sum
 
-__all__ = ["Threshold", "best_threshold", "cut_values"]
-
-
-@dataclass(frozen=True)
-class Threshold:
-    value: float
-    """No answer is predicted where `score_diff` exceeds it."""
-    exact: float
-    """Exact match in percent at this threshold, on the split it was tuned on."""
-    f1: float
-    """F1 in percent at this threshold, on the split it was tuned on."""
+__all__ = ["best_threshold", "cut_values"]
 
 
-def best_threshold(answers: SpanAnswers, metric: Literal["exact", "f1"] = "f1") -> Threshold:
-    """The threshold with the highest `metric`; of equally good ones, the closest to 0.
+def best_threshold(answers: SpanAnswers) -> float:
+    """The threshold with the highest F1; of equally good ones, the closest to 0.
 
     It stands half-way between the last question that is answered and the first that is not.
     """
     if not len(answers):
         raise DataError(f"{answers.data.name} has no questions: a threshold needs some to be tuned on")
-    exact, f1 = answers.candidates_judged
+    _, f1 = answers.candidates_judged
     null = (~answers.answerable).astype(np.float64)
-    diff = answers.score_diff
-    order = np.argsort(diff, kind="stable")
-    gain = ((exact if metric == "exact" else f1) - null)[order]
+    order = np.argsort(answers.score_diff, kind="stable")
+    gain = (f1 - null)[order]
     reached = null.sum() + np.concatenate([[0.0], np.cumsum(gain)])  # (Q + 1,) with the first k answered
-    values = cut_values(diff[order])
+    values = cut_values(answers.score_diff[order])
     reached[np.isnan(values)] = -np.inf
     # Sums in another order differ in the last digits; such cuts are equally good.
     good = np.flatnonzero(reached >= reached.max() - 1e-9 * len(answers))
-    value = float(values[good[np.argmin(np.abs(values[good]))]])
-    answered = ~answers.is_null(value)
-    return Threshold(
-        value,
-        100.0 * in_order_sum(np.where(answered, exact, null)) / len(answers),
-        100.0 * in_order_sum(np.where(answered, f1, null)) / len(answers),
-    )
+    return float(values[good[np.argmin(np.abs(values[good]))]])
 
 
 def cut_values(diff: NDArray[np.float64]) -> NDArray[np.float64]:
