@@ -41,17 +41,16 @@ from bertvision.serve.schemas import (
     Status,
     sentence,
 )
-from bertvision.serve.service import Refusal, Service, failure
+from bertvision.serve.service import Query, Refusal, Service, failure
+from bertvision.tasks.predictions import to_json
 
 __all__ = ["PAGE", "create_app"]
 
 PAGE = Path(__file__).parent / "page"
 _RETRY = {"Retry-After": {"required": True, "schema": {"type": "integer", "minimum": 1}}}
+_NEEDS_KEY = {"WWW-Authenticate": {"required": True, "schema": {"type": "string"}}}
 _REFUSALS: dict[int, tuple[str, dict[str, Any]]] = {
-    401: (
-        "The key is missing or wrong.",
-        {"WWW-Authenticate": {"required": True, "schema": {"type": "string"}}},
-    ),
+    401: ("The key is missing or wrong.", _NEEDS_KEY),
     408: ("The request did not arrive in time.", {}),
     413: ("The body is too long.", {}),
     415: ("The body is not application/json.", {}),
@@ -68,7 +67,7 @@ def create_app(model: Model, config: ServeConfig | None = None, *, key: str | No
     """An ASGI application that answers the tasks of a model."""
     config = config or ServeConfig()
     service = Service(model, config)
-    service.warm_up()
+    service.warm_up((explanations, predictions, predictions))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -84,7 +83,10 @@ def create_app(model: Model, config: ServeConfig | None = None, *, key: str | No
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        responses=_refusals(421, 500),
+        responses={
+            status: {"model": Error, "description": description, "headers": headers}
+            for status, (description, headers) in _REFUSALS.items()
+        },
     )
     _add_predictions(app, service, key)
     _add_status(app, service, key)
@@ -96,19 +98,25 @@ def create_app(model: Model, config: ServeConfig | None = None, *, key: str | No
     return app
 
 
-def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The part of the OpenAPI document about refusals."""
-    return {
-        status: {"model": Error, "description": _REFUSALS[status][0], "headers": _REFUSALS[status][1]}
-        for status in statuses
-    }
+# ---- what routes compute, in the thread that owns the model
 
 
-def _protected(key: str | None) -> dict[str, Any]:
-    """Options of a route that needs the key, where there is one. The guard checks it; this documents it."""
-    if key is None:
-        return {"responses": {}}
-    return {"dependencies": [Depends(HTTPBearer(auto_error=False))], "responses": _refusals(401)}
+def predictions(model: Model, queries: list[Query]) -> list[Any]:
+    columns = [list(texts) for texts in zip(*(query.texts for query in queries), strict=True)]
+    rows = model(*columns, **queries[0].options)
+    return [{name: {"kind": found.kind, **to_json(found)} for name, found in row.items()} for row in rows]
+
+
+def explanations(model: Model, queries: list[Query]) -> list[Any]:
+    return [model.explain(*query.texts, **query.options) for query in queries]
+
+
+# ---- routes
+
+
+def _with_key(key: str | None) -> list[Any]:
+    """Document that a route needs the key, where there is one; the guard checks it."""
+    return [] if key is None else [Depends(HTTPBearer(auto_error=False))]
 
 
 def _json_only(request: Request) -> None:
@@ -119,35 +127,31 @@ def _json_only(request: Request) -> None:
 
 
 def _add_predictions(app: FastAPI, service: Service, key: str | None) -> None:
-    protected = _protected(key)
-    options: dict[str, Any] = {
-        "dependencies": [Depends(_json_only), *protected.get("dependencies", ())],
-        "responses": protected["responses"] | _refusals(408, 413, 415, 422, 429, 504),
-    }
+    options: dict[str, Any] = {"dependencies": [Depends(_json_only), *_with_key(key)]}
 
     @app.post("/v1/predict", response_model=PredictAnswer, summary="Answer one input", **options)
     async def predict(request: Request, one: Annotated[Input, Body()]) -> Response:
-        (found,) = await service.answer([service.query(one)], request)
+        (found,) = await service.answer([service.query(one, predictions)], request)
         return JSONResponse({"predictions": found})
 
     @app.post("/v1/predict/batch", response_model=BatchAnswer, summary="Answer several inputs", **options)
     async def predict_batch(request: Request, batch: Batch) -> Response:
         if len(batch.inputs) > service.config.max_batch:
             raise Refusal(422, f"inputs has more than {service.config.max_batch} entries: send fewer at once")
-        queries = [service.query(one, f"inputs[{i}].") for i, one in enumerate(batch.inputs)]
+        queries = [service.query(one, predictions, f"inputs[{i}].") for i, one in enumerate(batch.inputs)]
         found = await service.answer(queries, request)
         return JSONResponse({"results": [{"predictions": one} for one in found]})
 
     @app.post("/v1/explain", response_model=Explanation, summary="Show what an answer was made of", **options)
     async def explain(request: Request, one: Annotated[Input, Body()]) -> Response:
-        (found,) = await service.answer([service.query(one, explain=True)], request)
+        (found,) = await service.answer([service.query(one, explanations, alone=True)], request)
         return JSONResponse(found)
 
 
 def _add_status(app: FastAPI, service: Service, key: str | None) -> None:
-    config, protected = service.config, _protected(key)
+    config = service.config
 
-    @app.get("/v1/models", response_model=Models, summary="The tasks", **protected)
+    @app.get("/v1/models", response_model=Models, summary="The tasks", dependencies=_with_key(key))
     async def models() -> Response:
         limits = {"text": config.max_text, "batch": config.max_batch, "body": config.body_bytes}
         parameters = service.model.encoder.num_parameters
@@ -158,18 +162,16 @@ def _add_status(app: FastAPI, service: Service, key: str | None) -> None:
     async def health() -> Response:
         return JSONResponse({"status": "alive"})
 
-    @app.get("/ready", response_model=Status, summary="Whether it answers", responses=_refusals(503))
+    @app.get("/ready", response_model=Status, summary="Whether it answers")
     async def ready() -> Response:
         if not service.ready:
             raise Refusal(503, "the server is starting or stopping: ask again later", {"retry-after": "5"})
         return JSONResponse({"status": "ready"})
 
-    text: dict[int | str, Any] = {
-        200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "For Prometheus."}
-    }
-    metrics_options = protected | {"responses": protected["responses"] | text}
+    text = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "For Prometheus."}
+    options: dict[str, Any] = {"dependencies": _with_key(key), "responses": {200: text}}
 
-    @app.get("/metrics", response_class=Response, summary="Counters", **metrics_options)
+    @app.get("/metrics", response_class=Response, summary="Counters", **options)
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type=METRICS_TYPE)
 

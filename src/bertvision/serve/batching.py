@@ -7,6 +7,7 @@ is refused as `TooLong`.
 """
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import deque
@@ -39,15 +40,11 @@ class Full(RuntimeError):
 
     def __init__(self, seconds: float) -> None:
         self.seconds = max(1, math.ceil(seconds))
-        super().__init__(f"full for {self.seconds} s")
+        super().__init__(f"{self.seconds} s")
 
 
-class TooLong(RuntimeError):
+class TooLong(Full):
     """One input would take `seconds`, longer than any request may."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = math.ceil(seconds)
-        super().__init__(f"takes {self.seconds} s")
 
 
 @dataclass(eq=False)
@@ -144,17 +141,11 @@ class Batcher:
 
     async def _gather(self) -> None:
         """Give other inputs a moment to arrive while the model is idle."""
-        until = time.monotonic() + self._config.batch_wait_ms / 1e3
-        while (
-            self._queue
-            and len(self._queue) < self._config.max_batch
-            and (left := until - time.monotonic()) > 0
-        ):
-            self._arrival.clear()
-            try:
-                await asyncio.wait_for(self._arrival.wait(), left)
-            except TimeoutError:
-                return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.batch_wait_ms / 1e3):
+                while self._queue and len(self._queue) < self._config.max_batch:
+                    self._arrival.clear()
+                    await self._arrival.wait()
 
     def _take(self) -> list[Job]:
         """The oldest input and those that go with it, as much as half a second of work."""

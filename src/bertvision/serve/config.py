@@ -14,6 +14,11 @@ __all__ = ["KEY_VARIABLE", "ServeConfig", "bytes_of", "check_extra", "read_key"]
 KEY_VARIABLE = "BERTVISION_API_KEY"
 """The server's key, where no file names one."""
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_DAY = 86_400
+_RANGES = {
+    **{"port": (0, 65_535), "max_text": (1, 10**9), "max_batch": (1, 10**6), "max_connections": (1, 10**6)},
+    **{"max_wait": (0.001, _DAY), "timeout": (0.001, _DAY), "batch_wait_ms": (0, 10_000)},
+}
 
 
 @dataclass(frozen=True)
@@ -40,26 +45,16 @@ class ServeConfig:
     """The most connections that are open at once; more are closed."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port < 2**16:
-            raise ConfigError(f"--port must be from 0 to 65535, not {self.port}")
+        for name, (low, high) in _RANGES.items():
+            if not low <= getattr(self, name) <= high:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} must be from {low:g} to {high:g}, not {getattr(self, name)}")
         if self.body_bytes < 1:
             raise ConfigError(f"--max-body must be at least one byte, not {self.max_body}")
-        for name in ("max_text", "max_batch", "max_connections"):
-            if getattr(self, name) < 1:
-                flag = name.replace("_", "-")
-                raise ConfigError(f"--{flag} must be at least 1, not {getattr(self, name)}")
         if self.queue < self.max_batch:
             raise ConfigError(
                 f"--queue must hold a whole batch (--max-batch {self.max_batch}), not {self.queue} inputs"
             )
-        if not 0 <= self.batch_wait_ms <= 10_000:
-            raise ConfigError(f"--batch-wait-ms must be from 0 to 10000, not {self.batch_wait_ms}")
-        for name in ("max_wait", "timeout"):
-            if not 0 < getattr(self, name) <= 86_400:
-                flag = name.replace("_", "-")
-                raise ConfigError(
-                    f"--{flag} must be above 0 seconds and at most a day, not {getattr(self, name)}"
-                )
 
     @property
     def longest_wait(self) -> float:

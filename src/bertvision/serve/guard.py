@@ -7,12 +7,12 @@ the connection, so that nobody can hold it or keep sending.
 import asyncio
 import hashlib
 import hmac
-import json
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.metrics import Metrics
@@ -76,7 +76,8 @@ class Guard:
         if refusal is None:
             await self.app(scope, body.receive, send_guarded)
         else:
-            await _send_error(send_guarded, *refusal)
+            status, error, more = refusal
+            await JSONResponse({"error": error}, status, more)(scope, receive, send_guarded)
 
     def _refuse(self, path: str, headers: dict[str, str]) -> tuple[int, str, dict[str, str]] | None:
         """Status, sentence and headers of a refusal that path and headers alone decide."""
@@ -89,11 +90,8 @@ class Guard:
             # Compare SHA-256 digests in constant time, so timing reveals neither key nor length.
             same = hmac.compare_digest(_digest(given.strip().encode("latin-1")), self._key)
             if not (same and scheme.lower() == "bearer"):
-                return (
-                    401,
-                    "this server needs its key: send the header Authorization: Bearer KEY",
-                    {"www-authenticate": "Bearer"},
-                )
+                error = "this server needs its key: send the header Authorization: Bearer KEY"
+                return 401, error, {"www-authenticate": "Bearer"}
         return None
 
 
@@ -127,14 +125,6 @@ class _Body:
 
     def _too_long(self) -> HTTPException:
         return HTTPException(413, f"the body is longer than {self._config.max_body}: send less at once")
-
-
-async def _send_error(send: Send, status: int, sentence: str, headers: dict[str, str]) -> None:
-    body = json.dumps({"error": sentence}).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **headers}
-    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _digest(key: bytes) -> bytes:

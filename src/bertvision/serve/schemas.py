@@ -13,16 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 __all__ = [
-    "Batch",
-    "BatchAnswer",
-    "Error",
-    "Explanation",
-    "Input",
-    "Models",
-    "PredictAnswer",
-    "Status",
-    "sentence",
-]
+    "Batch", "BatchAnswer", "Error", "Explanation", "Input", "Models", "PredictAnswer", "Status", "sentence",
+]  # fmt: skip
 
 MOST_CANDIDATES = 20
 NOT_BLANK = r"[^\u0009-\u000d\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
@@ -45,44 +37,28 @@ class _Form(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class _Options(_Form):
+class _Input(_Form):
     tasks: Names | None = None
     n_best: Count = 0
 
     @property
-    def texts(self) -> tuple[str, str | None]:
-        """First and second text."""
-        raise NotImplementedError
-
-    @property
-    def characters(self) -> int:
-        return sum(len(text) for text in self.texts if text)
+    def named(self) -> dict[str, str]:
+        """The texts by the names of their fields, in order."""
+        return {name: text for name, text in self if name not in _Input.model_fields}
 
 
-class QuestionInput(_Options):
+class QuestionInput(_Input):
     question: Text
     context: Text
 
-    @property
-    def texts(self) -> tuple[str, str | None]:
-        return self.question, self.context
 
-
-class PairInput(_Options):
+class PairInput(_Input):
     text: Text
     pair: Text
 
-    @property
-    def texts(self) -> tuple[str, str | None]:
-        return self.text, self.pair
 
-
-class TextInput(_Options):
+class TextInput(_Input):
     text: Text
-
-    @property
-    def texts(self) -> tuple[str, str | None]:
-        return self.text, None
 
 
 def _form_of(value: Any) -> str | None:
@@ -160,29 +136,30 @@ class Error(BaseModel):
 # ---- what is wrong with a body
 
 
+_FORM = "is not an input: give text, text and pair, or question and context"
+_WRONG = {
+    **dict.fromkeys(
+        ("union_tag_invalid", "union_tag_not_found", "model_type", "model_attributes_type"),
+        "{place} " + _FORM,
+    ),
+    "missing": "{place} is missing: give it",
+    "extra_forbidden": "there is no field {place} here: leave it out",
+    **dict.fromkeys(("string_too_short", "string_pattern_mismatch"), "{place} is empty: write it"),
+    "string_unicode": "{place} holds half a character: send it in UTF-8",
+    "too_long": "{place} has more than {max_length} entries: send fewer at once",
+    "too_short": "{place} is an empty list: give at least one entry",
+}
+
+
 def sentence(errors: Sequence[Any]) -> str:
     """The first validation error as one sentence that names the field and the way out."""
     error = errors[0]
-    place, limits = _place(error["loc"]), error.get("ctx", {})
-    match error["type"]:
-        case "json_invalid" | "missing" if not place:
-            return "the body is not JSON in UTF-8: send an object"
-        case "union_tag_invalid" | "union_tag_not_found" | "model_type" | "model_attributes_type":
-            return f"{place or 'the body'} is not an input: give text, text and pair, or question and context"
-        case "missing":
-            return f"{place} is missing: give it"
-        case "extra_forbidden":
-            return f"there is no field {place} here: leave it out"
-        case "string_too_short" | "string_pattern_mismatch":
-            return f"{place} is empty: write it"
-        case "string_unicode":
-            return f"{place} holds half a character: send it in UTF-8"
-        case "too_long":
-            return f"{place} has more than {limits['max_length']} entries: send fewer at once"
-        case "too_short":
-            return f"{place} is an empty list: give at least one entry"
-        case _:
-            return f"{place or 'the body'} cannot be read ({error['msg'][:1].lower() + error['msg'][1:]}): correct it"
+    place, kind = _place(error["loc"]), error["type"]
+    if kind == "json_invalid" or (kind == "missing" and not place):
+        return "the body is not JSON in UTF-8: send an object"
+    words = _WRONG.get(kind, "{place} cannot be read ({why}): correct it")
+    why = error["msg"][:1].lower() + error["msg"][1:]
+    return words.format(place=place or "the body", why=why, **error.get("ctx", {}))
 
 
 def _place(path: Sequence[str | int]) -> str:

@@ -75,40 +75,30 @@ def stoppable() -> Iterator[None]:
 
 def serve(app: FastAPI, listener: socket.socket, config: ServeConfig, on_ready: Callable[[], None]) -> None:
     """Answer until a signal comes and everything that was accepted has its answer."""
-    settings: dict[str, Any] = {"log_config": None, "log_level": "error", "access_log": False}
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            lifespan="on",
-            http=_protocol(config),
-            ws="none",
-            server_header=False,
-            timeout_graceful_shutdown=int(config.timeout) + 5,
-            **settings,
-        )
-    )
-    asyncio.run(_run(server, listener, on_ready))
-
-
-async def _run(server: uvicorn.Server, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    settings: dict[str, Any] = {"log_config": None, "log_level": "error", "access_log": False, "ws": "none"}
+    settings |= {"server_header": False, "timeout_graceful_shutdown": int(config.timeout) + 5}
+    server = _Server(uvicorn.Config(app, lifespan="on", http=_protocol(config), **settings))
+    server.on_ready = on_ready
     # uvicorn raises the signal that ended it once more when it is done; that must not look like a failure.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
-    watch = asyncio.create_task(_watch(server, on_ready))
     try:
-        await server.serve(sockets=[listener])
+        server.run(sockets=[listener])
     finally:
-        watch.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-async def _watch(server: uvicorn.Server, on_ready: Callable[[], None]) -> None:
-    while not server.started:
-        await asyncio.sleep(0.01)
-    on_ready()
-    while not server.should_exit:
-        await asyncio.sleep(0.05)
-    _log.info("stopping: accepted requests are answered first")
+class _Server(uvicorn.Server):
+    on_ready: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        _log.info("stopping: accepted requests are answered first")
+        await super().shutdown(sockets)
 
 
 class _Protocol(H11Protocol):
@@ -149,11 +139,8 @@ class _Protocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         body = json.dumps({"error": "this is not an HTTP request, or its headers are too long"}).encode()
-        headers = HEADERS | {
-            "content-type": "application/json",
-            "content-length": str(len(body)),
-            "connection": "close",
-        }
+        headers = HEADERS | {"content-type": "application/json", "connection": "close"}
+        headers["content-length"] = str(len(body))
         start = h11.Response(status_code=400, headers=list(headers.items()), reason="Bad Request")
         for part in (start, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(part) or b"")

@@ -5,7 +5,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,8 @@ from bertvision.model.model import Model
 from bertvision.serve.batching import Batcher, Full, TooLong, work_of
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.metrics import Metrics
-from bertvision.tasks.predictions import to_json
 
-__all__ = ["Refusal", "Service", "failure"]
+__all__ = ["Compute", "Query", "Refusal", "Service", "failure"]
 
 _log = logging.getLogger("bertvision")
 _numbers = itertools.count()
@@ -45,21 +44,31 @@ def failure(error: BaseException) -> Refusal:
 class Query:
     """One checked input."""
 
-    first: str
-    second: str | None
+    compute: "Compute"
+    texts: tuple[str, ...]
     tasks: tuple[str, ...]
     """The tasks that answer, in the model's order; never empty."""
     n_best: int = 0
-    explain: bool = False
+    number: int | None = None
+    """What is computed alone has a number of its own."""
 
     @property
     def characters(self) -> int:
-        return len(self.first) + len(self.second or "")
+        return sum(map(len, self.texts))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How the model is asked."""
+        return {"tasks": self.tasks} | ({"n_best": self.n_best} if self.n_best else {})
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What inputs must agree in to be computed together; what is explained is computed alone."""
-        return self.second is not None, self.tasks, self.n_best, next(_numbers) if self.explain else None
+        """What inputs must agree in to be computed together."""
+        return self.compute, len(self.texts), self.tasks, self.n_best, self.number
+
+
+Compute = Callable[[Model, list[Query]], list[Any]]
+"""What a route computes of queries with one key, in the thread that owns the model."""
 
 
 class Service:
@@ -74,18 +83,19 @@ class Service:
         self.ready = False
         self._worker: asyncio.Task[None] | None = None
 
-    def warm_up(self) -> None:
+    def warm_up(self, computes: Sequence[Compute]) -> None:
         """Compute once what clients may ask: the first answer of a model takes longer, a broken model fails here, and
-        the queue needs to know the model's speed."""
+        the queue needs to know the model's speed, which the last of them gives."""
         for count in (1, 2):
-            tasks = tuple(name for name, texts in self.texts.items() if texts == count)
-            if not tasks:
-                continue
-            for explain in (True, False, False):
-                query = Query(_PARAGRAPH, "Ada came." if count == 2 else None, tasks, explain=explain)
+            texts = (_PARAGRAPH, "Ada came.")[:count]
+            tasks = tuple(name for name, read in self.texts.items() if read == count)
+            seconds = 0.0
+            for query in [Query(compute, texts, tasks) for compute in computes] if tasks else []:
                 began = time.monotonic()
                 self._compute(query.key, [query])
-            self.batcher.learn(time.monotonic() - began, work_of(query.characters))
+                seconds = time.monotonic() - began
+            if tasks:
+                self.batcher.learn(seconds, work_of(sum(map(len, texts))))
 
     def start(self) -> None:
         """Begin to work, in the running event loop."""
@@ -116,41 +126,38 @@ class Service:
 
     # ---- one request
 
-    def query(self, one: Any, place: str = "", *, explain: bool = False) -> Query:
+    def query(self, one: Any, compute: Compute, place: str = "", *, alone: bool = False) -> Query:
         """An input (schemas.py), checked against the limits and the tasks of this model."""
-        for field in ("question", "context", "text", "pair"):
-            if len(getattr(one, field, "")) > self.config.max_text:
+        for name, text in one.named.items():
+            if len(text) > self.config.max_text:
                 limit = f"longer than {self.config.max_text} characters: send it in parts"
-                raise Refusal(422, f"{place}{field} is {limit}")
-        first, second = one.texts
-        count = 1 if second is None else 2
-        fitting = [name for name, texts in self.texts.items() if texts == count]
-        for name in one.tasks or ():
-            if name not in fitting:
-                raise Refusal(422, self._unfit(name, count, fitting))
-        if not fitting:
-            raise Refusal(422, f"no task here reads {_texts(count)}: give {_texts(3 - count)}")
-        tasks = tuple(name for name in fitting if name in (one.tasks or fitting))
-        return Query(first, second, tasks, one.n_best, explain)
-
-    def _unfit(self, name: str, count: int, fitting: list[str]) -> str:
+                raise Refusal(422, f"{place}{name} is {limit}")
+        texts = tuple(one.named.values())
+        count = len(texts)
+        fitting = [name for name, read in self.texts.items() if read == count]
         choice = f"name one of {', '.join(fitting)}" if fitting else f"give {_texts(3 - count)}"
-        if name in self.texts:
-            return f"{name} reads {_texts(self.texts[name])}, and {_texts(count)} was given: {choice}"
-        return f"there is no task {name[:40]!r}: {choice}"
+        for name in one.tasks or ():
+            if name in fitting:
+                continue
+            if name in self.texts:
+                given = f"{name} reads {_texts(self.texts[name])}, and {_texts(count)} was given"
+                raise Refusal(422, f"{given}: {choice}")
+            raise Refusal(422, f"there is no task {name[:40]!r}: {choice}")
+        if not fitting:
+            raise Refusal(422, f"no task here reads {_texts(count)}: {choice}")
+        tasks = tuple(name for name in fitting if name in (one.tasks or fitting))
+        return Query(compute, texts, tasks, one.n_best, next(_numbers) if alone else None)
 
     async def answer(self, queries: Sequence[Query], request: Request) -> list[Any]:
         """Answers to all inputs of a request; given up when its time is over or its client goes away."""
         try:
             jobs = self.batcher.submit([(query.key, query, query.characters) for query in queries])
-        except Full as full:
-            sentence = f"too many inputs wait already: ask again in {full.seconds} s"
-            raise Refusal(429, sentence, {"retry-after": str(full.seconds)}) from None
         except TooLong as long:
-            limit = f"longer than {self.config.timeout:g} s"
-            raise Refusal(
-                422, f"a text would take about {long.seconds} s, {limit}: send it in parts"
-            ) from None
+            limit = f"longer than {self.config.timeout:g} s: send it in parts"
+            raise Refusal(422, f"a text would take about {long.seconds} s, {limit}") from None
+        except Full as full:
+            again, header = f"ask again in {full.seconds} s", {"retry-after": str(full.seconds)}
+            raise Refusal(429, f"too many inputs wait already: {again}", header) from None
         answers = asyncio.gather(*(job.done for job in jobs), return_exceptions=True)
         gone = asyncio.create_task(_disconnected(request))
         try:
@@ -173,14 +180,8 @@ class Service:
 
     def _compute(self, key: Any, queries: list[Query]) -> list[Any]:
         """In the thread that owns the model."""
-        one = queries[0]
-        options: dict[str, Any] = {"tasks": one.tasks} | ({"n_best": one.n_best} if one.n_best else {})
         self.metrics.characters.inc(sum(query.characters for query in queries))
-        if one.explain:
-            return [self.model.explain(one.first, one.second, **options)]
-        seconds = None if one.second is None else [query.second or "" for query in queries]
-        rows = self.model([query.first for query in queries], seconds, **options)
-        return [{name: {"kind": found.kind, **to_json(found)} for name, found in row.items()} for row in rows]
+        return queries[0].compute(self.model, queries)
 
 
 def _texts(count: int) -> str:
