@@ -4,6 +4,8 @@ python -m pytest -m gpu tests/test_gpu_tuning.py
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,8 @@ import pytest
 import torch
 from plain_tuning import label_texts, score_texts, snapshot_weights, split_of
 from toy import save_encoder, squad_json
+from tuning_helpers import WINDOWS, config_of, losses
 
-from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.model.trained import load_encoder, logits_of_trained, read_trained
 from bertvision.train import steps as steps_module
@@ -29,8 +31,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-
-WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
 
 
 @pytest.fixture(scope="module")
@@ -59,21 +59,9 @@ def tuned(
 ) -> tuple[RunFolder, list[Path], Split]:
     made = Encoder.load(str(home / encoder), device="cuda", precision=precision)
     train = load_split(str(home / "toy.json"), made, WINDOWS)
-    settings: dict[str, Any] = {
-        "batch_size": 8,
-        "lr": 1e-3,
-        "schedule": "constant",
-        "warmup": 0.0,
-        "log_every": 1,
-    }
-    chosen: dict[str, Any] = settings | {"epochs": 4.0} | values
-    config = FinetuneConfig(**chosen)
+    config = config_of(**({"epochs": 4.0} | values))
     stage, folders = tune(made, train, folder=out, config=config, dev=train if dev else None)
     return stage, folders, train
-
-
-def losses(stage: RunFolder) -> list[float]:
-    return [r["loss"] for r in read_metrics(stage.metrics) if "loss" in r]
 
 
 @pytest.fixture
@@ -178,28 +166,31 @@ def test_scores_on_the_way_do_not_disturb(home: Path, tmp_path: Path, policy: st
     assert load_encoder(trained, device="cuda").fingerprint == trained.fingerprint
 
 
-def test_a_run_goes_on_from_its_checkpoint(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, _, _ = tuned(home, tmp_path / "a", encoder="noisy", precision="bf16", policy="houlsby-8")
-    real, count = GraphSteps.update, [0]
+@contextmanager
+def interrupted_at(step: int) -> Iterator[None]:
+    """Ctrl-C at the update of a step, counted from 1."""
+    real = GraphSteps.update
 
     def stop(self: GraphSteps) -> None:
-        count[0] += 1
-        if count[0] == 12:
+        if self._step + 1 == step:
             raise KeyboardInterrupt
         real(self)
 
-    monkeypatch.setattr(GraphSteps, "update", stop)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(GraphSteps, "update", stop)
+        yield
+
+
+def test_a_run_goes_on_from_its_checkpoint(home: Path, tmp_path: Path) -> None:
+    whole, _, _ = tuned(home, tmp_path / "a", encoder="noisy", precision="bf16", policy="houlsby-8")
     values: dict[str, Any] = {
         "encoder": "noisy",
         "precision": "bf16",
         "policy": "houlsby-8",
         "checkpoint_seconds": 0.0,
     }
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(12):
         tuned(home, tmp_path / "b", **values)
-    monkeypatch.setattr(GraphSteps, "update", real)
     again, _, _ = tuned(home, tmp_path / "b", **values)
     assert losses(again) == pytest.approx(losses(whole), rel=0.02)
 
@@ -384,23 +375,11 @@ def test_scores_of_several_tasks_on_the_way_do_not_disturb(home: Path, tmp_path:
     assert scored.results["snapshots"]["snapshot-4"].keys() == {"mood", "near", "where"}
 
 
-def test_a_run_of_several_tasks_goes_on_from_its_checkpoint(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_several_tasks_goes_on_from_its_checkpoint(home: Path, tmp_path: Path) -> None:
     values: dict[str, Any] = {"precision": "bf16", "checkpoint_seconds": 0.0}
     whole = together(home, tmp_path / "a", **values)
-    real, count = GraphSteps.update, [0]
-
-    def stop(self: GraphSteps) -> None:
-        count[0] += 1
-        if count[0] == 30:
-            raise KeyboardInterrupt
-        real(self)
-
-    monkeypatch.setattr(GraphSteps, "update", stop)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(30):
         together(home, tmp_path / "b", **values)
-    monkeypatch.setattr(GraphSteps, "update", real)
     again = together(home, tmp_path / "b", **values)
     assert len(losses(again)) == len(losses(whole))
     assert_same_curve(losses(again), losses(whole), "bf16")
