@@ -25,7 +25,7 @@ from plain_tuning import (
 )
 from safetensors.torch import load_file
 from test_resume import assert_survives_kills, contents
-from together import begin, finish_all, logs
+from together import run_together
 from tuning_helpers import assert_equal, dying_at, fixture_three_layers, largest_difference  # noqa: F401
 
 from bertvision.data.texts import TextData
@@ -476,9 +476,7 @@ def test_two_processes_tune_what_one_does(
             tmp_path / out, *more, "--device", "cpu", encoder=lively, recipe=tmp_path / "plain.yaml"
         )
 
-    assert finish_all(begin(words("two"), tmp_path), seconds=120) == [0, 0], [
-        log.read_text() for log in logs(tmp_path)
-    ]
+    run_together(words("two"), tmp_path, seconds=120)
     assert finish(words("one"), tmp_path / "one.log") == 0, (tmp_path / "one.log").read_text()
     ours, theirs = (read_metrics(tmp_path / out / "metrics.jsonl") for out in ("two", "one"))
     assert [r["loss"] for r in ours if "loss" in r] == pytest.approx(

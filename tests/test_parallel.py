@@ -17,7 +17,7 @@ import torch
 from cli_runner import bertvision
 from killing import finish
 from safetensors.torch import load_file
-from together import begin, finish_all, free_port, logs
+from together import begin, finish_all, free_port, logs, run_together
 from toy import save_encoder
 
 from bertvision.data.windows import WindowConfig
@@ -207,8 +207,7 @@ def _exchange(folder: str) -> None:
 
 
 def test_sums_and_words_reach_every_rank(tmp_path: Path) -> None:
-    codes = finish_all(begin(functools.partial(_exchange, str(tmp_path)), tmp_path, world=3))
-    assert codes == [0, 0, 0], [log.read_text() for log in logs(tmp_path, 3)]
+    run_together(functools.partial(_exchange, str(tmp_path)), tmp_path, world=3)
     assert len(list(tmp_path.glob("done-*"))) == 3
 
 
@@ -217,7 +216,7 @@ def test_sums_and_words_reach_every_rank(tmp_path: Path) -> None:
 
 def test_two_processes_fit_what_one_fits(single: Path, tmp_path: Path, command: Command) -> None:
     out = tmp_path / "out"
-    assert finish_all(begin(command(out), tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    run_together(command(out), tmp_path)
     assert_same(out, single)
     told, silent = (log.read_text() for log in logs(tmp_path))
     assert "3 heads in" in told
@@ -229,8 +228,7 @@ def test_a_stack_and_a_store_give_the_same(single: Path, tmp_path: Path, command
     out = tmp_path / "out"
     more = ("--states.source", "stored", "--states.store", str(tmp_path / "states"), "--states.dtype", "fp32")
     heads = (*HEADS, "adapter:size=4,dropout=0,lr=2e-3")  # in one stack with the other
-    codes = finish_all(begin(command(out, "--stack", "on", *more, heads=heads), tmp_path))
-    assert codes == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    run_together(command(out, "--stack", "on", *more, heads=heads), tmp_path)
     ours, theirs = fitted(out), fitted(single)
     assert theirs.keys() < ours.keys()
     for name in theirs:
@@ -239,8 +237,7 @@ def test_a_stack_and_a_store_give_the_same(single: Path, tmp_path: Path, command
 
 def test_both_drop_a_head_that_diverges(single: Path, tmp_path: Path, command: Command) -> None:
     out = tmp_path / "out"
-    codes = finish_all(begin(command(out, heads=(*HEADS, "adapter:size=4,lr=1e30")), tmp_path))
-    assert codes == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    run_together(command(out, heads=(*HEADS, "adapter:size=4,lr=1e30")), tmp_path)
     told, silent = (log.read_text() for log in logs(tmp_path))
     assert told.count("diverged (loss nan") == 1
     assert silent == ""
@@ -277,7 +274,7 @@ def _norms(encoder: str, data: str, folder: str) -> None:
 
 def test_all_ranks_keep_the_same_heads(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
     work = functools.partial(_norms, str(tiny_bert), str(toy_squad), str(tmp_path))
-    assert finish_all(begin(work, tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    run_together(work, tmp_path)
 
 
 # ---- fine-tuning
@@ -303,7 +300,7 @@ def test_two_processes_fine_tune_what_one_does(
         names |= {"--dev": toy_squad}
         return ["finetune", *(str(word) for pair in names.items() for word in pair), *CUT, *more]
 
-    assert finish_all(begin(words("two"), tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    run_together(words("two"), tmp_path)
     assert finish(words("one"), tmp_path / "one.log", seconds=60) == 0
     ours, theirs = (read_metrics(tmp_path / out / "metrics.jsonl") for out in ("two", "one"))
     losses = [[line["loss"] for line in run if "loss" in line] for run in (ours, theirs)]
@@ -350,7 +347,7 @@ def test_ranks_draw_their_own_noise_and_share_statistics(
     head: str, tiny_bert: Path, toy_squad: Path, tmp_path: Path
 ) -> None:
     work = functools.partial(_head_of_each, str(tmp_path), str(tiny_bert), str(toy_squad), head)
-    assert finish_all(begin(work, tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    run_together(work, tmp_path)
     (keys, ours), (other, theirs) = (
         json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)
     )
@@ -386,7 +383,7 @@ def test_a_killed_rank_ends_the_other_and_the_work_goes_on(
     assert ("another process ended before the work was done" in told) == (killed == 1)
     assert "Traceback" not in "".join(log.read_text() for log in logs(tmp_path))
     if again == 2:
-        assert finish_all(begin(words, tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+        run_together(words, tmp_path)
     else:
         assert finish(words, tmp_path / "again.log", seconds=30) == 0
     assert_same(out, single)

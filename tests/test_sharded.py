@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from together import begin, finish_all, logs
+from together import run_together
 from torch import Tensor, nn
 from toy import toy_config
 
@@ -118,7 +118,7 @@ def _train(architecture: str, policy: str, folder: str) -> None:
 )
 def test_two_processes_train_what_one_trains(architecture: str, policy: str, tmp_path: Path) -> None:
     work = functools.partial(_train, architecture, policy, str(tmp_path))
-    assert finish_all(begin(work, tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    run_together(work, tmp_path)
     assert len(list(tmp_path.glob("done-*"))) == 2
 
 
@@ -177,13 +177,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved")
     path = folder / "checkpoint.safetensors"
     work = functools.partial(_save, str(path))
-    assert finish_all(begin(work, folder)) == [0, 0], [log.read_text() for log in logs(folder)]
+    run_together(work, folder)
     return path
 
 
 def test_two_processes_go_on_exactly(saved: Path, tmp_path: Path) -> None:
     work = functools.partial(_go_on, str(saved))
-    assert finish_all(begin(work, tmp_path)) == [0, 0], [log.read_text() for log in logs(tmp_path)]
+    run_together(work, tmp_path)
     for rank in range(2):
         assert _read(saved, ".end.again", rank) == _read(saved, ".end", rank), "to the bit"
         assert _read(saved, ".again", rank) == _read(saved, "", rank), "each rank draws from its own stream"
@@ -196,8 +196,7 @@ def test_another_number_of_processes_goes_on(world: int, saved: Path, tmp_path: 
     copy.write_bytes(saved.read_bytes())
     if world > 1:
         work = functools.partial(_go_on, str(copy))
-        codes = finish_all(begin(work, tmp_path, world=world))
-        assert codes == [0] * world, [log.read_text() for log in logs(tmp_path, world)]
+        run_together(work, tmp_path, world=world)
         end = _read(copy, ".end.again", world - 1)
     else:
         toy = Toy("bert", "norms")

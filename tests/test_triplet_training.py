@@ -13,7 +13,7 @@ from cli_runner import bertvision
 from killing import finish
 from plain_tuning import WINDOWS, fixture_lively, label_texts, snapshot_weights, steps_of  # noqa: F401
 from safetensors.torch import load_file
-from together import begin, finish_all, logs
+from together import run_together
 from torch import Tensor
 from torch.nn import functional as F
 from tuning_helpers import assert_equal, config_of, dying_at, largest_difference, losses, tuned
@@ -281,9 +281,7 @@ def test_two_processes_train_what_one_does(words: Any, tmp_path: Path) -> None:
         "--device",
         "cpu",
     )
-    assert finish_all(begin(words("two", *more), tmp_path)) == [0, 0], [
-        log.read_text() for log in logs(tmp_path)
-    ]
+    run_together(words("two", *more), tmp_path)
     assert finish(words("one", *more), tmp_path / "one.log") == 0, (tmp_path / "one.log").read_text()
     curves = [
         [r["loss"] for r in read_metrics(tmp_path / out / "metrics.jsonl") if "loss" in r]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from killing import Work, _ensure_server, start
 
-__all__ = ["begin", "finish_all", "free_port", "logs"]
+__all__ = ["begin", "finish_all", "free_port", "logs", "run_together"]
 
 
 def free_port() -> int:
@@ -54,3 +54,9 @@ def finish_all(processes: list[BaseProcess], *, seconds: float = 60) -> list[int
         process.kill()
     assert not hanging, f"process {os.getpid()} waited {seconds} s for {len(hanging)} ranks in vain"
     return [int(process.exitcode or 0) for process in processes]
+
+
+def run_together(work: Work, folder: Path, *, world: int = 2, seconds: float = 60) -> None:
+    """Run every rank to a good end."""
+    codes = finish_all(begin(work, folder, world=world), seconds=seconds)
+    assert codes == [0] * world, [log.read_text() for log in logs(folder, world)]
