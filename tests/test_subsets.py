@@ -444,14 +444,12 @@ def test_run_reads_a_part_and_its_snapshot_everything(
     ("verb", "flags", "words"),
     [
         ("fit", ("--states.positions", "cls"), "--states.positions cls keeps one token"),
-        ("run", ("--states.positions", "question"), "--states.positions cannot be 'question'"),
         (
             "fit",
             ("--states.layers", "0,3"),
             "--states.layers names 3, but this encoder has the states 0 to 2",
         ),
         ("run", ("--states.layers", "-1", "2"), "--states.layers names state 2 twice"),
-        ("fit", ("--states.layers", "first"), "--states.layers cannot be 'first': give a whole number"),
     ],
 )
 def test_bad_flags_are_one_sentence_and_leave_nothing(

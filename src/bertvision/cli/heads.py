@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from bertvision.cli.flags import OptionalInt
+from bertvision.cli.flags import JsonFlag, OptionalInt
 from bertvision.console import columns, terminal_width
 from bertvision.heads.options import Unit
 
@@ -17,7 +17,7 @@ __all__ = ["ARGS", "HeadsArgs", "bert_parameters", "main"]
 
 
 @dataclass(frozen=True)
-class HeadsArgs:
+class HeadsArgs(JsonFlag):
     """Show structure, parameters and FLOPs of heads, for an encoder of any size."""
 
     heads: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[HEAD ...]")] = ()
@@ -37,8 +37,6 @@ class HeadsArgs:
     """Window heads read the pooler's vector as one more channel."""
     encoder_parameters: OptionalInt = None
     """What the percentage refers to; by default a BERT of this size with its output layer (24 x 1024: 335,143,938)."""
-    json: bool = False
-    """Print the result as JSON."""
 
 
 ARGS = HeadsArgs
@@ -85,12 +83,11 @@ def main(args: HeadsArgs) -> None:
 def _check(args: HeadsArgs) -> None:
     from bertvision.errors import ConfigError
 
-    for name in ("layers", "hidden", "tokens", "encoder_parameters"):
-        flag, value = f"--{name.replace('_', '-')}", getattr(args, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"{flag} must be at least 1, not {value}")
-        if value is not None and name != "encoder_parameters" and value > 10**6:
-            raise ConfigError(f"{flag} must be at most 1,000,000, not {value}")
+    for name in ("layers", "hidden", "tokens"):
+        if not 1 <= (value := getattr(args, name)) <= 10**6:
+            raise ConfigError(f"--{name} must lie between 1 and 1,000,000, not {value}")
+    if args.encoder_parameters is not None and args.encoder_parameters < 1:
+        raise ConfigError(f"--encoder-parameters must be at least 1, not {args.encoder_parameters}")
 
 
 def _row(text: str, shapes: "dict[str, Geometry]", args: HeadsArgs, encoder: int) -> dict[str, Any]:

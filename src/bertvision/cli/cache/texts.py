@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertvision.cli.flags import JsonFlag
 from bertvision.states.catalogue import Entry
 from bertvision.states.store import default_root
 
@@ -14,13 +15,11 @@ KEY = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreArgs:
+class StoreArgs(JsonFlag):
     """Flags of every action."""
 
     store: str = ""
     """Folder or fsspec address (s3://..., gs://...) of the stores; by default ~/.cache/bertvision/states."""
-    json: bool = False
-    """Print the result as JSON."""
 
     @property
     def root(self) -> str:
