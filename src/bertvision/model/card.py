@@ -49,8 +49,6 @@ class CardHead:
     flops_per_token: float | None = None
     members: int = 1
     """Of an ensemble, how many heads it joins."""
-    how: str = ""
-    """Of an ensemble, how they are joined."""
 
     @property
     def made(self) -> Mapping[str, Any]:
@@ -70,10 +68,6 @@ class CardHead:
     def label(self) -> str:
         label = str(self.config.get("label") or self.config["head"]["name"])
         return f"{self.members} heads joined, the first of them {label}" if self.members > 1 else label
-
-    @property
-    def short_label(self) -> str:
-        return f"{self.how} of {self.members}" if self.members > 1 else self.label
 
     @property
     def splits(self) -> dict[str, dict[str, float]]:

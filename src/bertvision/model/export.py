@@ -101,7 +101,7 @@ def write_package(
         write_text(folder / "README.md", text)
         write_json(folder / PACKAGE, package.config())
         parse_package(folder)
-    return Exported(read_package(out), {head.name: head.short_label for head in heads}, report)
+    return Exported(read_package(out), {head.name: head.label for head in heads}, report)
 
 
 # ---- the encoder
@@ -209,7 +209,7 @@ def _copy(
 
 def _describe(task: str, system: Trained, card: CardConfig) -> CardHead:
     """What the card says of a head, from what is kept beside it, its members and the snapshot it was fitted on."""
-    how, members = ensemble_of(system.folder)
+    members = ensemble_of(system.folder)[1]
     snapshot = Path(system.encoder).parent / "head"  # where the encoder is one that finetune wrote
     made = [_made(folder) for folder in dict.fromkeys([snapshot, *members, system.folder.resolve()])]
     data = {split: name for one in made[1:] for split, name in one.get("data", {}).items()}
@@ -239,7 +239,6 @@ def _describe(task: str, system: Trained, card: CardConfig) -> CardHead:
         parameters=sum(price.parameters for price in prices),
         flops_per_token=None if None in flops else sum(number for number in flops if number is not None),
         members=len(members),
-        how=how,
     )
 
 

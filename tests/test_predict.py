@@ -1,5 +1,6 @@
-"""`predict --data -`: JSON lines as they come, answered in order; broken ones are told and change nothing else."""
+"""What `predict` gives: candidates whose probabilities add up, and an answer for each line of a stream, in order."""
 
+import dataclasses
 import io
 import json
 import logging
@@ -14,14 +15,18 @@ from cli_runner import bertvision
 from serve_cases import ALIKE, MOOD, SAME, save_span, save_system
 
 import bertvision as bv
+from bertvision.artifacts import write_json
+from bertvision.data.building import SpanBuilder
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import DataError
 from bertvision.model import stream
 from bertvision.model.model import Model
 from bertvision.model.stream import answer_stream
+from bertvision.tasks.calibrate import NoAnswer
 from bertvision.tasks.predictions import to_json
 
-MILL = "The mill in Arden was built by Ada Holt in 1871."
+QUESTION, MILL = "Who built the mill?", "The mill in Arden was built by Ada Holt in 1871."
+MILLS = " ".join([f"{MILL[:-1]} and it is old."] * 4)
 
 
 @pytest.fixture(scope="module")
@@ -143,17 +148,9 @@ def test_answers_come_before_the_stream_ends(folder: Path) -> None:
     """A real process: the next line is written only after the answer to the last was read."""
     command = [sys.executable, "-m", "bertvision", "predict", str(folder), "--data", "-", "--device", "cpu"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
+        assert process.stdin and process.stdout and process.stderr  # noqa: PT018
         for number, line in enumerate(('{"text": "one"}', "nonsense", '{"text": "three"}'), 1):
             process.stdin.write(line + "\n")
             process.stdin.flush()
@@ -165,16 +162,67 @@ def test_answers_come_before_the_stream_ends(folder: Path) -> None:
         assert "1 of 3 lines of the stream could not be answered" in process.stderr.read()
 
 
+# ---- candidates
+
+
+@pytest.fixture(scope="module")
+def lone(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A head whose decoding lists a span once for each window that proposes it."""
+    made = save_span(tmp_path_factory.mktemp("nbest") / "qa", Encoder.load(str(tiny_bert)))
+    write_json(made / "metrics.json", {"tuning": {"decode": {"decoding": "nbest"}}})
+    return made
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_a_span_of_two_windows_has_the_shares_of_both(lone: Path, *, calibrated: bool) -> None:
+    model = bv.load(lone)
+    if calibrated:
+        (system,) = model.systems.values()
+        tuning = dataclasses.replace(system.tuning, no_answer=NoAnswer(shift=0.5, temperature=2.0))
+        model.systems[system.name] = dataclasses.replace(system, tuning=tuning)
+    found = model.predict(QUESTION, MILLS, n_best=20)
+    builder = SpanBuilder("one")
+    builder.add("0", QUESTION, builder.shared(MILLS), ())
+    (answers,) = model.answer(builder.build()).values()
+    listed = [tuple(span) for span in answers.nbest_span[0].tolist()]
+    shares: dict[tuple[int, ...], float] = {}
+    for span, share in zip(listed, answers.candidate_probabilities[0].tolist(), strict=True):
+        shares[span] = shares.get(span, 0.0) + share
+    assert len(shares) < len(listed), "some span comes from two windows"
+    left = (1 - found.no_answer_probability) / sum(shares.values())
+    assert [(one.start, one.end) for one in found.nbest] == list(shares)
+    assert [one.probability for one in found.nbest] == pytest.approx(
+        [left * share for share in shares.values()]
+    )
+    assert sum(one.probability for one in found.nbest) + found.no_answer_probability == pytest.approx(1)
+    assert found.probability == found.nbest[0].probability
+
+
+def test_candidates_are_printed_as_text(lone: Path) -> None:
+    words = ("predict", lone, "--question", QUESTION, "--context", MILLS)
+    told = bertvision(*words, "--n-best", "3")
+    assert told.code == 0, told.err
+    for rank, one in enumerate(bv.load(lone).predict(QUESTION, MILLS, n_best=3).nbest, start=1):
+        assert f"    {rank}. {one.text}  [{one.start}:{one.end}] p={one.probability:.3f}\n" in told.out
+    assert "    1. " not in bertvision(*words).out
+
+
 # ---- the flags
 
 
 def test_flags_that_do_not_go_together(folder: Path) -> None:
+    asked = ("--question", QUESTION, "--context", MILL)
     for words, sentence in (
         (("--data", "-", "--out", "x"), "--out is for a file: --data - writes its answers as they come"),
         (("--data", "-", "--max-examples", "3"), "--max-examples is for a file"),
         (("--text", MILL, "--n-best", "-1"), "--n-best must not be negative"),
         (("--text", MILL, "--tasks", "mood", "--n-best", "3"), "--n-best is for spans"),
         (("--text", MILL, "--backend", "onnx"), "holds no ONNX graph: make a package of it"),
+        (("--question", "", "--context", MILL), "--question is empty: write it"),
+        (("--question", QUESTION, "--context", " "), "--context is empty: write it"),
+        (("--text", ""), "--text is empty: write it"),
+        (("--text", "a", "--pair", "\t"), "--pair is empty: write it"),
+        ((*asked, "--threshold", "nan"), "--threshold must be a finite number, not nan"),
     ):
         done = bertvision("predict", folder, *words)
         assert done.code == 2
