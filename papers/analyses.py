@@ -15,8 +15,6 @@ from papers.measure import Study
 from papers.plan import Step
 from papers.published import published
 
-__all__ = ["ANALYSES"]
-
 Row = Mapping[str, Any]
 
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from papers.data import questions, write_json
 
-__all__ = ["Answers", "Gold", "condense"]
-
 Array = NDArray[np.float64]
 _FILE = "answers.json"
 

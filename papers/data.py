@@ -14,8 +14,6 @@ from typing import Any
 
 from papers.plan import PlanError
 
-__all__ = ["Data", "questions", "write_json"]
-
 _HELD_OUT = 0.05
 _NULLS = 0.5
 """Unanswerable questions for every answerable one in SQuAD 2.0's own training set."""

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["SCORES", "TITLES", "draw"]
 
 SCORES = {
     "exact": "EM",

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from papers.answers import Answers, Gold
 from papers.plan import Plan, Step
 
-__all__ = ["Study", "read_scores"]
-
 _DRAWS = 1000
 _PERCENT = ("accuracy", "f1", "mcc", "pearson", "spearman")
 

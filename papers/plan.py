@@ -9,8 +9,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["PLAN", "Job", "Part", "Plan", "PlanError", "Step", "keyed"]
-
 PLAN = Path(__file__).with_name("plan.yaml")
 _PLACE = re.compile(r"\{([^{}]+)\}")
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["Printed", "published"]
-
 _FILE = Path(__file__).with_name("published.csv")
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from papers.figures import TITLES, draw
 
-__all__ = ["render"]
-
 _DIGITS = {"depth": 2, "efficiency": 2, "percent": 3, "parameters": 0, "trainable": 0}
 _TEMPLATE = Path(__file__).with_name("report.html.j2")
 

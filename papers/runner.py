@@ -25,8 +25,6 @@ from papers.answers import condense
 from papers.data import Data, write_json
 from papers.plan import Plan, PlanError, Step
 
-__all__ = ["Runner"]
-
 _SCORED = ("finetune", "fit", "ensemble")
 
 

@@ -9,8 +9,6 @@ from papers.measure import Study
 from papers.plan import Part, Step
 from papers.published import Printed, published
 
-__all__ = ["build", "rows_of"]
-
 Json = dict[str, Any]
 
 

@@ -9,8 +9,6 @@ from cli_runner import Outcome, bertvision
 
 from bertvision.encoder.encoder import Encoder
 
-__all__ = ["WINDOWS", "answered", "as_json", "forbid_encoding"]
-
 WINDOWS = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TINY", "Outcome", "bertvision", "tree"]
-
 TINY = ("--max-seq-length", "96", "--fit.heads", "last_state", "learned_pooling", "adapter:size=4")
 """Flags that make `run` fit the toy encoders."""
 

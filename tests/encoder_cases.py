@@ -13,8 +13,6 @@ from bertvision.encoder.batch import TokenBatch
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.stack import read_tokens
 
-__all__ = ["copy_without", "gradient_states", "halve", "row", "set_config", "some_batch"]
-
 
 def some_batch(encoder: Encoder, *, length: int = 9) -> TokenBatch:
     """Two windows, the second one shorter."""

@@ -15,8 +15,6 @@ from typing import Any
 
 from bertvision.cli import main
 
-__all__ = ["serve"]
-
 
 def serve(words: list[str], gate: str | None, environment: dict[str, str]) -> None:
     """Run the command line to its end."""

@@ -15,8 +15,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-__all__ = ["Hub", "hub_stand_in"]
-
 
 class Hub:
     """What was pushed."""

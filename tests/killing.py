@@ -32,8 +32,6 @@ import bertvision.pipeline.fit
 import bertvision.pipeline.run
 import bertvision.train.zoo
 
-__all__ = ["finish", "kill_when", "start"]
-
 Work = list[str] | functools.partial[None]
 """Arguments of the command line, or a function of a module that a process can import."""
 

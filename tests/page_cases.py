@@ -10,8 +10,6 @@ from typing import Any
 from browsing import CHROMIUM
 from cli_runner import bertvision
 
-__all__ = ["MOODS", "Visit", "browser", "make_package", "visit"]
-
 SHORT = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
 MOODS = [
     {"text": f"the {thing} is {word}", "label": word}

@@ -26,17 +26,6 @@ from bertvision.train.batching import Batch, Batching
 from bertvision.train.job import Job
 from bertvision.train.splits import Split, window_split
 
-__all__ = [
-    "PlainTuning",
-    "fixture_lively",
-    "label_texts",
-    "plan_of",
-    "score_texts",
-    "snapshot_weights",
-    "split_of",
-    "steps_of",
-]
-
 WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
 _WORDS = (
     "the", "wind", "was", "cold", "and", "road", "long", "mill", "bridge", "tower", "barn", "chapel", "it", "stands",

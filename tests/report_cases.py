@@ -6,8 +6,6 @@ from typing import Any
 
 from bertvision.tasks.metrics import LABEL, SCORE, SPAN
 
-__all__ = ["KINDS", "Parsed", "make_results", "system"]
-
 KINDS = ("span", "label", "score")
 _METRICS = {"span": SPAN, "label": LABEL, "score": SCORE}
 _FIRST = {"span": "tuned_f1", "label": "accuracy", "score": "pearson"}

@@ -28,8 +28,6 @@ from serve_cases import ALIKE, COLOUR, SAME, save_span, save_system
 
 from bertvision.encoder.encoder import Encoder
 
-__all__ = ["Server", "save_package", "serving", "start_server"]
-
 _SECONDS = 150
 """To start or to stop: only a broken server takes as long."""
 

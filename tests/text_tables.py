@@ -4,8 +4,6 @@ import csv
 import random
 from pathlib import Path
 
-__all__ = ["LABELS", "write_labels", "write_scores"]
-
 LABELS = ("no", "perhaps", "yes")
 _WORDS = (
     *("the", "a", "cat", "dog", "river", "city", "stone", "house", "green", "old"),

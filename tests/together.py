@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from killing import Work, _ensure_server, start
 
-__all__ = ["begin", "finish_all", "free_port", "logs", "run_together"]
-
 
 def free_port() -> int:
     with socket.socket() as probe:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ARCHITECTURES", "POSITIONS", "save_encoder", "squad_json", "toy_config", "toy_tokenizer"]
-
 POSITIONS = 96
 """The longest window of every toy encoder."""
 

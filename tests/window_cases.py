@@ -10,23 +10,6 @@ from bertvision.data.texts import TextData, TextExample
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.load import load_tokenizer
 
-__all__ = [
-    "ALL_PAIRS",
-    "CONFIG",
-    "PARAGRAPHS",
-    "QUESTIONS",
-    "STYLES",
-    "TOKENIZERS",
-    "bert",
-    "byte_level",
-    "own",
-    "piece",
-    "span_data",
-    "text_data",
-    "toy",
-    "window",
-]
-
 PARAGRAPHS = [
     "The Halvard Bridge, opened on 3 May 1911, crosses the river Lume at Østervik. It was designed by Ingrid "
     "Sæther, whose earlier works (the Fyllan viaduct; St. Olav's quay) had won her the commission. Steel "

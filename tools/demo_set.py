@@ -34,8 +34,6 @@ from bertvision.data.demo.baselines import stems
 from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.data.squad import write_squad
 
-__all__ = ["Passage", "Question", "passages", "read_topics", "read_wording", "write_part"]
-
 SIZES = {"train": (450, (1, 1, 1, 1, 2)), "dev": (200, (2, 1, 2, 1, 2)), "test": (200, (2, 1, 2, 1, 2))}
 """Part -> number of passages of four questions each, and how many of the four have no answer, in turn."""
 QUESTIONS = 4

@@ -17,11 +17,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "CACHE_VARIABLE", "CHECKPOINT", "RESUMED", "Failed", "Items", "answers", "bv", "fitted", "log", "numbers",
-    "policy_counts", "run_scores", "snapshots", "tensors", "written",
-]  # fmt: skip
-
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 os.environ |= {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "COMPATIBLE"}  # the same kernels on most machines
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}

@@ -8,8 +8,6 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FILLER", "Toys", "make_table"]
-
 PEOPLE = (
     "Ada Holt",
     "Ben Carr",

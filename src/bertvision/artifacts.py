@@ -19,22 +19,6 @@ from bertvision.errors import ArtifactError, OutputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "alive",
-    "atomic_file",
-    "atomic_folder",
-    "check_output",
-    "output_folder",
-    "read_json",
-    "read_tensors",
-    "remove",
-    "restore",
-    "sweep",
-    "write_json",
-    "write_json_rows",
-    "write_tensors",
-    "write_text",
-]
 
 _DISK_TROUBLE = {
     errno.ENOSPC: "no space is left on the disk",

@@ -13,8 +13,6 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from bertvision.errors import ConfigError, nearest
 
-__all__ = ["dump_yaml", "from_mapping", "part_of", "read_yaml", "recipe_path", "recipes", "to_mapping"]
-
 T = TypeVar("T")
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}

@@ -16,20 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = [
-    "Progress",
-    "columns",
-    "emit",
-    "emit_json",
-    "note",
-    "progress",
-    "quiet",
-    "setup_logging",
-    "size_text",
-    "table",
-    "terminal_width",
-]
-
 _LONGEST = 36
 """Longer names in the first column of a table are written in several lines."""
 _quiet = False

@@ -7,17 +7,6 @@ and the way out. Any other exception is a defect of bertvision.
 import difflib
 from collections.abc import Iterable
 
-__all__ = [
-    "ArtifactError",
-    "BertvisionError",
-    "ConfigError",
-    "DataError",
-    "EncoderError",
-    "OutputError",
-    "TrainingError",
-    "nearest",
-]
-
 
 class BertvisionError(Exception):
     """A user's mistake, described in one sentence.

@@ -8,18 +8,6 @@ try:
 except ImportError:
     conf: Any = None
 
-__all__ = [
-    "FIXED",
-    "FLAT",
-    "HIDDEN",
-    "POSITIONAL",
-    "OptionalFloat",
-    "OptionalInt",
-    "OptionalPath",
-    "OptionalText",
-    "arg",
-]
-
 
 def arg(**options: Any) -> Any:
     """How the value or the name of a flag is written (tyro.conf.arg)."""

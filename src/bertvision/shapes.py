@@ -18,5 +18,3 @@ else:
                 return item[0]
 
         Bool = Float = Int = Num = _Unchecked
-
-__all__ = ["Bool", "Float", "Int", "Num"]

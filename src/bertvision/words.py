@@ -12,22 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jinja2 import Template
 
-__all__ = [
-    "UNKNOWN",
-    "change",
-    "compact",
-    "count",
-    "duration",
-    "finite",
-    "interval",
-    "lines",
-    "number",
-    "p_value",
-    "percent",
-    "plain",
-    "template",
-    "verdict",
-]
 
 UNKNOWN = "–"
 _HIDDEN = {"profiles", "checkpoint_seconds", "activation_gb", "log_every", "accumulate", "classes", "keep"}

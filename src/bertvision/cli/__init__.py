@@ -15,8 +15,6 @@ from types import ModuleType
 from bertvision._version import __version__
 from bertvision.errors import BertvisionError, ConfigError, nearest
 
-__all__ = ["VERBS", "find_command", "main"]
-
 _HELP = ("-h", "--help", "help")
 
 VERBS = {

@@ -13,7 +13,6 @@ from bertvision.options import FLAT, POSITIONAL, OptionalInt, arg
 if TYPE_CHECKING:
     from bertvision.data.stats import DataStats
 
-__all__ = ["ARGS", "Data", "TextArgs", "main"]
 
 # Tokenizers without a limit have a huge number instead.
 _NO_LIMIT = 1_000_000

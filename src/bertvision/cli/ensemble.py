@@ -6,8 +6,6 @@ from bertvision.cli.flags import JsonFlag, command_line
 from bertvision.config import part_of
 from bertvision.pipeline.config import EnsembleArgs
 
-__all__ = ["ARGS", "main"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble(JsonFlag, EnsembleArgs):

@@ -11,8 +11,6 @@ from bertvision.pipeline.config import EvalArgs
 if TYPE_CHECKING:
     from bertvision.pipeline.evaluate import Scored
 
-__all__ = ["ARGS", "main", "show"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Eval(JsonFlag, EvalArgs):

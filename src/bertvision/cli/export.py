@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bertvision.cli.flags import OptionalText, command_line
+from bertvision.cli.flags import command_line
 from bertvision.data.columns import Columns
 from bertvision.errors import ConfigError
+from bertvision.options import OptionalText
 
 if TYPE_CHECKING:
     from bertvision.model.export import Exported
     from bertvision.model.model import Model
-
-__all__ = ["ARGS", "ExportArgs", "main"]
 
 
 @dataclass(frozen=True)

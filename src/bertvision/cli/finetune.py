@@ -11,8 +11,6 @@ from bertvision.pipeline.config import FinetuneArgs
 if TYPE_CHECKING:
     from bertvision.pipeline.finetune import Tuned
 
-__all__ = ["ARGS", "main", "show"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Finetune(JsonFlag, FinetuneArgs):

@@ -11,8 +11,6 @@ from bertvision.pipeline.config import FitArgs
 if TYPE_CHECKING:
     from bertvision.pipeline.fit import Fitted
 
-__all__ = ["ARGS", "main"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Fit(JsonFlag, FitArgs):

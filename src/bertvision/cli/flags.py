@@ -10,17 +10,6 @@ from typing import Any
 import tyro
 
 from bertvision.errors import ConfigError
-from bertvision.options import OptionalFloat, OptionalInt, OptionalPath, OptionalText
-
-__all__ = [
-    "JsonFlag",
-    "OptionalFloat",
-    "OptionalInt",
-    "OptionalPath",
-    "OptionalText",
-    "command_line",
-    "parse",
-]
 
 _LISTS = ("snapshots", "seeds", "layers", "compare", "only")
 """Flags with several values: a comma separates them as well as a space."""

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from bertvision.cli.flags import JsonFlag, OptionalInt
+from bertvision.cli.flags import JsonFlag
 from bertvision.console import columns, terminal_width
 from bertvision.heads.options import Unit
+from bertvision.options import OptionalInt
 
 if TYPE_CHECKING:
     from bertvision.heads.base import Geometry
-
-__all__ = ["ARGS", "HeadsArgs", "bert_parameters", "main"]
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ import ctypes
 import os
 import sys
 
-__all__ = ["tune_memory"]
-
 # Names of glibc's mallopt.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
 

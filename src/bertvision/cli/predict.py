@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
-from bertvision.cli.flags import OptionalFloat, OptionalInt, OptionalPath, OptionalText
 from bertvision.data.columns import Columns
 from bertvision.encoder.device import Precision
 from bertvision.errors import ConfigError, nearest
 from bertvision.model.config import Backend
+from bertvision.options import OptionalFloat, OptionalInt, OptionalPath, OptionalText
 
 if TYPE_CHECKING:
     from bertvision.data.examples import SpanData
     from bertvision.data.texts import TextData
     from bertvision.model.model import Model
     from bertvision.tasks.base import Task
-
-__all__ = ["ARGS", "PredictArgs", "main"]
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ from typing import Annotated
 from bertvision.cli.flags import JsonFlag
 from bertvision.options import POSITIONAL, arg
 
-__all__ = ["ARGS", "main"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Recipes(JsonFlag):

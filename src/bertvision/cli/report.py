@@ -7,9 +7,7 @@ from typing import Annotated
 import tyro
 
 from bertvision import console
-from bertvision.cli.flags import OptionalPath
-
-__all__ = ["ARGS", "Report", "main"]
+from bertvision.options import OptionalPath
 
 
 @dataclass(frozen=True)

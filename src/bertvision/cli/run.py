@@ -8,8 +8,6 @@ from bertvision.cli.flags import JsonFlag, command_line
 from bertvision.config import part_of
 from bertvision.pipeline.config import RunArgs
 
-__all__ = ["ARGS", "default_recipe", "main"]
-
 _METRICS = 4
 """Columns of metrics in the table."""
 

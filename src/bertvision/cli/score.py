@@ -12,8 +12,6 @@ from bertvision.options import POSITIONAL, OptionalPath, arg
 if TYPE_CHECKING:
     from bertvision.data.examples import SpanData
 
-__all__ = ["ARGS", "Score", "main", "read_na_probs", "read_predictions"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Score(JsonFlag):

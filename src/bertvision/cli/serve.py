@@ -9,8 +9,6 @@ from bertvision.model.config import Backend
 from bertvision.options import POSITIONAL, OptionalPath, OptionalText, arg
 from bertvision.serve.config import ServeConfig
 
-__all__ = ["ARGS", "main"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Serve(DeviceConfig, ServeConfig):

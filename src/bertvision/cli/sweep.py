@@ -8,8 +8,6 @@ from typing import Any
 from bertvision.cli.flags import command_line
 from bertvision.pipeline.sweep_config import SweepConfig
 
-__all__ = ["ARGS", "SweepArgs", "main"]
-
 _SHOWN = 10
 """Candidates that are shown on the terminal."""
 

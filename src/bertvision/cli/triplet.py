@@ -6,8 +6,6 @@ from bertvision.cli.flags import JsonFlag, command_line
 from bertvision.config import part_of
 from bertvision.pipeline.config import TripletArgs
 
-__all__ = ["ARGS", "main"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Triplet(JsonFlag, TripletArgs):

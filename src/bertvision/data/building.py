@@ -9,8 +9,6 @@ from typing import Any
 from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.errors import DataError
 
-__all__ = ["Flaw", "SpanBuilder", "check_text", "parse_answers", "shorten"]
-
 
 class Flaw(ValueError):
     """What is wrong with a row and how to mend it, without its place."""

@@ -8,8 +8,6 @@ from bertvision.data.building import shorten
 from bertvision.data.texts import TextKind
 from bertvision.errors import DataError
 
-__all__ = ["IDS", "Columns", "holds_questions"]
-
 _PAIRS = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("first", "second"),
     ("text1", "text2"), ("text_a", "text_b"), ("text", "pair"), ("text", "text_pair"), ("question", "sentence"),

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Cut", "cut_evenly", "max_context", "ragged_offsets", "spread"]
-
 
 @dataclass(frozen=True)
 class Cut:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-__all__ = ["Answer", "Example", "SpanData", "content_hash"]
-
 
 def content_hash(parts: Iterable[object]) -> str:
     """Hash of JSON values in their order: the fingerprint of every kind of data."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from bertvision.errors import DataError
 
-__all__ = ["parse_json", "read_lines", "read_text", "reading"]
-
 # -sig: editors on Windows put a byte-order mark in front, which no parser takes.
 _ENCODING = "utf-8-sig"
 

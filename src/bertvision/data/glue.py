@@ -14,8 +14,6 @@ from bertvision.data.named_sets import GLUE, NamedSet
 from bertvision.data.texts import TextData
 from bertvision.errors import DataError
 
-__all__ = ["check_rows", "submission_task", "write_submission"]
-
 
 def submission_task(name: str) -> NamedSet:
     """The task a submission is for; MNLI-m and MNLI-mm are the two test sets of one."""

@@ -12,8 +12,6 @@ from urllib.parse import urlparse
 from bertvision.data.tables import Row, Table, class_labels
 from bertvision.errors import ConfigError, DataError
 
-__all__ = ["hub_table", "hub_unreachable", "saved_table"]
-
 
 def hub_table(name: str, split: str, *, subset: str | None = None, source: str = "") -> Table:
     """One split of a data set by its name on the Hub; `datasets` keeps a copy for the next time."""

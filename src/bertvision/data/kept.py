@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from bertvision.data.windows import Windows, spread
 
-__all__ = ["Positions", "keep_tokens", "kept_tokens", "labels_are_positions"]
-
 Positions = Literal["all", "cls", "context"]
 
 

@@ -21,17 +21,6 @@ from bertvision.data.text_building import TextRow, build_texts
 from bertvision.data.texts import ANSWERABLE, TextData, TextKind, answerable
 from bertvision.errors import ConfigError, DataError
 
-__all__ = [
-    "SOURCES",
-    "Columns",
-    "Task",
-    "load_data",
-    "load_span_data",
-    "open_table",
-    "spans_of_table",
-    "texts_of_table",
-]
-
 Task = Literal["auto", "span", "label", "score"]
 
 SOURCES = (

@@ -24,8 +24,6 @@ from bertvision.data.text_building import TextRow, build_texts
 from bertvision.data.texts import Metric, TextData, TextKind
 from bertvision.errors import ConfigError, DataError
 
-__all__ = ["COLLECTIONS", "CS224N", "GLUE", "NamedSet", "read_named"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -13,8 +13,6 @@ from string import Formatter
 from bertvision.data.texts import TextData, TextExample
 from bertvision.errors import ConfigError
 
-__all__ = ["Reframe", "reframe"]
-
 _PAIR_CONTEXT = "First sentence: {first} Second sentence: {second}"
 """How the Q&ABERT paper writes a pair behind its question."""
 _USAGE = "write {first} and {second} where the texts belong"

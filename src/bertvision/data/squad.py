@@ -18,8 +18,6 @@ from bertvision.data.examples import Answer, SpanData
 from bertvision.data.files import parse_json, read_text
 from bertvision.errors import DataError
 
-__all__ = ["read_squad", "write_squad"]
-
 
 def read_squad(path: str | Path, *, answers_required: bool = True) -> SpanData:
     """Read and check a SQuAD file.

@@ -11,8 +11,6 @@ from bertvision.data.examples import SpanData
 from bertvision.data.texts import TextData
 from bertvision.data.windows import Windows
 
-__all__ = ["ClassCount", "DataStats", "data_stats", "pair_lengths", "suggest_max_length"]
-
 _PERCENTILES = (50, 90, 95, 98, 99)
 
 

@@ -20,8 +20,6 @@ from bertvision.data.building import shorten
 from bertvision.data.files import parse_json, read_lines, reading
 from bertvision.errors import ConfigError, DataError
 
-__all__ = ["FORMATS", "Row", "Table", "class_labels", "named_rows", "open_file", "read_cells"]
-
 Row = tuple[int, Mapping[str, Any]]
 """Number of the row, and its values by the names of their columns."""
 

@@ -10,8 +10,6 @@ from bertvision.data.building import Flaw, check_text, shorten
 from bertvision.data.texts import Metric, TextData, TextExample, TextKind, positive_class
 from bertvision.errors import DataError
 
-__all__ = ["TextRow", "build_texts", "class_name"]
-
 TextRow = tuple[str, Any, Any, Any, Any]
 """Place, id, first text, second text (None for a single text), label as it is written (None or "" for none)."""
 

@@ -15,17 +15,6 @@ from typing import Literal
 from bertvision.data.examples import SpanData, content_hash
 from bertvision.errors import ConfigError
 
-__all__ = [
-    "ANSWERABLE",
-    "Metric",
-    "TextData",
-    "TextExample",
-    "TextKind",
-    "answerable",
-    "join_texts",
-    "positive_class",
-]
-
 TextKind = Literal["label", "score"]
 Metric = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]
 """What a task is judged and chosen by; all are better when higher."""

@@ -23,7 +23,6 @@ from bertvision.errors import EncoderError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["PairTemplate", "Ragged", "probe_template", "tokenise"]
 
 # Texts a call: enough to keep every core busy, few enough that the tokenizer's own objects, some 50 times
 # larger than the arrays made of them, never pile up.

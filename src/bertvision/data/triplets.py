@@ -31,7 +31,6 @@ from bertvision.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["TripletData", "TripletSet", "mine_triplets", "triplet_windows"]
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,6 @@ from bertvision.errors import OutputError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["default_cache_dir", "pack_windows", "unpack_windows", "windows_fingerprint", "windows_for"]
 
 logger = logging.getLogger(__name__)
 

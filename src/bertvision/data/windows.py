@@ -33,7 +33,6 @@ from bertvision.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["WindowConfig", "Windows", "make_windows", "spread"]
 
 logger = logging.getLogger(__name__)
 

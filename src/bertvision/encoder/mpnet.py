@@ -13,8 +13,6 @@ from torch import Tensor
 
 from bertvision.shapes import Float
 
-__all__ = ["forget_widths", "stay_on_device"]
-
 _KEPT: dict[type, type] = {}
 """Classes of encoders by the class they were made from: one for all models of a kind."""
 

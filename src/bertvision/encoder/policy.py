@@ -21,8 +21,6 @@ from typing import Any, Literal, get_args
 
 from bertvision.errors import ConfigError
 
-__all__ = ["Policy", "counts_text", "parse_policy", "short_count"]
-
 Rule = Literal["full", "none", "layers", "top", "cut", "lora", "bitfit"]
 _LEAST = {"top": 0, "cut": 1, "lora": 1}
 """The rules that have a number, and the least it can be."""

@@ -12,17 +12,6 @@ from torch import Tensor, nn
 from bertvision.errors import EncoderError
 from bertvision.shapes import Bool, Float, Int
 
-__all__ = [
-    "embeddings_of",
-    "final_norm_of",
-    "in_bf16",
-    "layers_of",
-    "norms_of",
-    "pooled_by",
-    "pooler_of",
-    "read_tokens",
-]
-
 
 def read_tokens(
     model: Any,

@@ -4,8 +4,6 @@ import time
 
 import torch
 
-__all__ = ["Clock"]
-
 
 class Clock:
     """Started when made. On a CUDA device it marks the device's own time and waits for nothing until asked."""

@@ -28,8 +28,6 @@ from bertvision.heads.options import DownConfig, Gelu, rate
 from bertvision.heads.pooling import LearnedMix, Pooling, make_mix
 from bertvision.shapes import Float
 
-__all__ = ["Adapter", "AdapterConfig", "Down", "PooledAdapter", "TwinAdapter", "project_layers"]
-
 
 class Down(nn.Module):
     """GELU(W x + b), H to a numbers, with one W for all states or (`layers`) one for each."""

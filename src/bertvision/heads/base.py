@@ -27,19 +27,6 @@ from bertvision.heads.options import HeadConfig, Unit
 from bertvision.shapes import Bool, Float, Int
 from bertvision.states.batch import StateBatch
 
-__all__ = [
-    "Geometry",
-    "Head",
-    "StateBatch",
-    "bare_batch",
-    "check_unit",
-    "glorot_linear",
-    "head_class",
-    "register",
-    "registered",
-    "running_statistics",
-]
-
 _UNITS: dict[Unit, str] = {"token": "each token (spans)", "window": "whole windows (labels, scores)"}
 
 

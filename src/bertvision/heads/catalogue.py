@@ -25,7 +25,6 @@ from bertvision.heads.options import Unit
 if TYPE_CHECKING:
     from bertvision.heads.spec import HeadSpec
 
-__all__ = ["CATALOGUE", "EACH_LAYER", "SETS", "CatalogueRow", "Origin", "expand", "find_row", "head_names"]
 
 Origin = Literal["exact", "reconstructed", "ours"]
 

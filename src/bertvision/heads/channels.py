@@ -15,8 +15,6 @@ from torch import Tensor
 from bertvision.heads.base import Geometry, StateBatch
 from bertvision.shapes import Float
 
-__all__ = ["Order", "channels", "cls_vector", "num_channels"]
-
 Order = Literal["first", "last"]
 """Where the pooled vector stands among the channels."""
 

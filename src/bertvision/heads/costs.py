@@ -19,8 +19,6 @@ from bertvision.heads.base import Geometry, Head, StateBatch, bare_batch, check_
 from bertvision.heads.layers import BYTES_DRAWN, Dropout
 from bertvision.heads.spec import HeadSpec
 
-__all__ = ["HeadCost", "activation_bytes", "cost", "rows_at_once"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from bertvision.artifacts import read_json, read_tensors, write_json, write_tens
 from bertvision.errors import ArtifactError, ConfigError
 from bertvision.heads.base import Geometry, Head, head_class
 
-__all__ = ["SCHEMA", "load_head", "read_head_config", "save_head"]
-
 SCHEMA = 1
 
 

@@ -28,7 +28,6 @@ try:
 except ImportError:  # a build of torch without CUDA
     triton = None
 
-__all__ = ["adapter_tail", "mix", "plain", "usable"]
 
 # Block sizes were measured on an H200 at 25 layers of 12,288 tokens.
 _ROWS = 256  # rows whose gradients one program adds up

@@ -34,8 +34,6 @@ from bertvision.heads.layers import (
 from bertvision.heads.options import HeadConfig, at_least, rate
 from bertvision.shapes import Bool, Float
 
-__all__ = ["Ladder", "LadderConfig", "TokenMixing", "running_mean_gates"]
-
 
 def running_mean_gates(states: int, size: int) -> Float[Tensor, "L a"]:
     """c_l = log(l + 1): sigmoid(c_l) = (l + 1) / (l + 2), so every layer ends up with the share 1 / (L + 1)."""

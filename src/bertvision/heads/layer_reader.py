@@ -17,8 +17,6 @@ from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, reg
 from bertvision.heads.options import HeadConfig, at_least
 from bertvision.shapes import Float
 
-__all__ = ["LayerReader", "LayerReaderConfig", "layer_of"]
-
 
 @dataclass(frozen=True)
 class LayerReaderConfig(HeadConfig):

@@ -16,19 +16,6 @@ from torch.nn import functional as F
 from bertvision.heads.options import Gelu
 from bertvision.shapes import Bool, Float
 
-__all__ = [
-    "Dropout",
-    "gelu",
-    "pack",
-    "project_with_skip",
-    "set_noise",
-    "split_columns",
-    "truncated_normal_",
-    "unit_scale",
-    "unpack",
-    "wide",
-]
-
 
 def gelu(x: Float[Tensor, "..."], kind: Gelu) -> Float[Tensor, "..."]:
     return F.gelu(x, approximate="tanh" if kind == "tanh" else "none")

@@ -14,8 +14,6 @@ from typing import Any, ClassVar, Literal
 
 from bertvision.errors import ConfigError
 
-__all__ = ["DownConfig", "Gelu", "HeadConfig", "NoOptions", "Unit", "at_least", "rate"]
-
 Unit = Literal["token", "window"]
 """What one row of logits belongs to: a token (answer spans), or a window (labels, scores, distances)."""
 Gelu = Literal["tanh", "erf"]

@@ -21,8 +21,6 @@ from bertvision.heads.layers import wide
 from bertvision.heads.options import HeadConfig, NoOptions
 from bertvision.shapes import Float
 
-__all__ = ["AverageMix", "AveragePooling", "LearnedMix", "LearnedPooling", "Pooling", "make_mix"]
-
 Pooling = Literal["learned", "average"]
 
 

@@ -15,8 +15,6 @@ from bertvision.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from bertvision.heads.base import Geometry, Head
 
-__all__ = ["HeadSpec", "TrainOverrides", "for_windows", "parse_head"]
-
 
 @dataclass(frozen=True)
 class TrainOverrides:

@@ -19,7 +19,6 @@ from bertvision.tasks.base import Task, task_from_config
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-__all__ = ["CardEncoder", "CardHead", "card_text", "head_card"]
 
 _EMBEDDED = "sentence-transformers/all-MiniLM-L6-v2"
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")

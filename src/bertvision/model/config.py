@@ -6,8 +6,6 @@ from typing import Literal
 from bertvision.data.columns import Columns
 from bertvision.errors import ConfigError
 
-__all__ = ["Backend", "CardConfig", "Keep"]
-
 Backend = Literal["torch", "onnx"]
 """What computes the logits."""
 Keep = Literal["auto", "bundle", "reference"]

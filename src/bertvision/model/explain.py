@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from bertvision.model.model import Model, Walked
     from bertvision.model.trained import Trained
 
-__all__ = ["explain"]
-
 
 def explain(model: "Model", walked: "Mapping[str, Walked]", *, text: str, n_best: int) -> dict[str, Any]:
     """The dict for one example, from the walk of each task; see the module for what it holds."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from bertvision.model.model import Model
     from bertvision.model.onnx import OnnxReport
 
-__all__ = ["Exported", "check_out", "write_package"]
-
 
 @dataclass(frozen=True)
 class Exported:

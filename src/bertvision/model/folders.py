@@ -17,18 +17,6 @@ from bertvision.artifacts import read_json, restore
 from bertvision.errors import ArtifactError
 from bertvision.heads.files import read_head_config
 
-__all__ = [
-    "PACKAGE",
-    "check_finished",
-    "ensemble_of",
-    "heads_below",
-    "heads_in",
-    "is_package",
-    "is_reader",
-    "readers_beside",
-    "short_names",
-]
-
 PACKAGE = "package.json"
 _UNFINISHED = re.compile(r"\..+\.tmp-\d+")
 """What artifacts.atomic_folder calls a folder until it is whole."""

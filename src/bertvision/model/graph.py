@@ -22,8 +22,6 @@ from bertvision.model.model import Model
 from bertvision.shapes import Int
 from bertvision.tasks.walk import Reader
 
-__all__ = ["Graph", "quiet", "sample_windows", "window_inputs"]
-
 _REAL = 12
 """Questions of the demo set that a graph is checked on."""
 

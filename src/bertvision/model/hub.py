@@ -13,8 +13,6 @@ from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.model.folders import PACKAGE, is_package
 from bertvision.model.package import known_anywhere, read_package
 
-__all__ = ["HUB", "check_reachable", "check_repo", "local_folder", "push_to_hub"]
-
 HUB = "hub:"
 _FILES = [
     PACKAGE,

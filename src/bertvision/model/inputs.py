@@ -12,8 +12,6 @@ from bertvision.errors import ConfigError, DataError
 from bertvision.tasks.base import Task
 from bertvision.tasks.texts import holds_questions
 
-__all__ = ["checked_texts", "load_inputs"]
-
 
 def checked_texts(
     firsts: Sequence[str], seconds: Sequence[str | None], *, questions: bool = False

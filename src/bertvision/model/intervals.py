@@ -14,8 +14,6 @@ from bertvision.errors import BertvisionError
 from bertvision.tasks.base import Task
 from bertvision.words import finite
 
-__all__ = ["Intervals", "head_intervals"]
-
 Intervals = dict[str, dict[str, tuple[float, float]]]
 """Of each split, of each metric, the two ends of the 95 % interval, in the units of metrics.json."""
 

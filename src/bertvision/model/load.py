@@ -28,8 +28,6 @@ from bertvision.model.model import Model
 from bertvision.model.package import Package, layer_number, plain_name, read_heads, read_package
 from bertvision.model.trained import Trained, load_encoder, read_head
 
-__all__ = ["Parts", "gather", "load", "read"]
-
 _SEED = re.compile(r"\.seed\d+$")
 
 

@@ -34,7 +34,6 @@ from bertvision.tasks.walk import Reader, walk_windows
 if TYPE_CHECKING:
     from bertvision.model.export import Exported
 
-__all__ = ["Model", "Walk", "Walked"]
 
 Walk = Callable[..., dict[str, Logits]]
 """What `walk_windows` does: (encoder, windows, readers, label=) -> logits by reader."""

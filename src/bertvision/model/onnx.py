@@ -42,8 +42,6 @@ from bertvision.states.plan import cut_by_tokens
 from bertvision.tasks.logits import Logits, Seen, TokenPlaces
 from bertvision.tasks.walk import Reader
 
-__all__ = ["OnnxReport", "OnnxWalk", "export_onnx", "use_onnx"]
-
 FORMAT = 1
 _OPSET = 20
 _TOKENS = 256

@@ -8,8 +8,6 @@ import subprocess
 from pathlib import Path, PurePath
 from typing import Any
 
-__all__ = ["commit", "environment", "file_name", "plain_command"]
-
 _HUB_FLAGS = ("--push", "--datasets")
 """What follows them are names on the Hub."""
 _NO_PLACES = ("hub:", "demo:")

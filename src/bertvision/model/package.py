@@ -28,17 +28,6 @@ from bertvision.heads.layer_reader import layer_of
 from bertvision.model.folders import PACKAGE, check_finished, ensemble_of, is_package
 from bertvision.model.trained import Trained, read_head
 
-__all__ = [
-    "FORMAT",
-    "Package",
-    "known_anywhere",
-    "layer_number",
-    "parse_package",
-    "plain_name",
-    "read_heads",
-    "read_package",
-]
-
 FORMAT = 1
 _NAME = re.compile(r"\w[\w.@+~-]{0,99}")
 

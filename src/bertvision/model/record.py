@@ -20,8 +20,6 @@ from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.train.splits import Split
 
-__all__ = ["Made", "Record", "evaluate", "record"]
-
 
 @dataclass(frozen=True)
 class Made:

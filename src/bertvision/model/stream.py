@@ -26,8 +26,6 @@ from bertvision.errors import BertvisionError, DataError
 from bertvision.model.model import Model
 from bertvision.tasks.predictions import to_json
 
-__all__ = ["MOST_LINES", "answer_stream"]
-
 MOST_LINES = 64
 """Of one batch."""
 

@@ -30,15 +30,6 @@ from bertvision.train.splits import Split, window_split
 
 NO_REFRAME = Reframe()
 
-__all__ = [
-    "Trained",
-    "load_encoder",
-    "logits_of_trained",
-    "read_head",
-    "read_trained",
-    "selection_of",
-]
-
 
 @dataclass(frozen=True)
 class Trained:

@@ -33,8 +33,6 @@ from bertvision.pipeline.finetune import check_finetune
 from bertvision.train.parallel import rank_and_world
 from bertvision.train.zoo import encoder_reference
 
-__all__ = ["check_policies", "compare_policies", "efficiency"]
-
 
 def compare_policies(args: FinetuneArgs) -> list[dict[str, Any]]:
     """Run the policies of `args.compare` one after another; returns the rows of OUT/compare.json."""

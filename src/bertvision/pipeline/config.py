@@ -22,18 +22,6 @@ from bertvision.states.config import SourceConfig, StatesConfig
 from bertvision.tasks.settings import DecodeConfig, TextConfig
 from bertvision.train.config import FinetuneConfig, FitConfig, MultitaskConfig, TaskSpec
 
-__all__ = [
-    "DataArgs",
-    "EnsembleArgs",
-    "EvalArgs",
-    "FinetuneArgs",
-    "FitArgs",
-    "MultitaskArgs",
-    "RunArgs",
-    "TrainArgs",
-    "TripletArgs",
-]
-
 Folders = Annotated[tuple[Path, ...], POSITIONAL, arg(metavar="FOLDER ...")]
 
 

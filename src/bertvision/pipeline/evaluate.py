@@ -21,8 +21,6 @@ from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.train.splits import Split
 
-__all__ = ["Scored", "ensemble", "evaluate"]
-
 
 @dataclass(frozen=True)
 class Scored:

@@ -32,8 +32,6 @@ from bertvision.train.splits import Split, load_split, null_weighted, window_spl
 from bertvision.train.tuning import shares_out
 from bertvision.train.zoo import encoder_reference
 
-__all__ = ["Tuned", "finetune", "multitask", "triplet"]
-
 
 @dataclass(frozen=True)
 class Tuned:

@@ -29,8 +29,6 @@ from bertvision.train.scoring import logits_of
 from bertvision.train.splits import Split, load_split
 from bertvision.train.zoo import check_heads, encoder_reference, fit_zoo, keep_encoder, zoo_members
 
-__all__ = ["Fitted", "fit", "fit_heads"]
-
 
 @dataclass(frozen=True)
 class Fitted:

@@ -34,8 +34,6 @@ from bertvision.tasks.base import Task
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.splits import Split
 
-__all__ = ["collect", "frame"]
-
 _OF_SYSTEMS = (
     *("snapshot", "head", "parameters", "total", "percent", "flops_per_token"),
     *("seconds", "seeds", "members", "folder", "versus"),

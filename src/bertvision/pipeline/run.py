@@ -26,8 +26,6 @@ from bertvision.train.parallel import rank_and_world
 from bertvision.train.splits import Split, load_split
 from bertvision.train.zoo import suited, zoo_members
 
-__all__ = ["run"]
-
 
 def run(args: RunArgs, *, command: str = "") -> dict[str, Any]:
     """Do the whole job; returns what results.json holds."""

@@ -23,8 +23,6 @@ from bertvision.train.scoring import logits_of
 from bertvision.train.splits import Split
 from bertvision.train.zoo import fit_zoo
 
-__all__ = ["Stages"]
-
 SplitLogits = Mapping[str, Mapping[Path, Logits]]
 """Logits by split and the folder of the head."""
 

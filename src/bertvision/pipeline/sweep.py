@@ -51,8 +51,6 @@ from bertvision.train.space import Candidate, Space, read_space
 from bertvision.train.splits import Split, load_split
 from bertvision.train.zoo import encoder_reference, fit_zoo, suited, zoo_members
 
-__all__ = ["best_of", "check_space", "sweep"]
-
 logger = logging.getLogger(__name__)
 
 GRID = "grid"

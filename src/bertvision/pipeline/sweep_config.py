@@ -10,8 +10,6 @@ from bertvision.states.config import StatesConfig
 from bertvision.train.config import FitConfig
 from bertvision.train.search import SearchConfig
 
-__all__ = ["SweepConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SweepConfig(TrainArgs, DataArgs):

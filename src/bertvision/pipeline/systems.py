@@ -12,8 +12,6 @@ from bertvision.heads.base import Head
 from bertvision.model.record import Record
 from bertvision.tasks.base import Task
 
-__all__ = ["Pair", "System", "mark_best", "pairs", "snapshot_of"]
-
 Kind = Literal["snapshot", "control", "head", "ensemble"]
 
 

@@ -24,8 +24,6 @@ from bertvision.report.drawing import (
 )
 from bertvision.report.results import View
 
-__all__ = ["KEYS", "calibration", "confusion", "drawings", "errors", "points"]
-
 KEYS = ("seed", "confusion", "calibration", "points", "errors")
 """What is drawn."""
 

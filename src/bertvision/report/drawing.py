@@ -20,20 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "DASHED",
-    "MARKERS",
-    "NARROW",
-    "PALETTE",
-    "SERIES",
-    "WIDTH",
-    "known_points",
-    "legend_below",
-    "new_figure",
-    "short",
-    "styled",
-    "to_svg",
-]
 
 WIDTH = 4.6  # inches; 331 units of the viewBox
 NARROW = 3.5  # for figures that stand three abreast

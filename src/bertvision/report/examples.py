@@ -8,8 +8,6 @@ from typing import Any
 from bertvision import words
 from bertvision.report.page import Example
 
-__all__ = ["example", "marked"]
-
 Pieces = list[tuple[str, str]]
 
 _CONTEXT = 640

@@ -26,15 +26,6 @@ from bertvision.report.results import System, View
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "COSTS",
-    "differences",
-    "finetune_curve",
-    "first_weight",
-    "fit_curves",
-    "layer_weights",
-    "score_against_cost",
-]
 
 COSTS = {"parameters": "trained parameters (log scale)", "flops_per_token": "FLOPs per token (log scale)"}
 _FITTED = ("control", "head", "ensemble")

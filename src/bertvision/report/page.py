@@ -16,11 +16,6 @@ from typing import ClassVar
 from bertvision import words
 from bertvision._version import __version__
 
-__all__ = [
-    "Cell", "Code", "Column", "Example", "Examples", "Fact", "Figure", "Figures", "Lists", "Notes", "Page", "Row",
-    "Section", "Table", "dated", "drawn", "render",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Cell:

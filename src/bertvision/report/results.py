@@ -14,8 +14,6 @@ from bertvision import words
 from bertvision.artifacts import read_json
 from bertvision.errors import ArtifactError
 
-__all__ = ["KINDS", "RESULTS_FILE", "SCHEMA", "System", "View", "check", "read_results"]
-
 System = Mapping[str, Any]
 
 SCHEMA = 2

@@ -11,8 +11,6 @@ from bertvision.report.examples import example
 from bertvision.report.page import Cell, Column, Fact, Row, Section, drawn
 from bertvision.report.results import View, check
 
-__all__ = ["headline", "render_run", "write_page"]
-
 _MOST_WEIGHTS = 6
 _MOST_CLASSES = 8
 _TUNED = ("epochs", "lr", "schedule", "warmup", "batch_size", "policy")

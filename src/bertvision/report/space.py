@@ -22,8 +22,6 @@ from bertvision.report import drawing
 from bertvision.report.page import Figures, Section, drawn
 from bertvision.report.results import System, View
 
-__all__ = ["headline", "heat_map", "heat_maps", "names", "score_by_value", "sections", "sentences", "shares"]
-
 _FEW = 8
 """Up to so many different values have a column each."""
 _PARTS = 6

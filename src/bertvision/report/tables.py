@@ -12,8 +12,6 @@ from bertvision.report import figures, space
 from bertvision.report.page import Cell, Column, Notes, Row, Section, Table, drawn
 from bertvision.report.results import System, View
 
-__all__ = ["differences", "every_metric", "scores", "seeds"]
-
 Columns = list[tuple[Column, Callable[[System], Cell]]]
 
 _MOST_METRICS = 6

@@ -44,8 +44,6 @@ from bertvision.serve.schemas import (
 from bertvision.serve.service import Query, Refusal, Service, failure
 from bertvision.tasks.predictions import to_json
 
-__all__ = ["PAGE", "create_app"]
-
 PAGE = Path(__file__).parent / "page"
 _RETRY = {"Retry-After": {"required": True, "schema": {"type": "integer", "minimum": 1}}}
 _NEEDS_KEY = {"WWW-Authenticate": {"required": True, "schema": {"type": "string"}}}

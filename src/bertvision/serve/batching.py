@@ -19,8 +19,6 @@ from typing import Any
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.metrics import Metrics
 
-__all__ = ["Batcher", "Full", "Job", "TooLong", "work_of"]
-
 _SECONDS = 0.5
 """Most time a micro-batch should take: nobody in it is answered before all of it is computed."""
 _CHARACTERS = 600_000

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from bertvision.errors import ConfigError
 
-__all__ = ["KEY_VARIABLE", "ServeConfig", "bytes_of", "check_extra", "read_key"]
-
 KEY_VARIABLE = "BERTVISION_API_KEY"
 """The server's key, where no file names one."""
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}

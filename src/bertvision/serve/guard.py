@@ -17,8 +17,6 @@ from starlette.responses import JSONResponse
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.metrics import Metrics
 
-__all__ = ["HEADERS", "OPEN", "Guard"]
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -12,10 +12,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
-__all__ = [
-    "Batch", "BatchAnswer", "Error", "Explanation", "Input", "Models", "PredictAnswer", "Status", "sentence",
-]  # fmt: skip
-
 MOST_CANDIDATES = 20
 NOT_BLANK = r"[^\u0009-\u000d\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 """A character that is no space. Spelled out, because \\s is another set in each dialect of patterns."""

@@ -24,8 +24,6 @@ from bertvision.errors import ConfigError
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.guard import HEADERS
 
-__all__ = ["listen", "serve", "stoppable", "url_of"]
-
 _log = logging.getLogger("bertvision")
 
 

@@ -18,8 +18,6 @@ from bertvision.serve.batching import Batcher, Full, TooLong, work_of
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.metrics import Metrics
 
-__all__ = ["Compute", "Query", "Refusal", "Service", "failure"]
-
 _log = logging.getLogger("bertvision")
 _numbers = itertools.count()
 _PARAGRAPH = "Ada came by the long road, and the mill stood where it had stood before. " * 8

@@ -29,8 +29,6 @@ from bertvision.states.batch import StateBatch
 from bertvision.states.config import EVERYTHING, Selection
 from bertvision.states.plan import cut_by_tokens, head_batches
 
-__all__ = ["Memory", "StateTimes", "States", "call_tokens", "target_tensor", "widths"]
-
 _GPU_STATES = 2e9
 """Bytes of states one encoder call on a GPU may produce."""
 _GPU_WIDTH = 32

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from bertvision.shapes import Bool, Float, Int, Num
 
-__all__ = ["StateBatch"]
-
 
 @dataclass(frozen=True)
 class StateBatch:

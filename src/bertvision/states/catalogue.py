@@ -19,8 +19,6 @@ from bertvision.states.identity import is_key
 from bertvision.states.shard import shard_name
 from bertvision.states.store import LOCK, PLAN, WINDOWS_FILE, Store, parse_plan
 
-__all__ = ["Entry", "begin", "entries", "find_entries", "find_entry", "make_room"]
-
 logger = logging.getLogger(__name__)
 
 _DAY = 86_400

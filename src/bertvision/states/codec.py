@@ -11,8 +11,6 @@ from bertvision.shapes import Float
 from bertvision.states.identity import StateType
 from bertvision.states.shard import Encoded
 
-__all__ = ["STORED", "encode", "load_into"]
-
 STORED: dict[str, torch.dtype] = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,

@@ -13,8 +13,6 @@ from typing import Any, Literal, get_args
 from bertvision.data.kept import Positions
 from bertvision.errors import ConfigError
 
-__all__ = ["EVERYTHING", "Selection", "Source", "SourceConfig", "StatesConfig"]
-
 Source = Literal["live", "memory", "stored"]
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 
-__all__ = ["Files"]
-
 
 class Files:
     """One folder, by its path or by what fsspec calls a URL."""

@@ -16,7 +16,6 @@ from bertvision.states.config import Selection
 if TYPE_CHECKING:
     from bertvision.encoder.encoder import Encoder
 
-__all__ = ["SCHEMA", "Identity", "Origin", "StateType", "is_key"]
 
 SCHEMA = 2
 """Version of the layout; raise it whenever a file of a store would be read differently."""

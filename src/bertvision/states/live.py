@@ -16,8 +16,6 @@ from bertvision.states.base import Memory, States
 from bertvision.states.batch import StateBatch
 from bertvision.states.plan import cut_by_tokens, group_calls
 
-__all__ = ["LiveStates"]
-
 
 class LiveStates(States):
     """Runs the encoder on large calls and cuts them into the heads' batches."""

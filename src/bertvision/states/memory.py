@@ -22,8 +22,6 @@ from bertvision.states.base import Memory, States
 from bertvision.states.batch import StateBatch
 from bertvision.states.plan import cut_by_tokens
 
-__all__ = ["MemoryStates"]
-
 
 class MemoryStates(States):
     """Encodes all windows when built; every later pass only reads."""

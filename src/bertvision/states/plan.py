@@ -10,19 +10,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "HEAD_RUN",
-    "SHARD_TOKENS",
-    "balanced_order",
-    "cut_by_tokens",
-    "epoch_batches",
-    "group_calls",
-    "group_rows",
-    "head_batches",
-    "shuffled_order",
-    "tokens_cut",
-]
-
 SHARD_TOKENS = 32_768
 """Tokens of a stored shard: what a kill may lose, and enough for several large encoder calls."""
 

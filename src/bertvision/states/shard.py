@@ -26,16 +26,6 @@ from bertvision.states.plan import SHARD_TOKENS, tokens_cut
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "DamagedShard",
-    "Encoded",
-    "Shard",
-    "ShardLayout",
-    "ShardPlan",
-    "as_tensor",
-    "shard_name",
-    "write_shard",
-]
 
 Encoded = tuple[NDArray[Any], NDArray[np.float32] | None]
 """States (n, L, H) as they are stored, and the scales (n, L) of int8."""

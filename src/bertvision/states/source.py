@@ -40,8 +40,6 @@ from bertvision.states.plan import SHARD_TOKENS
 from bertvision.states.store import Store, default_root, plan_store
 from bertvision.states.stored import StoredStates
 
-__all__ = ["choose_source", "measure", "open_states", "store_of"]
-
 logger = logging.getLogger(__name__)
 
 _DISK = 0.2

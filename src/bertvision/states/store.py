@@ -41,8 +41,6 @@ from bertvision.states.shard import (
     write_shard,
 )
 
-__all__ = ["LOCK", "PLAN", "WINDOWS_FILE", "Store", "default_root", "open_store", "parse_plan", "plan_store"]
-
 PLAN, WINDOWS_FILE, LOCK = "plan.json", "windows.safetensors", ".lock"
 _OPEN = 4096
 """Shards held open: systems allow some ten thousand files to be mapped."""

@@ -39,8 +39,6 @@ from bertvision.states.plan import cut_by_tokens
 from bertvision.states.shard import DamagedShard
 from bertvision.states.store import Store
 
-__all__ = ["StoredStates"]
-
 logger = logging.getLogger(__name__)
 
 _TRIES = 3

@@ -41,17 +41,6 @@ if TYPE_CHECKING:
     from bertvision.states.batch import StateBatch
     from bertvision.states.config import Selection
 
-__all__ = [
-    "Answers",
-    "Data",
-    "Task",
-    "Tuning",
-    "kinds",
-    "register",
-    "task_for",
-    "task_from_config",
-]
-
 
 class Data(Protocol):
     """A dataset of any kind."""

@@ -18,15 +18,6 @@ from numpy.typing import NDArray
 
 from bertvision.errors import ConfigError, DataError
 
-__all__ = [
-    "CalibrationBin",
-    "NoAnswer",
-    "calibration_curve",
-    "calibration_error",
-    "fit_no_answer",
-    "fit_temperature",
-]
-
 BINS = 15
 _RANGE = 1e-2, 1e2  # a temperature outside of it would mean probabilities that say nothing
 _PRIOR = 8.0

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from bertvision.errors import DataError
 from bertvision.tasks.metrics import Metric
 
-__all__ = ["RESAMPLES", "Difference", "mcnemar", "mean_difference", "metric_difference"]
-
 RESAMPLES = 2000
 _CELLS = 1 << 17  # example numbers drawn at a time: 1 MB stays in a core's own memory
 

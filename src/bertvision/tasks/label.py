@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from bertvision.states.batch import StateBatch
 
-__all__ = ["LOSSES", "LabelAnswers", "LabelTask", "LabelTuning", "class_logits"]
-
 
 def _cross_entropy(logits: "Tensor", label: "Tensor") -> "Tensor":
     from torch.nn import functional as F

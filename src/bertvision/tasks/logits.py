@@ -26,16 +26,6 @@ from bertvision.shapes import Bool, Float
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "NOT_READ",
-    "Collector",
-    "Logits",
-    "RowCollector",
-    "Seen",
-    "TokenCollector",
-    "TokenPlaces",
-    "softmax",
-]
 
 NOT_READ = -1e30
 """The logit of a token that no head saw. Its probability is 0 in float64 beside any logit a head gives. It is finite,

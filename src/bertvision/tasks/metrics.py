@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 
 from bertvision.tasks.calibrate import calibration_error
 
-__all__ = ["LABEL", "SCORE", "SPAN", "TRIPLET", "Metric", "pearson", "ranks", "spearman"]
-
 Array = NDArray[Any]
 _LEAST = float(np.finfo(np.float64).eps)  # a class that was ruled out but is correct costs 36, not infinity
 

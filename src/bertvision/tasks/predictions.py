@@ -5,16 +5,6 @@ from typing import Any, ClassVar
 
 from bertvision.errors import ConfigError
 
-__all__ = [
-    "AnyPrediction",
-    "Candidate",
-    "LabelPrediction",
-    "Prediction",
-    "ScorePrediction",
-    "check_n_best",
-    "to_json",
-]
-
 
 @dataclass(frozen=True)
 class Candidate:

@@ -13,8 +13,6 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-__all__ = ["argmax", "chunks", "log_softmax", "padded", "segment_max", "top"]
-
 
 def segment_max(values: NDArray[np.floating], offsets: NDArray[np.int64]) -> NDArray[np.floating]:
     """(W,) the largest value of every window."""

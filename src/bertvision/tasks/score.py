@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from bertvision.states.batch import StateBatch
 
-__all__ = ["ScoreAnswers", "ScoreTask", "score_bins"]
 
 _POINTS = 1500
 _ERROR_BINS = 24

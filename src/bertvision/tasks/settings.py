@@ -8,8 +8,6 @@ from bertvision.data.columns import Columns
 from bertvision.data.reframe import Reframe
 from bertvision.errors import ConfigError
 
-__all__ = ["PLAIN", "DecodeConfig", "Decoding", "Merge", "Merging", "TextConfig", "check_null_weight"]
-
 Merge = Literal["mean", "min", "max", "any_null"]
 Decoding = Literal["google", "nbest", "bertvision"]
 Merging = Literal["min", "max", "prod_max", "any_null"]

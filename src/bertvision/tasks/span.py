@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
     from bertvision.states.batch import StateBatch
 
-__all__ = ["SPAN", "SpanTask", "SpanTuning"]
-
 
 @dataclass(frozen=True)
 class SpanTuning(Tuning):

@@ -20,8 +20,6 @@ from bertvision.data.windows import Windows
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.squad import question_score
 
-__all__ = ["SpanAnswers"]
-
 # Stands for an infinite score or score difference where a finite number is needed (JSON, softmax).
 _HUGE = float(np.finfo(np.float32).max)
 

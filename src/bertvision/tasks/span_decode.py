@@ -41,8 +41,6 @@ from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span_answers import SpanAnswers
 from bertvision.tasks.span_logits import check_spans, joint_parts
 
-__all__ = ["decode"]
-
 _CELLS = 1 << 17  # numbers in one padded matrix: half a MB, so that a chunk stays in the processor's cache
 _IMPOSSIBLE = np.float32(-1e38)  # below any sum of logits that means something
 

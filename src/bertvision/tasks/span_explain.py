@@ -10,8 +10,6 @@ from bertvision.tasks.logits import Logits, softmax
 from bertvision.tasks.predictions import Prediction
 from bertvision.tasks.span_answers import SpanAnswers
 
-__all__ = ["best_place", "heat", "shown_tokens"]
-
 
 def shown_tokens(answers: SpanAnswers) -> NDArray[np.int32]:
     """(t, 2) characters of the paragraph's tokens in the window that holds the best candidate."""

@@ -32,15 +32,6 @@ from bertvision.tasks.ragged import argmax, log_softmax
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "SpanCollector",
-    "check_spans",
-    "combine",
-    "joint_parts",
-    "marginals",
-    "second_best",
-    "span_logits",
-]
 
 _CELLS = 1 << 24  # pair scores of one chunk: 64 MB
 

@@ -17,8 +17,6 @@ from torch.nn import functional as F
 
 from bertvision.shapes import Bool, Float, Int
 
-__all__ = ["pair_scores", "span_loss"]
-
 
 def span_loss(
     logits: Float[Tensor, "B T outputs"], mask: Bool[Tensor, "B T"], targets: Int[Tensor, "B 2"]

@@ -16,17 +16,6 @@ from numpy.typing import NDArray
 from bertvision.data.examples import Example, SpanData
 from bertvision.errors import DataError
 
-__all__ = [
-    "Scores",
-    "in_order_sum",
-    "normalise",
-    "per_question",
-    "question_score",
-    "score",
-    "summary",
-    "token_f1",
-]
-
 Scores = dict[str, float | int]
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

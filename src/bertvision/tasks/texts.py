@@ -31,9 +31,6 @@ from bertvision.tasks.base import Task
 from bertvision.tasks.compare import Difference, metric_difference
 from bertvision.tasks.settings import Merge
 
-__all__ = ["TextTask", "as_questions", "holds_questions", "merge_rows", "row_starts", "truth"]
-
-
 _SHOWN = 600
 """Characters of a text in a report."""
 

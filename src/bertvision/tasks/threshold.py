@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from bertvision.errors import DataError
 from bertvision.tasks.span_answers import SpanAnswers
 
-__all__ = ["best_threshold", "cut_values"]
-
 
 def best_threshold(answers: SpanAnswers) -> float:
     """The threshold with the highest F1; of equally good ones, the closest to 0.

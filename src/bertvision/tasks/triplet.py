@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from bertvision.states.batch import StateBatch
 
-__all__ = ["TripletAnswers", "TripletForm", "TripletTask", "triplet_loss"]
 
 TripletForm = Literal["paper", "softmin"]
 

@@ -31,8 +31,6 @@ from bertvision.states.plan import cut_by_tokens, group_rows
 from bertvision.tasks.base import Task
 from bertvision.tasks.logits import Logits, Seen, TokenPlaces
 
-__all__ = ["Reader", "head_logits", "narrow", "run_in_parts", "walk", "walk_windows", "wide_selection"]
-
 _CPU_TOKENS = 256
 """Tokens of one encoder call on a CPU, pads included: what is computed between two layers then stays in the
 processor's cache, and windows share a call only with others of their length. Long calls take a quarter more time."""

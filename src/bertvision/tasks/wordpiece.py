@@ -15,8 +15,6 @@ from bertvision.errors import DataError
 from bertvision.tasks.span_answers import SpanAnswers
 from bertvision.tasks.squad import Scores, summary, token_f1
 
-__all__ = ["Tokenize", "answer_ids", "score_wordpiece", "wordpiece_per_question"]
-
 Tokenize = Callable[[list[str]], list[list[int]]]
 
 

@@ -31,8 +31,6 @@ from bertvision.errors import ConfigError
 from bertvision.states.plan import balanced_order, epoch_batches, group_rows
 from bertvision.train.config import MixOrder, Sampling
 
-__all__ = ["Batch", "Batching", "TaskPlan", "mix_epoch"]
-
 Batch = tuple[int, NDArray[np.int64]]
 """Number of the task, and its windows (of `mix_epoch`: its units)."""
 

@@ -20,8 +20,6 @@ from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.randomness import generator_of
 from bertvision.train.sharded import gathered_tensors, is_sharded, split_like
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
-
 
 def save_checkpoint(
     path: Path,

@@ -20,20 +20,6 @@ from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import HeadSpec, TrainOverrides, parse_head
 from bertvision.tasks.settings import TextConfig, check_null_weight
 
-__all__ = [
-    "FinetuneConfig",
-    "FitConfig",
-    "JobConfig",
-    "MixOrder",
-    "MultitaskConfig",
-    "OptimConfig",
-    "Sampling",
-    "TaskSpec",
-    "TrainConfig",
-    "TuneConfig",
-    "differences",
-]
-
 Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 Sampling = Literal["natural", "balanced", "weighted"]
 MixOrder = Literal["sequential", "mixed", "temperature"]

@@ -35,8 +35,6 @@ from bertvision.train.splits import Split, null_weighted
 from bertvision.train.steps import TokenSource, make_steps
 from bertvision.train.tuning import Tuning, check_tuning
 
-__all__ = ["tune", "tune_jobs"]
-
 logger = logging.getLogger(__name__)
 
 _NAMED = 8

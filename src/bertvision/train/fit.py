@@ -38,8 +38,6 @@ from bertvision.train.profile import Profile
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import geometry_of
 
-__all__ = ["Evaluate", "FitRun", "FittedHead", "OnEpoch", "fit"]
-
 logger = logging.getLogger(__name__)
 
 Evaluate = Callable[[Mapping[str, Head]], Mapping[str, float]]

@@ -15,8 +15,6 @@ from bertvision.shapes import Float
 from bertvision.states.batch import StateBatch
 from bertvision.train.group import Group
 
-__all__ = ["Graphs"]
-
 _WARM_UP = 3
 """Steps taken plainly before a group is captured: optimisers and libraries make their buffers in them."""
 

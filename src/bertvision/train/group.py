@@ -38,8 +38,6 @@ from bertvision.train.optim import apply_gradients, learning_rate, set_rate
 from bertvision.train.parallel import Parallel
 from bertvision.train.randomness import noise_numbers, seeded
 
-__all__ = ["FittedHead", "Group", "Loss", "Share", "make_groups"]
-
 Loss = Callable[[Tensor, StateBatch], Tensor]
 """(logits, batch) -> one loss a window (B,)."""
 

@@ -29,8 +29,6 @@ from bertvision.train.batching import TaskPlan
 from bertvision.train.config import JobConfig, TaskSpec
 from bertvision.train.splits import Split, geometry_of, load_split, window_split
 
-__all__ = ["Job", "load_jobs", "load_joined"]
-
 
 @dataclass(frozen=True)
 class Job(JobConfig):

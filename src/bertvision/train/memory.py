@@ -11,8 +11,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["begin_peak", "peak_bytes"]
-
 _PROCESS = Path("/proc/self")
 
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from bertvision.train.config import OptimConfig
 from bertvision.train.sharded import is_sharded
 
-__all__ = ["apply_gradients", "learning_rate", "make_optimizer", "set_rate"]
-
 _MOMENTUM = 0.9
 _LATE = 1e6
 """A count of steps at which Adam's corrections 1 - beta^t are 1 in every bit, and float32 still counts on."""

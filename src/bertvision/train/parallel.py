@@ -35,7 +35,6 @@ from bertvision.errors import BertvisionError, ConfigError, TrainingError
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-__all__ = ["ALONE", "Parallel", "Part", "rank_and_world", "rank_parts"]
 
 T = TypeVar("T")
 

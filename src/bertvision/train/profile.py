@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from bertvision.states.base import States
 from bertvision.train.group import FittedHead
 
-__all__ = ["Profile", "profile_text"]
-
 
 class Profile:
     """Times of one try, from the opening of the states to `end`; what an earlier try spent is not counted."""

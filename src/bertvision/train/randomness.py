@@ -11,8 +11,6 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-__all__ = ["generator_of", "noise_numbers", "rank_seed", "seeded"]
-
 _PARTS = 1 << 20
 """More parts than a batch is ever cut into."""
 

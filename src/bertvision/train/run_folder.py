@@ -35,8 +35,6 @@ from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.config import differences
 from bertvision.train.parallel import ALONE, Parallel
 
-__all__ = ["RunFolder", "read_metrics"]
-
 LOCK = ".lock"
 
 

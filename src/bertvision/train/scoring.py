@@ -16,8 +16,6 @@ from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.walk import head_logits
 from bertvision.train.splits import Split
 
-__all__ = ["dev_logits", "kept_logits", "logits_of", "score_logits"]
-
 
 def logits_of(
     heads: Mapping[Path, Head], split: Split, name: str, states: Callable[[], States]

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from bertvision.train.space import Candidate, Space, Value
 
-__all__ = ["DATABASE", "TRIALS", "Search", "SearchConfig", "Trial", "check_optuna"]
 
 DATABASE = "study.db"
 TRIALS = "trials"

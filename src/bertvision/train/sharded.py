@@ -16,17 +16,6 @@ from torch import Tensor, nn
 
 from bertvision.train.parallel import Parallel
 
-__all__ = [
-    "clip_",
-    "gathered",
-    "gathered_tensors",
-    "is_sharded",
-    "shard",
-    "split_like",
-    "wants_sharding",
-    "whole",
-]
-
 
 def wants_sharding() -> bool:
     """Whether `accelerate launch --use_fsdp` started this process."""

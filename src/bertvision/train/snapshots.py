@@ -17,8 +17,6 @@ from bertvision.heads.files import save_head
 from bertvision.train.job import Job
 from bertvision.train.scoring import dev_logits, kept_logits, score_logits
 
-__all__ = ["Scores", "keep_snapshot", "score_kept_snapshot", "score_snapshot"]
-
 Scores = dict[str, Any]
 """Of one task its metrics; of several their metrics by name."""
 

@@ -25,8 +25,6 @@ from bertvision.heads.catalogue import EACH_LAYER, expand
 from bertvision.heads.options import Unit
 from bertvision.heads.spec import TrainOverrides, parse_head
 
-__all__ = ["BATCH", "Candidate", "Range", "Space", "Value", "read_space"]
-
 BATCH = "batch_size"
 """The one name that belongs to the fit and not to a head."""
 

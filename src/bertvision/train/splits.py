@@ -31,8 +31,6 @@ from bertvision.tasks.base import Task, task_for
 from bertvision.tasks.settings import PLAIN, TextConfig
 from bertvision.tasks.span import SPAN
 
-__all__ = ["Split", "geometry_of", "load_split", "null_weighted", "window_split"]
-
 
 @dataclass(frozen=True)
 class Split:

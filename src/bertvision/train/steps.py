@@ -33,8 +33,6 @@ from bertvision.train.randomness import noise_numbers
 from bertvision.train.sharded import clip_, is_sharded
 from bertvision.train.tuning import Tuning
 
-__all__ = ["GraphSteps", "Inputs", "Steps", "TokenSource", "make_steps"]
-
 Inputs = dict[str, Tensor]
 """A batch: ids, types and mask (B, T), targets (B, K), bounds (B, 2), and cls (B,) where it is not the first token.
 

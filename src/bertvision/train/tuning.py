@@ -21,8 +21,6 @@ from bertvision.train.optim import make_optimizer
 from bertvision.train.parallel import Parallel
 from bertvision.train.sharded import gathered, shard, wants_sharding
 
-__all__ = ["Tuning", "check_tuning", "shares_out"]
-
 
 def check_tuning(encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, parallel: Parallel) -> None:
     """Refuse what this encoder cannot do, before anything is changed or written."""

@@ -37,8 +37,6 @@ from bertvision.train.run_folder import RunFolder
 from bertvision.train.scoring import score_logits
 from bertvision.train.splits import Split, geometry_of, null_weighted
 
-__all__ = ["check_heads", "encoder_reference", "fit_zoo", "keep_encoder", "suited", "zoo_members"]
-
 
 def zoo_members(
     config: FitConfig, task: Task | type[Task] = SPAN, *, tokens: int = 0, states: int = 0

@@ -3,8 +3,6 @@
 One small file per action, each like a verb: a dataclass of flags (`ARGS`) and a `main`. Only `extract` needs torch.
 """
 
-__all__ = ["ACTIONS", "help_text"]
-
 ACTIONS = {
     "extract": "encode a data set once and keep the hidden states; goes on where it was stopped",
     "ls": "list the stores: size, last use, the encoder and the data each belongs to",

@@ -11,12 +11,12 @@ import tyro
 
 from bertvision.cli.cache import texts
 from bertvision.cli.cache.texts import StoreArgs
-from bertvision.cli.flags import OptionalInt
 from bertvision.console import size_text
 from bertvision.data.kept import Positions
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import Precision
 from bertvision.errors import BertvisionError, ConfigError
+from bertvision.options import OptionalInt
 from bertvision.states.config import StatesConfig
 from bertvision.states.plan import SHARD_TOKENS
 from bertvision.tasks.settings import TextConfig
@@ -24,7 +24,6 @@ from bertvision.tasks.settings import TextConfig
 if TYPE_CHECKING:
     from bertvision.states.store import Store
 
-__all__ = ["ARGS", "ExtractArgs", "main"]
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,6 @@ from bertvision.cli.cache.texts import StoreArgs
 from bertvision.console import size_text
 from bertvision.states.catalogue import find_entry
 
-__all__ = ["ARGS", "InfoArgs", "main"]
-
 _SHOWN = 20
 """Missing files that are named."""
 

@@ -8,8 +8,6 @@ from bertvision.console import size_text
 from bertvision.states.catalogue import Entry, entries
 from bertvision.states.files import Files
 
-__all__ = ["ARGS", "LsArgs", "main"]
-
 
 @dataclass(frozen=True)
 class LsArgs(StoreArgs):

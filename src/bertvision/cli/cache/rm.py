@@ -8,12 +8,10 @@ import tyro
 
 from bertvision.cli.cache import texts
 from bertvision.cli.cache.texts import StoreArgs
-from bertvision.cli.flags import OptionalFloat
 from bertvision.console import size_text
 from bertvision.errors import ConfigError
+from bertvision.options import OptionalFloat
 from bertvision.states.catalogue import Entry, entries, find_entries
-
-__all__ = ["ARGS", "RmArgs", "main"]
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,6 @@ from bertvision.cli.flags import JsonFlag
 from bertvision.states.catalogue import Entry
 from bertvision.states.store import default_root
 
-__all__ = ["KEY", "StoreArgs", "age", "count", "name", "row", "short"]
-
 KEY = 12
 """Characters of a key that are shown; any beginning that only one store has is enough to name it."""
 

@@ -12,8 +12,6 @@ from bertvision.states.catalogue import Entry, find_entries
 from bertvision.states.shard import DamagedShard, shard_name
 from bertvision.states.store import PLAN, WINDOWS_FILE, open_store
 
-__all__ = ["ARGS", "VerifyArgs", "main"]
-
 
 @dataclass(frozen=True)
 class VerifyArgs(StoreArgs):

@@ -16,8 +16,6 @@ from bertvision.data.examples import SpanData
 from bertvision.data.squad import read_squad
 from bertvision.errors import ConfigError
 
-__all__ = ["FOLDER", "demo_data"]
-
 FOLDER = Path(__file__).parent
 _PARTS = ("train", "dev", "test")
 

@@ -11,8 +11,6 @@ from collections import Counter
 
 from bertvision.data.examples import SpanData
 
-__all__ = ["abstain", "no_answers", "overlap_answers", "stems"]
-
 _COMMON = r"(?:a|an|the|of|in|on|at|by|to|for|with|from|is|are|was|were|did|does|do|has|have|had)"
 _NAME = r"[A-Z][a-z]+(?: [A-Z][a-z]+)*"
 _NUMBER = r"\d+(?: (?:metres|days|years|minutes|[a-z]+s\b))?"

@@ -26,18 +26,6 @@ from bertvision.heads.base import Head
 from bertvision.heads.layers import pack, unpack
 from bertvision.shapes import Bool, Float
 
-__all__ = [
-    "BatchNorm",
-    "Conv",
-    "ConvHead",
-    "ConvNorm",
-    "Separable",
-    "avg_pool",
-    "max_pool",
-    "same_padding",
-    "zero_pads",
-]
-
 _RECOMPUTING: ContextVar[bool] = ContextVar("recomputing", default=False)
 _PART = 1024
 """Tokens that go through a head at once in evaluation: nothing mixes them there, and memory stays small."""
