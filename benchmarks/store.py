@@ -54,8 +54,9 @@ from store_rivals import (
     write_store,
 )  # fmt: skip
 
+from bertvision.data.cutting import make_windows
 from bertvision.data.load import load_span_data
-from bertvision.data.windows import WindowConfig, Windows, make_windows
+from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import parse_head
 from bertvision.states.base import States

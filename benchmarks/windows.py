@@ -11,9 +11,10 @@ import argparse
 import time
 from typing import Any
 
+from bertvision.data.cutting import make_windows
 from bertvision.data.examples import SpanData
 from bertvision.data.load import load_span_data
-from bertvision.data.windows import WindowConfig, make_windows
+from bertvision.data.windows import WindowConfig
 from bertvision.encoder.load import load_tokenizer
 
 

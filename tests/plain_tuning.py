@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from toy import save_encoder
 
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.examples import TextData, TextExample
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry

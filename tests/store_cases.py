@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from bertvision.data.cutting import make_windows
 from bertvision.data.squad import read_squad
-from bertvision.data.window_store import unpack_windows
-from bertvision.data.windows import WindowConfig, Windows, make_windows
+from bertvision.data.windows import WindowConfig, Windows, unpack_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import BertvisionError
 from bertvision.states.codec import encode

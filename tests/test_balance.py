@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.examples import TextData, TextExample
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError

@@ -13,7 +13,7 @@ from cli_runner import bertvision
 from safetensors.numpy import load_file
 from text_tables import write_labels
 
-from bertvision.data.window_store import unpack_windows
+from bertvision.data.windows import unpack_windows
 
 Source = tuple[str | Path, ...]
 

@@ -14,8 +14,9 @@ from huggingface_hub.repocard_data import EvalResult
 from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, SAME, save_span, save_system
 
 import bertvision as bv
-from bertvision.data.load import Columns, load_data
-from bertvision.data.texts import TextData
+from bertvision.data.examples import TextData
+from bertvision.data.load import load_data
+from bertvision.data.texts import Columns
 from bertvision.encoder.encoder import Encoder
 from bertvision.model.card import head_card
 from bertvision.model.config import CardConfig

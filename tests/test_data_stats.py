@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bertvision.cli.data import Data, TextArgs, main
-from bertvision.data.examples import Answer, Example, SpanData
+from bertvision.data.cutting import make_windows
+from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample
 from bertvision.data.squad import read_squad, write_squad
 from bertvision.data.stats import ClassCount, data_stats, pair_lengths, suggest_max_length
-from bertvision.data.texts import TextData, TextExample
-from bertvision.data.windows import WindowConfig, make_windows
+from bertvision.data.windows import WindowConfig
 from bertvision.encoder.load import load_tokenizer
 
 CONTEXTS = ["red " * 50 + "blue", "green", "never asked"]

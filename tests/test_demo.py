@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from cli_runner import bertvision
 
-from bertvision.data.demo import demo_data
-from bertvision.data.demo.baselines import abstain, no_answers, overlap_answers
+from bertvision.data.demo import abstain, demo_data, no_answers, overlap_answers
 from bertvision.tasks.squad import score
 
 MEASURED = Path(__file__).parents[1] / "docs" / "results" / "demo.json"

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bertvision.data.demo import FOLDER, demo_data
-from bertvision.data.demo.baselines import abstain, no_answers, overlap_answers
+from bertvision.data.demo import FOLDER, abstain, demo_data, no_answers, overlap_answers
 from bertvision.data.examples import SpanData
 from bertvision.data.tokenise import tokenise
 from bertvision.encoder.load import load_tokenizer

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_cases import make_answers, make_texts, said, task_of
 
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.examples import TextData, TextExample
 from bertvision.errors import DataError
 from bertvision.tasks.base import kinds
 from bertvision.tasks.metrics import pearson, ranks, spearman

@@ -15,12 +15,11 @@ from toy import save_encoder, squad_json
 
 import bertvision as bv
 from bertvision.cli import main
-from bertvision.data.building import SpanBuilder
-from bertvision.data.examples import SpanData
+from bertvision.data.cutting import make_windows
+from bertvision.data.examples import SpanData, TextData, TextExample, answerable
 from bertvision.data.load import load_span_data
 from bertvision.data.reframe import Reframe
-from bertvision.data.texts import TextData, TextExample, answerable
-from bertvision.data.windows import make_windows
+from bertvision.data.squad import SpanBuilder
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, BertvisionError, ConfigError, DataError, EncoderError
 from bertvision.heads import Geometry, parse_head, save_head

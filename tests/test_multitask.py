@@ -28,7 +28,7 @@ from test_resume import assert_survives_kills, contents
 from together import run_together
 from tuning_helpers import assert_equal, dying_at, fixture_three_layers, largest_difference  # noqa: F401
 
-from bertvision.data.texts import TextData
+from bertvision.data.examples import TextData
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import BertvisionError, ConfigError

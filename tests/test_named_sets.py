@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from bertvision.data.glue import write_submission
+from bertvision.data.examples import TextData
 from bertvision.data.load import load_data
-from bertvision.data.named_sets import CS224N, GLUE
-from bertvision.data.texts import TextData
+from bertvision.data.named_sets import CS224N, GLUE, write_submission
 from bertvision.errors import BertvisionError, ConfigError, DataError
 
 
@@ -233,7 +232,7 @@ def test_every_mistake_is_one_sentence_with_its_line(tmp_path: Path, mistake: st
 
 
 def test_options_of_a_known_set(tmp_path: Path) -> None:
-    from bertvision.data.columns import Columns
+    from bertvision.data.texts import Columns
 
     path = write(tmp_path, RTE, *(f"{i}|A|B|entailment" for i in range(5)), "5|A|B|not_entailment")
     name = f"glue:RTE:{path}"

@@ -16,7 +16,7 @@ from serve_cases import ALIKE, MOOD, SAME, save_span, save_system
 
 import bertvision as bv
 from bertvision.artifacts import write_json
-from bertvision.data.building import SpanBuilder
+from bertvision.data.squad import SpanBuilder
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import DataError
 from bertvision.model import stream

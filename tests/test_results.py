@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from text_cases import make_texts, make_windows, said, task_of
 
-from bertvision.data.texts import TextData
+from bertvision.data.examples import TextData
 from bertvision.data.windows import WindowConfig
 from bertvision.heads import Geometry, parse_head
 from bertvision.model.record import Record

@@ -18,7 +18,7 @@ from store_cases import extract, fill, marks, toy_store
 from torch import Tensor
 from toy import save_encoder
 
-from bertvision.data.kept import kept_tokens
+from bertvision.data.windows import kept_tokens
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, EncoderError
 from bertvision.states.base import States

@@ -32,8 +32,7 @@ from store_cases import (  # noqa: F401 (fixtures)
     windows_of,
 )
 
-from bertvision.data.window_store import pack_windows, unpack_windows
-from bertvision.data.windows import Windows
+from bertvision.data.windows import Windows, pack_windows, unpack_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import OutputError
 from bertvision.states.identity import Origin

@@ -16,8 +16,7 @@ from safetensors.torch import load_file
 from span_cases import make_case, make_logits
 
 from bertvision.artifacts import read_json
-from bertvision.data.kept import Positions, keep_tokens, kept_tokens
-from bertvision.data.windows import Windows
+from bertvision.data.windows import Positions, Windows, keep_tokens, kept_tokens
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertvision.data.examples import Answer, SpanData
-from bertvision.data.load import Columns, load_data, load_span_data, open_table
-from bertvision.data.texts import TextData
+from bertvision.data.examples import Answer, SpanData, TextData
+from bertvision.data.load import load_data, load_span_data, open_table
+from bertvision.data.texts import Columns
 from bertvision.errors import BertvisionError, ConfigError, DataError
 
 CONTEXT = "Nora Lind, and only Nora, built the mill."

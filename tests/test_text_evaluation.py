@@ -13,8 +13,8 @@ from cli_runner import bertvision
 from plain_tuning import WINDOWS, fixture_lively, label_texts, score_texts, split_of  # noqa: F401
 from tuning_helpers import tuned
 
+from bertvision.data.examples import TextData, TextExample, answerable
 from bertvision.data.load import load_data
-from bertvision.data.texts import TextData, TextExample, answerable
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, load_head, parse_head

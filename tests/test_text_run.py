@@ -19,8 +19,8 @@ from test_resume import contents
 from text_tables import LABELS, write_labels, write_scores
 
 from bertvision.cli.flags import parse
+from bertvision.data.examples import TextData
 from bertvision.data.load import load_data
-from bertvision.data.texts import TextData
 from bertvision.heads.spec import parse_head
 from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.report.results import read_results

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bertvision.data.examples import Example, SpanData
+from bertvision.data.examples import Example, SpanData, TextData, TextExample, answerable, join_texts
 from bertvision.data.reframe import Reframe, reframe
-from bertvision.data.texts import TextData, TextExample, answerable, join_texts
 from bertvision.errors import ConfigError
 
 SINGLE = TextData(

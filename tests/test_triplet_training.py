@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tuning_helpers import assert_equal, config_of, dying_at, largest_difference, losses, tuned
 
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.examples import TextData, TextExample
 from bertvision.data.triplets import TripletData, mine_triplets
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, TrainingError

@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.examples import TextData, TextExample
 from bertvision.data.triplets import TripletData, TripletSet, mine_triplets, triplet_windows
 from bertvision.data.windows import WindowConfig
 from bertvision.errors import ConfigError, DataError

@@ -22,11 +22,10 @@ from window_cases import (
     window,
 )
 
-from bertvision.data.examples import Answer, Example, SpanData
-from bertvision.data.kept import keep_tokens, kept_tokens
-from bertvision.data.texts import TextData, answerable
+from bertvision.data.cutting import make_windows
+from bertvision.data.examples import Answer, Example, SpanData, TextData, answerable
 from bertvision.data.tokenise import probe_template
-from bertvision.data.windows import WindowConfig, make_windows
+from bertvision.data.windows import WindowConfig, keep_tokens, kept_tokens
 from bertvision.errors import ConfigError, DataError, EncoderError
 
 # ---- labels

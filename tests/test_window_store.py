@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from bertvision.data import window_store
-from bertvision.data.examples import Answer, Example, SpanData
-from bertvision.data.texts import TextData, TextExample, answerable
-from bertvision.data.window_store import default_cache_dir, windows_fingerprint, windows_for
-from bertvision.data.windows import WindowConfig, Windows, make_windows
+from bertvision.data import cutting
+from bertvision.data.cutting import default_cache_dir, make_windows, windows_fingerprint, windows_for
+from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample, answerable
+from bertvision.data.windows import WindowConfig, Windows, pack_windows
 from bertvision.encoder.load import load_tokenizer
 
 SPANS = SpanData(
@@ -42,7 +41,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(data.name)
         return make_windows(data, *args)
 
-    monkeypatch.setattr(window_store, "make_windows", count)
+    monkeypatch.setattr(cutting, "make_windows", count)
     return names
 
 
@@ -56,7 +55,7 @@ def test_the_second_time_they_are_read(tokenizer: Any, tmp_path: Path, made: lis
     # A new object under another name: only the content counts.
     second = get(tokenizer, tmp_path, replace(DATA[kind], name="other"))
     assert len(made) == 1
-    assert window_store.pack_windows(second) == window_store.pack_windows(first)
+    assert pack_windows(second) == pack_windows(first)
     assert [f.suffix for f in (tmp_path / "windows").iterdir()] == [".safetensors"]
     get(tokenizer, None, DATA[kind])
     assert len(made) == 2, "nothing is kept without a folder"
@@ -87,7 +86,7 @@ def test_whatever_decides_the_windows_changes_the_fingerprint(
     monkeypatch.setattr(tokenizer, "model_input_names", ["input_ids"])
     keys.append(key())
     monkeypatch.undo()
-    monkeypatch.setattr(window_store, "SCHEMA", -1)
+    monkeypatch.setattr(cutting, "SCHEMA", -1)
     keys.append(key())
     assert len(set(keys)) == len(keys)
 

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_cases import ALL_PAIRS, STYLES, TOKENIZERS, bert, own, piece, span_data, text_data, toy, window
 
+from bertvision.data.cutting import make_windows
+from bertvision.data.examples import TextData, answerable
 from bertvision.data.load import load_data
 from bertvision.data.squad import read_squad
-from bertvision.data.texts import TextData, answerable
 from bertvision.data.tokenise import probe_template
-from bertvision.data.windows import WindowConfig, Windows, make_windows
+from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import BertvisionError
 
 # ---- overlap: the tokenizer's own call

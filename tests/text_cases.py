@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.examples import TextData, TextExample
 from bertvision.data.windows import Windows
 from bertvision.tasks.label import LabelAnswers, LabelTask
 from bertvision.tasks.logits import Logits

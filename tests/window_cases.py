@@ -5,8 +5,7 @@ from typing import Any
 
 from toy import toy_tokenizer
 
-from bertvision.data.examples import Answer, Example, SpanData
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.load import load_tokenizer
 

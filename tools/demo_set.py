@@ -29,8 +29,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bertvision.data.demo import FOLDER
-from bertvision.data.demo.baselines import stems
+from bertvision.data.demo import FOLDER, stems
 from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.data.squad import write_squad
 

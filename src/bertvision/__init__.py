@@ -13,9 +13,8 @@ from bertvision._version import __version__
 
 if TYPE_CHECKING:
     from bertvision import heads
-    from bertvision.data.examples import SpanData
+    from bertvision.data.examples import SpanData, TextData
     from bertvision.data.load import load_data
-    from bertvision.data.texts import TextData
     from bertvision.encoder.encoder import Encoder
     from bertvision.errors import BertvisionError
     from bertvision.model.load import load
@@ -47,7 +46,7 @@ _WHERE = {
     "Prediction": "bertvision.tasks.predictions",
     "ScorePrediction": "bertvision.tasks.predictions",
     "SpanData": "bertvision.data.examples",
-    "TextData": "bertvision.data.texts",
+    "TextData": "bertvision.data.examples",
     "fit": "bertvision.pipeline.fit",
     "load": "bertvision.model.load",
     "load_data": "bertvision.data.load",

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertvision.cli.flags import JsonFlag
 from bertvision.config import part_of
-from bertvision.data.columns import Columns
 from bertvision.data.reframe import Reframe, reframe
+from bertvision.data.texts import Columns
 from bertvision.data.windows import WindowConfig
 from bertvision.options import FLAT, POSITIONAL, OptionalInt, arg
 
@@ -47,10 +47,10 @@ ARGS = Data
 
 def main(args: Data) -> None:
     from bertvision import console
+    from bertvision.data.cutting import make_windows
+    from bertvision.data.examples import TextData
     from bertvision.data.load import load_data
     from bertvision.data.stats import data_stats
-    from bertvision.data.texts import TextData
-    from bertvision.data.windows import make_windows
     from bertvision.encoder.load import load_tokenizer
 
     data = load_data(

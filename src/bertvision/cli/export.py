@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from bertvision.cli.flags import command_line
-from bertvision.data.columns import Columns
+from bertvision.data.texts import Columns
 from bertvision.errors import ConfigError
 from bertvision.options import OptionalText
 

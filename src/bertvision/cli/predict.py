@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
-from bertvision.data.columns import Columns
+from bertvision.data.texts import Columns
 from bertvision.encoder.device import Precision
 from bertvision.errors import ConfigError, nearest
 from bertvision.model.config import Backend
 from bertvision.options import OptionalFloat, OptionalInt, OptionalPath, OptionalText
 
 if TYPE_CHECKING:
-    from bertvision.data.examples import SpanData
-    from bertvision.data.texts import TextData
+    from bertvision.data.examples import SpanData, TextData
     from bertvision.model.model import Model
     from bertvision.tasks.base import Task
 
@@ -79,8 +78,8 @@ ARGS = PredictArgs
 
 def main(args: PredictArgs) -> None:
     from bertvision.artifacts import check_output
-    from bertvision.data.glue import check_rows
-    from bertvision.data.texts import TextData
+    from bertvision.data.examples import TextData
+    from bertvision.data.named_sets import check_rows
     from bertvision.model.inputs import load_inputs
     from bertvision.model.load import read
     from bertvision.model.stream import answer_stream
@@ -160,7 +159,7 @@ def _check_tasks(args: PredictArgs, tasks: "dict[str, Task]") -> None:
 
 def _check_glue(name: str, tasks: "list[Task]") -> None:
     """Refuse a submission that several tasks, or one of another kind or with other classes, would have to fill."""
-    from bertvision.data.glue import submission_task
+    from bertvision.data.named_sets import submission_task
 
     meant = submission_task(name)
     if len(tasks) > 1:
@@ -184,8 +183,8 @@ _Row = tuple[str, str, str | None, dict[str, Any]]
 def _predict_all(args: PredictArgs, data: "SpanData | TextData", model: "Model") -> list[_Row]:
     from dataclasses import replace
 
-    from bertvision.data.glue import write_submission
-    from bertvision.data.texts import TextData
+    from bertvision.data.examples import TextData
+    from bertvision.data.named_sets import write_submission
 
     answers = model.answer(data, tasks=args.tasks)
     found = {name: model.predictions(name, own, n_best=args.n_best) for name, own in answers.items()}

@@ -85,7 +85,7 @@ def _kind(value: Any) -> str:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    from bertvision.data.files import parse_json, read_text
+    from bertvision.data.checks import parse_json, read_text
 
     content = parse_json(read_text(path), path)
     if not isinstance(content, dict):

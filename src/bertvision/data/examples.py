@@ -6,10 +6,14 @@ paragraph and it is tokenised only once.
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from typing import Literal
+
+from bertvision.errors import ConfigError
 
 
 def content_hash(parts: Iterable[object]) -> str:
@@ -68,3 +72,121 @@ class SpanData:
             [e.id, e.question, e.paragraph, [[a.text, a.start] for a in e.answers]] for e in self.examples
         )
         return content_hash(chain(self.paragraphs, rows))
+
+
+TextKind = Literal["label", "score"]
+Metric = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]
+"""What a task is judged and chosen by; all are better when higher."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextExample:
+    id: str
+    first: str
+    second: str | None = None
+    """The other text of a pair."""
+    label: int | float | None = None
+    """Number of the class, or the score; None where it is not known."""
+
+
+@dataclass(frozen=True)
+class TextData:
+    """A set of texts or pairs, in the order of its source; all of one arity."""
+
+    examples: list[TextExample]
+    kind: TextKind
+    classes: tuple[str, ...] = ()
+    """Names of the classes, in the order of their numbers; none for scores."""
+    name: str = "data"
+    """Where it came from, for messages and reports; never part of the fingerprint."""
+    metric: Metric = "accuracy"
+    """What this data set is judged by."""
+    positive: int = 1
+    """Of two classes, the one F1 is about."""
+    spans: SpanData | None = None
+    """Answer / no answer: the questions, in the order of the examples."""
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether an example has two texts."""
+        return bool(self.examples) and self.examples[0].second is not None
+
+    @property
+    def labelled(self) -> bool:
+        """Whether every example has its label."""
+        return all(example.label is not None for example in self.examples)
+
+    def take(self, indices: Sequence[int]) -> "TextData":
+        """The examples at `indices`, in that order."""
+        spans = None if self.spans is None else self.spans.take(indices)
+        return replace(self, examples=[self.examples[i] for i in indices], spans=spans)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the content: texts, ids, labels, classes."""
+        rows = ([e.id, e.first, e.second, e.label] for e in self.examples)
+        spans = [] if self.spans is None else [self.spans.fingerprint]
+        return content_hash(chain([[self.kind, self.classes]], rows, spans))
+
+
+def positive_class(classes: tuple[str, ...], counts: Mapping[str, int]) -> int:
+    """Number of the class F1 is about: the rarer of two that have names.
+
+    The second of two numbers, of false and true, and of two equally frequent classes.
+    """
+    if (
+        len(classes) != 2
+        or classes == ("false", "true")
+        or all(name.lstrip("-").isdecimal() for name in classes)
+    ):
+        return 1
+    return int(counts.get(classes[0], 0) >= counts.get(classes[1], 0))
+
+
+ANSWERABLE = ("answer", "no answer")
+"""Classes of answer / no answer; F1 is about the second."""
+
+
+def answerable(spans: SpanData, *, answers_required: bool = True) -> TextData:
+    """Which questions their paragraphs answer, as a label task.
+
+    Without `answers_required` a set in which no question has an answer is one whose answers are not known.
+    """
+    known = answers_required or any(e.answerable for e in spans.examples)
+    examples = [
+        TextExample(e.id, e.question, spans.context(e), int(not e.answerable) if known else None)
+        for e in spans.examples
+    ]
+    return TextData(examples, "label", ANSWERABLE, f"answerable:{spans.name}", "accuracy", 1, spans)
+
+
+def join_texts(parts: Sequence[TextData]) -> TextData:
+    """Join several sets of one task; an id that was used before gets the number of its part in front."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    asking = next((part for part in parts if part.spans is not None), None)
+    if asking is not None:
+        raise ConfigError(
+            f"{asking.name} cannot be joined with other data: questions over paragraphs go as one set; "
+            "put them into one file"
+        )
+    for other in parts[1:]:
+        if (other.kind, other.classes, other.pairs) != (first.kind, first.classes, first.pairs):
+            raise ConfigError(f"{first.name} and {other.name} cannot be joined: they are of different tasks")
+    seen: set[str] = set()
+    examples: list[TextExample] = []
+    for number, part in enumerate(parts):
+        for example in part.examples:
+            own = example if example.id not in seen else replace(example, id=f"{number}-{example.id}")
+            seen.add(own.id)
+            examples.append(own)
+    positive = first.positive
+    if any(part.positive != positive for part in parts):  # rarer in one part and not in another
+        counts = Counter(first.classes[int(e.label)] for e in examples if e.label is not None)
+        positive = positive_class(first.classes, counts)
+    name = " + ".join(part.name for part in parts)
+    return replace(first, examples=examples, name=name, positive=positive)

@@ -9,16 +9,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from bertvision.data.building import Flaw, SpanBuilder, parse_answers, shorten
-from bertvision.data.columns import Columns, holds_questions
+from bertvision.data.checks import Flaw, parse_json, shorten
 from bertvision.data.demo import demo_data
-from bertvision.data.examples import SpanData
-from bertvision.data.files import parse_json
+from bertvision.data.examples import ANSWERABLE, SpanData, TextData, TextKind, answerable
 from bertvision.data.named_sets import COLLECTIONS, read_named
-from bertvision.data.squad import read_squad
+from bertvision.data.squad import SpanBuilder, parse_answers, read_squad
 from bertvision.data.tables import FORMATS, Table, open_file
-from bertvision.data.text_building import TextRow, build_texts
-from bertvision.data.texts import ANSWERABLE, TextData, TextKind, answerable
+from bertvision.data.texts import Columns, TextRow, build_texts, holds_questions
 from bertvision.errors import ConfigError, DataError
 
 Task = Literal["auto", "span", "label", "score"]

@@ -11,17 +11,16 @@ else accuracy. A row is called by its index column, or by its number from 0 on.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
-from bertvision.data.building import shorten
-from bertvision.data.columns import IDS
-from bertvision.data.files import parse_json, read_text
+from bertvision.artifacts import write_text
+from bertvision.data.checks import parse_json, read_text, shorten
+from bertvision.data.examples import Metric, TextData, TextKind
 from bertvision.data.tables import named_rows, read_cells
-from bertvision.data.text_building import TextRow, build_texts
-from bertvision.data.texts import Metric, TextData, TextKind
+from bertvision.data.texts import IDS, TextRow, build_texts
 from bertvision.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
@@ -247,3 +246,58 @@ def _hub_rows(name: str, known: NamedSet, split: str, source: str) -> Iterator[T
         # -1 is what the Hub writes where there is no label.
         label = None if row["label"] == -1 else row["label"]
         yield table.place(number), row["idx"], first, second, label
+
+
+# ---- submissions
+
+
+def submission_task(name: str) -> NamedSet:
+    """The task a submission is for; MNLI-m and MNLI-mm are the two test sets of one."""
+    return GLUE.find("MNLI" if name.lower() in ("mnli-m", "mnli-mm") else name)
+
+
+def check_rows(task: str, data: TextData) -> None:
+    """Refuse data without the numbers of rows that a submission's lines name."""
+    for example in data.examples:
+        if not example.id.isdecimal():
+            raise DataError(
+                f"{data.name}: the row {shorten(example.id)} has no number a submission could name; "
+                f"give the test file of GLUE's {submission_task(task).name}"
+            )
+
+
+def write_submission(task: str, data: TextData, predicted: Sequence[float], folder: str | Path) -> Path:
+    """Write the file the benchmark takes for one test set, and return its path.
+
+    Args:
+        task: Name of the task; MNLI-m and MNLI-mm, or MNLI, whose part is then read off the name of the data.
+        data: The test set as it was read; its classes give `predicted` their meaning.
+        predicted: Number of the class, or the score, of each example.
+    """
+    meant = submission_task(task)
+    name = meant.name
+    if task.lower() in ("mnli-m", "mnli-mm"):
+        name = f"MNLI-{task.lower()[5:]}"
+    elif name == "MNLI":
+        name = "MNLI-mm" if "mismatched" in Path(data.name).name else "MNLI-m"
+    if len(predicted) != len(data):
+        raise ValueError(f"{len(predicted)} predictions for {len(data)} examples")
+    check_rows(task, data)
+    lines = ["index\tprediction"]
+    for example, value in zip(data.examples, predicted, strict=True):
+        lines.append(f"{example.id}\t{_written(meant, data, value)}")
+    path = Path(folder) / f"{name}.tsv"
+    write_text(path, "\n".join(lines) + "\n")
+    return path
+
+
+def _written(task: NamedSet, data: TextData, value: float) -> str:
+    """A prediction as the submission writes it."""
+    if task.kind == "score":
+        return f"{min(5.0, max(0.0, float(value))):.3f}"
+    name = data.classes[int(value)]
+    if name not in task.classes:
+        raise DataError(
+            f"{data.name}: {shorten(name)} is no class of GLUE's {task.name}; give its own test file"
+        )
+    return (task.values or task.classes)[task.classes.index(name)]

@@ -10,7 +10,7 @@ single text. Neither may hold the label: a context knows {first} and {second} al
 from dataclasses import dataclass, replace
 from string import Formatter
 
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.examples import TextData, TextExample
 from bertvision.errors import ConfigError
 
 _PAIR_CONTEXT = "First sentence: {first} Second sentence: {second}"

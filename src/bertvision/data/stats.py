@@ -7,8 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.data.examples import SpanData
-from bertvision.data.texts import TextData
+from bertvision.data.examples import SpanData, TextData
 from bertvision.data.windows import Windows
 
 _PERCENTILES = (50, 90, 95, 98, 99)

@@ -16,8 +16,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertvision.data.building import shorten
-from bertvision.data.files import parse_json, read_lines, reading
+from bertvision.data.checks import parse_json, read_lines, reading, shorten
 from bertvision.errors import ConfigError, DataError
 
 Row = tuple[int, Mapping[str, Any]]

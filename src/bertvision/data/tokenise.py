@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.data.cutting import ragged_offsets
+from bertvision.data.windows import ragged_offsets
 from bertvision.errors import EncoderError
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.data.examples import content_hash
-from bertvision.data.texts import TextData, TextExample
-from bertvision.data.windows import WindowConfig, Windows, make_windows
+from bertvision.data.cutting import make_windows
+from bertvision.data.examples import TextData, TextExample, content_hash
+from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

@@ -16,25 +16,16 @@ The stride has two meanings. `step`: windows begin that many tokens apart (Googl
 processor). `overlap`: neighbours share that many tokens (fast tokenizers' `stride`, run_qa.py).
 """
 
-import logging
+import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.data.cutting import Cut, cut_evenly, max_context, ragged_offsets, spread
-from bertvision.data.examples import SpanData
-from bertvision.data.texts import TextData
-from bertvision.data.tokenise import PairTemplate, Ragged, probe_template, tokenise
-from bertvision.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-
-logger = logging.getLogger(__name__)
+from bertvision.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -130,204 +121,82 @@ class Windows:
         return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
 
 
-def make_windows(
-    data: SpanData | TextData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig
-) -> Windows:
-    """Cut every example of `data` into labelled windows.
+def ragged_offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
-    Args:
-        data: Questions, labelled by their first answer, or texts with a label or a score.
-        tokenizer: A fast Hugging Face tokenizer.
-        config: Lengths, stride, segment ids. The caller checks that the encoder has that many positions.
+
+def spread(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Ranges one after the other: begins [7, 0], lengths [2, 3] -> [7, 8, 0, 1, 2]."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(begins - (ends - lengths), lengths) + np.arange(total)
+
+
+Positions = Literal["all", "cls", "context"]
+
+
+def kept_tokens(windows: Windows, positions: Positions) -> NDArray[np.bool_]:
+    """(N,) whether each token is one of `positions`."""
+    begins = windows.offsets[:-1]
+    kept = np.full(windows.num_tokens, positions == "all")
+    if positions == "context":
+        kept[spread(begins + windows.context[:, 0], windows.context[:, 1] - windows.context[:, 0])] = True
+    kept[begins + windows.null] = True
+    return kept
+
+
+def labels_are_positions(windows: Windows) -> bool:
+    """Whether labels are the first and last token of an answer: two whole numbers, in windows that know characters."""
+    whole = np.issubdtype(windows.labels.dtype, np.integer)
+    return whole and windows.labels.shape[1] == 2 and bool((windows.chars >= 0).any())
+
+
+def keep_tokens(windows: Windows, kept: NDArray[np.bool_], *, spans: bool) -> Windows:
+    """The same windows with only the tokens of the mask `kept` (N,), which must hold every null token.
+
+    With `spans` labels are positions of tokens: they move along, and an answer that lost its first or last token
+    becomes "no answer". Other labels stay as they are.
     """
-    spans = data if isinstance(data, SpanData) else data.spans
-    if spans is not None:
-        if config.apart:
-            raise ConfigError(
-                "--apart is for pairs with a label or a score: a question is read together with its paragraph"
-            )
-        windows = _windows(spans, [(e.question, spans.context(e)) for e in spans.examples], tokenizer, config)
-        return windows if isinstance(data, SpanData) else replace(windows, labels=_answerable(data, windows))
-    assert isinstance(data, TextData)
-    apart = config.apart and data.pairs
-    pairs = [(e.first, e.second) if e.second is not None else ("", e.first) for e in data.examples]
-    pairs = [("", one) for pair in pairs for one in pair] if apart else pairs
-    windows = _windows(data, pairs, tokenizer, replace(config, apart=apart))
-    example = windows.example // 2 if apart else windows.example
-    return replace(windows, example=example, labels=_text_labels(data)[example])
-
-
-def _windows(
-    data: SpanData | TextData,
-    pairs: list[tuple[str, str]],
-    tokenizer: "PreTrainedTokenizerBase",
-    config: WindowConfig,
-) -> Windows:
-    """Windows of pairs of texts, or of ("", text); labelled where they are questions and paragraphs."""
-    spans = isinstance(data, SpanData)
-    joined = isinstance(data, SpanData) or (data.pairs and not config.apart)
-    template = probe_template(tokenizer, pair=joined, segments=config.segments)
-    numbers: dict[str, int] = {}
-    of = np.array([numbers.setdefault(text, len(numbers)) for pair in pairs for text in pair], np.int64)
-    of = of.reshape(-1, 2)  # which texts an example has: each different text is tokenised once
-    tokens = tokenise(list(numbers), tokenizer, chars=spans)
-    cut, second_is_cut = _cut(data, tokens.lengths[of], len(template.special), config)
-    windows = _assemble(tokens, of, cut, second_is_cut, template)
-    if not spans:
-        return windows
-    return replace(windows, labels=_answer_labels(windows, cut, _answer_tokens(data, tokens, of[:, 1])))
-
-
-def _cut(
-    data: SpanData | TextData, lengths: NDArray[np.int64], special: int, config: WindowConfig
-) -> tuple[Cut, NDArray[np.bool_]]:
-    """Where the windows of each pair begin, and (E,) whether its second text is cut; `lengths` (E, 2)."""
-    spans = isinstance(data, SpanData)
-    whole = config.max_seq_length - special
-    second_is_cut = (lengths[:, 1] >= lengths[:, 0]) | spans
-    kept = np.where(second_is_cut, lengths[:, 0], lengths[:, 1])
-    document = np.where(second_is_cut, lengths[:, 1], lengths[:, 0])
+    begins = windows.offsets[:-1]
+    if not kept[begins + windows.null].all():
+        raise ValueError("every window must keep its null token")
+    # (N + 1,) kept tokens before each token: where a token, or a border between two, stands among the kept.
+    before = np.zeros(windows.num_tokens + 1, np.int64)
+    np.cumsum(kept, out=before[1:])
+    offsets = before[windows.offsets]
+    null = before[begins + windows.null] - offsets[:-1]
+    labels = windows.labels
     if spans:
-        most, too_long = config.max_query_length, kept > config.max_query_length
-        _warn(
-            data.name, too_long, f"questions are longer than {most} tokens and are cut (--max-query-length)"
-        )
-    else:
-        most, too_long = whole // 2, (kept > whole // 2) & (kept + document > whole)
-        _warn(data.name, too_long, f"pairs have two long texts; the shorter is cut off at {most} tokens "
-                                   "(--max-seq-length)")  # fmt: skip
-    kept = np.where(too_long, most, kept)
-    if config.apart:
-        _warn(data.name, document > whole,
-              f"texts are longer than {whole} tokens and are cut off (--max-seq-length)")  # fmt: skip
-        document = np.minimum(document, whole)
-    room = whole - kept
-    shared = config.doc_stride if config.stride == "overlap" else 0
-    narrow = (room < 1) | ((document > room) & (room <= shared))
-    if narrow.any():
-        worst = int(np.where(narrow, room, whole).argmin())
-        beyond = f" beyond the overlap of {shared}" if shared else ""
-        lower = [*["--doc-stride"] * (shared > 0), *["--max-query-length"] * spans]
-        raise DataError(
-            f"{data.name}: {'question' if spans else 'example'} {data.examples[worst].id} takes "
-            f"{kept[worst] + special} tokens with its special tokens and leaves no room for the text that is cut"
-            f"{beyond} in a window of {config.max_seq_length}; raise --max-seq-length"
-            + (f" or lower {' or '.join(lower)}" if lower else "")
-        )
-    if config.stride == "overlap":
-        step = np.where(document > room, room - shared, room)
-    else:
-        step = np.minimum(room, config.doc_stride)
-    return cut_evenly(kept, document, room=room, step=step), second_is_cut
+        at_label = begins[:, None] + labels
+        moved = before[at_label] - offsets[:-1, None]
+        labels = np.where(kept[at_label].all(axis=1, keepdims=True), moved, null[:, None]).astype(np.int32)
+    tokens = {name: getattr(windows, name)[kept] for name in ("ids", "types", "chars", "best")}
+    context = (before[begins[:, None] + windows.context] - offsets[:-1, None]).astype(np.int32)
+    null = null.astype(np.int32)
+    return replace(windows, offsets=offsets, context=context, labels=labels, null=null, **tokens)
 
 
-def _warn(name: str, which: NDArray[np.bool_], what: str) -> None:
-    if which.any():
-        logger.warning("%s: %d of %d %s", name, which.sum(), len(which), what)
+def pack_windows(windows: Windows) -> bytes:
+    """The arrays as one safetensors file, with a checksum each."""
+    from safetensors.numpy import save
+
+    arrays = {f.name: np.ascontiguousarray(getattr(windows, f.name)) for f in fields(Windows)}
+    sums = {name: zlib.crc32(array.data) for name, array in arrays.items()}
+    # One entry, because safetensors writes several in any order, and equal windows must be equal bytes.
+    return save(arrays, metadata={"crc32": json.dumps(sums)})
 
 
-def _assemble(
-    tokens: Ragged,
-    of: NDArray[np.int64],
-    cut: Cut,
-    second_is_cut: NDArray[np.bool_],
-    template: PairTemplate,
-) -> Windows:
-    """All windows, without labels; `of` (E, 2) says which texts of `tokens` an example has."""
-    # The pool: special tokens, then the tokens of all texts.
-    fixed = np.array(template.special, np.int32)
-    pool = np.concatenate([fixed, tokens.ids])
-    prefix, middle, suffix = len(template.prefix), len(template.middle), len(template.suffix)
-    example, second = cut.example, second_is_cut[cut.example]  # (W,)
-    kept, zero = cut.kept[example], np.zeros(len(example), np.int64)
-    first_at, second_at = len(fixed) + tokens.offsets[of[example]].T  # (W,) each
+def unpack_windows(blob: bytes) -> Windows | None:
+    """The windows in such a file, or None where it was cut or damaged."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
 
-    def pieces(*each: Any) -> NDArray[Any]:
-        """(5 W,) a value for each piece of each window."""
-        return np.stack(np.broadcast_arrays(*each, zero)[:5], axis=1).ravel()
-
-    begins = pieces(
-        0, first_at + np.where(second, 0, cut.begin), prefix,
-        second_at + np.where(second, cut.begin, 0), prefix + middle,
-    )  # fmt: skip
-    lengths = pieces(
-        prefix, np.where(second, kept, cut.length), middle, np.where(second, cut.length, kept), suffix
-    )
-    source = spread(begins, lengths)
-    in_context = np.repeat(pieces(False, ~second, False, second, False), lengths)
-    types = np.repeat(pieces(0, template.types[1], 0, template.types[3], 0).astype(np.uint8), lengths)
-    special = np.flatnonzero(source < len(fixed))
-    types[special] = np.array(template.types[0] + template.types[2] + template.types[4], np.uint8)[
-        source[special]
-    ]
-
-    offsets = ragged_offsets(lengths.reshape(-1, 5).sum(axis=1))
-    begin = prefix + np.where(second, kept + middle, 0)
-    null = template.null + (zero if template.null >= 0 else np.diff(offsets))
-    chars = np.full((len(source), 2), -1, np.int32)
-    if tokens.chars is not None:
-        chars[in_context] = tokens.chars[source[in_context] - len(fixed)]
-    return Windows(
-        ids=pool[source],
-        types=types,
-        chars=chars,
-        offsets=offsets,
-        example=example.astype(np.int32),
-        context=np.stack([begin, begin + cut.length], axis=1).astype(np.int32),
-        labels=np.zeros((len(example), 0), np.int32),
-        null=null.astype(np.int32),
-        best=max_context(cut, offsets[:-1] + begin, in_context=in_context),
-    )
-
-
-# ---- labels
-
-
-def _answer_labels(windows: Windows, cut: Cut, answers: NDArray[np.int64]) -> NDArray[np.int32]:
-    """(W, 2) where the answer of each window's example stands in it; its null token twice where it does not.
-
-    `answers` (examples, 2) counts tokens of the paragraph.
-    """
-    answer = answers[cut.example]
-    inside = (answer[:, 0] >= cut.begin) & (answer[:, 1] < cut.begin + cut.length)
-    in_window = answer - cut.begin[:, None] + windows.context[:, :1]
-    return np.where(inside[:, None], in_window, windows.null[:, None]).astype(np.int32)
-
-
-def _answer_tokens(data: SpanData, tokens: Ragged, paragraph: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(examples, 2) first and last token of the first answer, counted in the paragraph; (-1, -1) without one.
-
-    The first token is the first that ends after the answer begins, the last the last that begins before it ends. Both
-    are looked up for all examples at once: number of the text and character offset make one ascending key.
-    """
-    spans = np.array([
-        (e.answers[0].start, e.answers[0].start + len(e.answers[0].text)) if e.answers else (-1, -1)
-        for e in data.examples
-    ], np.int64).reshape(-1, 2)  # fmt: skip
-    has_answer = spans[:, 0] >= 0
-    assert tokens.chars is not None
-    stretch = int(max(tokens.chars.max(initial=0), spans.max(initial=0))) + 1
-    bases = np.repeat(np.arange(len(tokens.lengths)) * stretch, tokens.lengths)
-    # A normaliser may reorder characters; the running maximum keeps the keys ascending all the same.
-    begins = np.maximum.accumulate(bases + tokens.chars[:, 0])
-    ends = np.maximum.accumulate(bases + tokens.chars[:, 1])
-    wanted = paragraph[:, None] * stretch + spans
-    first = np.searchsorted(ends, wanted[:, 0], side="right") - tokens.offsets[paragraph]
-    last = np.searchsorted(begins, wanted[:, 1], side="left") - 1 - tokens.offsets[paragraph]
-    # An answer of characters the tokenizer drops has no token.
-    found = has_answer & (first <= last) & (first >= 0) & (last < tokens.lengths[paragraph])
-    _warn(data.name, has_answer & ~found, "answers have no token of their own and count as unanswerable")
-    return np.where(found[:, None], np.stack([first, last], axis=1), -1)
-
-
-def _answerable(data: TextData, windows: Windows) -> NDArray[np.int32]:
-    """(W, 1) 1 where the answer is not inside a window of a question, 0 where it is, -1 where it is not known."""
-    missing = windows.labels[:, :1] == windows.null[:, None]
-    known = np.array([e.label is not None for e in data.examples])[windows.example]
-    return np.where(known[:, None], missing, -1).astype(np.int32)
-
-
-def _text_labels(data: TextData) -> NDArray[Any]:
-    """(E, 1) label of each example; -1 or NaN where it is not known."""
-    unknown, dtype = (np.nan, np.float32) if data.kind == "score" else (-1, np.int32)
-    return np.array([unknown if e.label is None else e.label for e in data.examples], dtype).reshape(-1, 1)
+    try:
+        arrays = load(blob)
+        header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
+        sums = json.loads(header["__metadata__"]["crc32"])
+        found = {f.name: arrays[f.name] for f in fields(Windows)}
+        whole = all(sums[name] == zlib.crc32(array.data) for name, array in found.items())
+    except (SafetensorError, ValueError, KeyError, TypeError):
+        return None
+    return Windows(**found) if whole else None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bertvision.data.columns import Columns
+from bertvision.data.texts import Columns
 from bertvision.errors import ConfigError
 
 Backend = Literal["torch", "onnx"]

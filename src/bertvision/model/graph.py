@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bertvision.data.cutting import make_windows
 from bertvision.data.load import load_span_data
 from bertvision.data.tokenise import probe_template
-from bertvision.data.windows import WindowConfig, Windows, make_windows
+from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.batch import TokenBatch, collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.mpnet import forget_widths
@@ -142,7 +143,7 @@ def sample_windows(graph: Graph) -> Iterator[dict[str, Tensor]]:
     encoder = graph.source
     longest = min(384, graph.most_tokens)
     config = WindowConfig(max_seq_length=longest, max_query_length=longest * 2 // 3, doc_stride=longest // 8)
-    with quiet("bertvision.data.windows"):  # whether a sample's questions are cut is nobody's business
+    with quiet("bertvision.data.cutting"):  # whether a sample's questions are cut is nobody's business
         windows = make_windows(load_span_data("demo:dev", max_examples=_REAL), encoder.tokenizer, config)
     for rows in (np.arange(min(8, len(windows))), np.array([windows.lengths.argmax()])):
         tokens = collate(windows, rows, pad_id=encoder.pad_id, device=torch.device("cpu"))

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bertvision.data.building import Flaw, check_text
-from bertvision.data.columns import Columns
-from bertvision.data.examples import SpanData
+from bertvision.data.checks import Flaw, check_text
+from bertvision.data.examples import SpanData, TextData, TextExample
 from bertvision.data.load import load_data, load_span_data
-from bertvision.data.texts import TextData, TextExample
+from bertvision.data.texts import Columns
 from bertvision.errors import ConfigError, DataError
 from bertvision.tasks.base import Task
 from bertvision.tasks.texts import holds_questions

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.artifacts import read_json
-from bertvision.data.columns import Columns
+from bertvision.data.texts import Columns
 from bertvision.errors import BertvisionError
 from bertvision.tasks.base import Task
 from bertvision.words import finite

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertvision.data.texts import TextData
-from bertvision.data.windows import Windows, make_windows
+from bertvision.data.cutting import make_windows
+from bertvision.data.examples import TextData
+from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError, nearest
 from bertvision.model.config import CardConfig, Keep

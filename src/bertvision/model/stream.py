@@ -21,7 +21,7 @@ from queue import Empty, Queue
 from typing import IO, Any
 
 from bertvision.console import emit
-from bertvision.data.building import shorten
+from bertvision.data.checks import shorten
 from bertvision.errors import BertvisionError, DataError
 from bertvision.model.model import Model
 from bertvision.tasks.predictions import to_json

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bertvision.data.columns import Columns
+from bertvision.data.texts import Columns
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import DeviceConfig
 from bertvision.options import (

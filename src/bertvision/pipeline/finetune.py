@@ -12,7 +12,7 @@ import numpy as np
 
 from bertvision.artifacts import check_output, write_text
 from bertvision.config import dump_yaml
-from bertvision.data.texts import TextData
+from bertvision.data.examples import TextData
 from bertvision.data.triplets import TripletSet, mine_triplets
 from bertvision.encoder.device import choose_device
 from bertvision.encoder.encoder import Encoder

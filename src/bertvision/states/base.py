@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertvision.data.kept import keep_tokens, kept_tokens, labels_are_positions
-from bertvision.data.windows import Windows
+from bertvision.data.windows import Windows, keep_tokens, kept_tokens, labels_are_positions
 from bertvision.encoder.batch import collate, padded_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.timing import Clock

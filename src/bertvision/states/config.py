@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from bertvision.data.kept import Positions
+from bertvision.data.windows import Positions
 from bertvision.errors import ConfigError
 
 Source = Literal["live", "memory", "stored"]

@@ -10,7 +10,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertvision.data.kept import Positions
+from bertvision.data.windows import Positions
 from bertvision.states.config import Selection
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from bertvision.artifacts import check_output
 from bertvision.console import size_text
-from bertvision.data.kept import kept_tokens
-from bertvision.data.windows import Windows
+from bertvision.data.windows import Windows, kept_tokens
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.states.base import States

@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 
 from bertvision.artifacts import atomic_file, disk_trouble, sweep, write_json
-from bertvision.data.kept import kept_tokens
-from bertvision.data.window_store import default_cache_dir, pack_windows, unpack_windows
-from bertvision.data.windows import Windows
+from bertvision.data.cutting import default_cache_dir
+from bertvision.data.windows import Windows, kept_tokens, pack_windows, unpack_windows
 from bertvision.errors import ArtifactError, OutputError
 from bertvision.states.files import Files
 from bertvision.states.identity import SCHEMA, Identity, is_key

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-    from bertvision.data.columns import Columns
     from bertvision.data.reframe import Reframe
+    from bertvision.data.texts import Columns
     from bertvision.data.windows import WindowConfig
     from bertvision.states.batch import StateBatch
     from bertvision.states.config import Selection
@@ -155,7 +155,7 @@ class Task(ABC):
         cache: Path | None = None,
     ) -> tuple[Windows, str]:
         """The examples cut into windows, and the fingerprint of those; `cache` keeps them on disk."""
-        from bertvision.data.window_store import windows_fingerprint, windows_for
+        from bertvision.data.cutting import windows_fingerprint, windows_for
 
         how: dict[str, Any] = {"tokenizer_fingerprint": tokenizer_fingerprint}
         windows = windows_for(data, tokenizer, config, **how, cache_dir=cache)

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.artifacts import atomic_file
-from bertvision.data.kept import Positions, kept_tokens
-from bertvision.data.windows import Windows
+from bertvision.data.windows import Positions, Windows, kept_tokens
 from bertvision.errors import ArtifactError
 from bertvision.shapes import Bool, Float
 

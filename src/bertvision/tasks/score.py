@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.artifacts import write_json_rows
-from bertvision.data.texts import TextData
+from bertvision.data.examples import TextData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
 from bertvision.tasks import metrics

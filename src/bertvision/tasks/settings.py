@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from bertvision.data.columns import Columns
 from bertvision.data.reframe import Reframe
+from bertvision.data.texts import Columns
 from bertvision.errors import ConfigError
 
 Merge = Literal["mean", "min", "max", "any_null"]

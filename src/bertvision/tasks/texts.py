@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.data.building import SpanBuilder
-from bertvision.data.columns import Columns
-from bertvision.data.examples import SpanData
+from bertvision.data.examples import SpanData, TextData, answerable
 from bertvision.data.load import load_data
 from bertvision.data.reframe import Reframe, reframe
-from bertvision.data.texts import TextData, answerable
+from bertvision.data.squad import SpanBuilder
+from bertvision.data.texts import Columns
 from bertvision.data.windows import Windows
 from bertvision.errors import ConfigError, DataError
 from bertvision.tasks.base import Task

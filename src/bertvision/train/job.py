@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertvision.data.examples import TextData, join_texts
 from bertvision.data.load import load_data
-from bertvision.data.texts import TextData, join_texts
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.config import from_mapping, to_mapping
+from bertvision.data.cutting import default_cache_dir
 from bertvision.data.examples import SpanData
-from bertvision.data.kept import labels_are_positions
 from bertvision.data.load import load_data
 from bertvision.data.reframe import Reframe
-from bertvision.data.window_store import default_cache_dir
-from bertvision.data.windows import WindowConfig, Windows
+from bertvision.data.windows import WindowConfig, Windows, labels_are_positions
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import tokenizer_fingerprint
 from bertvision.errors import ArtifactError, ConfigError

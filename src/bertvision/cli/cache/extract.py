@@ -12,8 +12,7 @@ import tyro
 from bertvision.cli.cache import texts
 from bertvision.cli.cache.texts import StoreArgs
 from bertvision.console import size_text
-from bertvision.data.kept import Positions
-from bertvision.data.windows import WindowConfig
+from bertvision.data.windows import Positions, WindowConfig
 from bertvision.encoder.device import Precision
 from bertvision.errors import BertvisionError, ConfigError
 from bertvision.options import OptionalInt

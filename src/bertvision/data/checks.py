@@ -8,6 +8,36 @@ from typing import Any
 
 from bertvision.errors import DataError
 
+
+class Flaw(ValueError):
+    """What is wrong with a row and how to mend it, without its place."""
+
+
+def shorten(text: object, limit: int = 40) -> str:
+    """A value quoted on one line for a message, cut where it is long."""
+    try:
+        shown = repr(text)
+    except (RecursionError, ValueError):  # deeply nested, or a whole number of thousands of digits
+        shown = f"a {type(text).__name__}"
+    return shown if len(shown) <= limit else shown[: limit - 4] + "..." + shown[-1]
+
+
+def check_text(text: Any, what: str, way_out: str) -> None:
+    """Raise a `Flaw` unless `text` is a string with something in it that can be tokenised."""
+    if not isinstance(text, str):
+        raise Flaw(f"the {what} must be a string, not {shorten(text)}; {way_out}")
+    if not text or text.isspace():
+        raise Flaw(f"the {what} is empty; {way_out}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            # JSON can spell half of a surrogate pair; no tokenizer takes it.
+            raise Flaw(
+                f"the {what} holds half a character at position {error.start}; re-encode it as UTF-8"
+            ) from None
+
+
 # -sig: editors on Windows put a byte-order mark in front, which no parser takes.
 _ENCODING = "utf-8-sig"
 
