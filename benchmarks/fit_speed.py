@@ -186,7 +186,7 @@ def fit_heads(
 
     def one_pass() -> int:
         tokens = 0
-        run.epoch = run.batch = 0
+        run.epoch = run.walk = run.batch = 0
         for i, batch in enumerate(run.batches()):
             if most is not None and i == most:
                 break
