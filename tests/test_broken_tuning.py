@@ -61,7 +61,7 @@ def ids_of_step(train: Split, step: int, **values: Any) -> set[str]:
 
 def named(message: str) -> tuple[set[str], int]:
     """Questions that a message names, and how many more it counts."""
-    found = re.search(r"on the questions (.*?)(?: and (\d+) more)?: lower --lr", message)
+    found = re.search(r"on the examples (.*?)(?: and (\d+) more)?: lower --lr", message)
     assert found, message
     return set(found[1].split(", ")), int(found[2] or 0)
 
@@ -181,7 +181,7 @@ def test_a_rate_that_is_far_too_high_ends_the_command(
     assert done.code == 2
     last = done.err.strip().splitlines()[-1]
     assert re.search(
-        r"(became nan|became inf|are not finite).* step \d+ of fine-tuning on the questions \d", last
+        r"(became nan|became inf|are not finite).* step \d+ of fine-tuning on the examples \d", last
     )
     assert "Traceback" not in done.err
     assert not list(out.glob("snapshot-*"))
@@ -195,5 +195,5 @@ def test_questions_without_texts_are_named_by_number(
     from bertvision.data.examples import SpanData
 
     bare = replace(train, data=SpanData([], [], "windows alone"))
-    with loss_breaks_at(2), pytest.raises(TrainingError, match=r"on the questions number \d+"):
+    with loss_breaks_at(2), pytest.raises(TrainingError, match=r"on the examples number \d+"):
         tune(Encoder.load(str(three_layers)), bare, folder=tmp_path, config=config_of())

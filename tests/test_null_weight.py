@@ -210,11 +210,11 @@ def test_flag_reaches_every_verb(tmp_path: Path, lively: Path, toy_squad: Path) 
 
 def test_other_tasks_refuse_it_before_anything_is_written(tmp_path: Path, lively: Path) -> None:
     encoder = Encoder.load(str(lively))
-    for data, way in ((label_texts(6), "use --text.balance"), (score_texts(6), "leave it out")):
+    for data in (label_texts(6), score_texts(6)):
         split = split_of(data, lively)
-        with pytest.raises(ConfigError, match=f"--null-weight is for spans, and .*: {way}"):
+        with pytest.raises(ConfigError, match="--null-weight is for spans, not for a"):
             tune(encoder, split, folder=tmp_path / "out", config=config_of(null_weight=2.0))
-        with pytest.raises(ConfigError, match=f"--null-weight is for spans, and .*: {way}"):
+        with pytest.raises(ConfigError, match="--null-weight is for spans, not for a"):
             fit_zoo(
                 encoder, split, folder=tmp_path / "out", config=FitConfig(heads=("cls_linear",), null_weight=2.0),
                 encoder_about={"name": "toy"}, states=StatesConfig(),

@@ -275,10 +275,8 @@ def test_what_is_of_other_kinds_is_refused_by_name() -> None:
     data, windows = make_texts(0), make_windows([1] * 12)
     for asked, flag in (
         (lambda: span.merged_by("max"), "--text-merge"),
-        (lambda: span.balanced(data, windows), "--text.balance"),
-        (lambda: label.decoded_by(LabelTuning(), None), "--decoding"),
-        (lambda: label.null_weighted(data, windows, 2.0), "--null-weight"),
-        (lambda: label.check_papers("--second-best"), "--second-best"),
+        (lambda: span.weighted(data, windows, balance=True), "--text.balance"),
+        (lambda: label.weighted(data, windows, null_weight=2.0), "--null-weight"),
         (lambda: TASKS["triplet"].sampling_classes(None, windows, 5), "--sampling"),
     ):
         with pytest.raises(ConfigError, match=flag):
@@ -306,8 +304,6 @@ def test_the_data_says_what_is_learned() -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             task_for(data, text, apart)
-    with pytest.raises(DataError, match="no known kind of task"):
-        task_for(type("Odd", (), {"name": "odd"})(), TextConfig(), apart)
 
 
 def test_data_of_another_task_is_refused() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Literal
+from typing import ClassVar, Literal
 
 from bertvision.errors import ConfigError
 
@@ -50,6 +50,7 @@ class Example:
 class SpanData:
     """A set of questions over paragraphs, in the order of its source."""
 
+    kind: ClassVar = "span"
     paragraphs: list[str]
     examples: list[Example]
     name: str = "data"

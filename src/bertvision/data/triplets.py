@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,7 @@ _NEGATIVES = 3
 class TripletData:
     """Rows of texts: anchor, positive, negatives."""
 
+    kind: ClassVar = "triplet"
     texts: list[str]
     """All different."""
     groups: NDArray[np.int64]

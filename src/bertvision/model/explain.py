@@ -41,17 +41,16 @@ def explain(model: "Model", walked: "Mapping[str, Walked]", *, text: str, n_best
     layers: dict[str, list[dict[str, Any]]] = {}
     for name, own in walked.items():
         system = model.systems[name]
-        tasks[name] = (
-            system.task.explain(answers[name], system.tuning, n_best)
-            | system.task.heat(own.windows, own.logits[name], chars)
-            | _layer_weights(system, model.encoder.num_states)
-        )
+        tasks[name] = system.task.explain(
+            answers[name], own.logits[name], system.tuning, chars, n_best=n_best
+        ) | _layer_weights(system, model.encoder.num_states)
         if own.layers.get(name):
             readers = zip(own.layers[name].items(), model.layers[name], strict=True)
             rows = [
                 {"layer": layer}
-                | system.task.explain_layer(model.merged(own, name, logits, reader.tuning), reader.tuning)
-                | system.task.heat(own.windows, logits, chars)
+                | system.task.explain(
+                    model.merged(own, name, logits, reader.tuning), logits, reader.tuning, chars, layer=True
+                )
                 for (layer, logits), reader in readers
             ]
             layers[name] = sorted(rows, key=lambda row: row["layer"])

@@ -108,7 +108,7 @@ def read(folder: str | Path, *, rivals: bool = False) -> Parts:
     found = [read_head(path) for path in paths]
     names = [found[0].name] if len(found) == 1 else short_names(paths)
     parts = Parts(str(folder), dict(zip(names, found, strict=True)))
-    if len(found) > 1 and not rivals and all(system.task.rivals for system in found):
+    if len(found) > 1 and not rivals and all(system.task.abstains for system in found):
         raise ArtifactError(
             f"{folder} holds several heads ({', '.join(names)}): name the folder of one of them"
         )

@@ -19,6 +19,8 @@ from bertvision.pipeline.config import EnsembleArgs, EvalArgs, ScoreArgs
 from bertvision.tasks.base import Task
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.span_logits import second_best
+from bertvision.tasks.wordpiece import answer_ids, score_wordpiece
 from bertvision.train.splits import Split
 
 
@@ -52,24 +54,22 @@ def evaluate(args: EvalArgs, *, command: str = "") -> list[Scored]:
     found = _read(args.folders, least=1, verb="eval")
     if args.out is not None:
         check_output(args.out)
-    for system in found.values():
-        for asked, flag in ((wordpiece, "--scorer wordpiece"), (args.second_best, "--second-best")):
-            if asked:
-                system.task.check_papers(flag)
+    _check_spans(found, {"--scorer wordpiece": wordpiece, "--second-best": args.second_best})
     if merge != "stored":
         found = {name: replace(one, task=one.task.merged_by(merge)) for name, one in found.items()}
     found = _decoded(found, args)
     rows = []
-    logits = _logits(found, args, other_encoder=args.other_encoder, second_best=args.second_best)
+    logits = _logits(found, args, other_encoder=args.other_encoder)
     for (name, system), (split, own) in zip(found.items(), logits, strict=True):
-        parts = {"eval": (split, own)}
+        parts = {"eval": (split, second_best(split.windows, own) if args.second_best else own)}
         result = score(parts, tuning=system.tuning, tuned_on=system.tuned_on)
         if args.out is not None:
             record(args.out / name, parts, Made(command, {"eval": split.name}), evaluated=result)
         pieces = None
         if wordpiece:
             tokenize = token_ids(load_tokenizer(args.encoder or system.encoder))
-            pieces = system.task.wordpiece(result.answers["eval"], tokenize)
+            answers = result.answers["eval"]
+            pieces = score_wordpiece(answers.data, answer_ids(answers), tokenize=tokenize)
         rows.append(_row(name, result, "eval", pieces))
     return rows
 
@@ -88,7 +88,9 @@ def ensemble(args: EnsembleArgs, *, command: str = "") -> list[Scored]:
             f"{first.folder} and {other.folder} are for different tasks (classes, scale of scores, loss): "
             "they cannot be joined"
         )
-    decode = _decode(args) or task.common_decode([system.tuning for system in systems])
+    decodes = {getattr(system.tuning, "decode", None) for system in systems}
+    if len(decodes) > 1:
+        raise ConfigError("these heads were tuned with different decodings: name one with --decoding")
     logits = _logits(found, args)
     if len({split.fingerprint for split, _ in logits}) > 1:
         raise ConfigError(
@@ -101,7 +103,7 @@ def ensemble(args: EnsembleArgs, *, command: str = "") -> list[Scored]:
     ]
     # As dev, because the stored tuning is fitted on it.
     parts = {"dev": (split, task.join([own for _, own in logits], split.windows, how))}
-    result = score(parts, decode=decode)
+    result = score(parts, decode=decodes.pop())
     rows.append(_row(f"{how} of {len(systems)}", result, "dev"))
     if args.out is not None:
         with atomic_folder(args.out) as temporary:
@@ -166,22 +168,26 @@ def _above(folder: Path) -> str:
     return folder.parent.parent.name if folder.name == "head" else folder.parent.name
 
 
-def _decode(args: ScoreArgs) -> DecodeConfig | None:
-    """How spans are found; by default as the threshold of each system was tuned."""
-    return None if args.decode == DecodeConfig() else args.decode
-
-
 def _decoded(systems: Mapping[str, Trained], args: ScoreArgs) -> dict[str, Trained]:
-    decode = _decode(args)
-    if decode is None:
+    """With the decoding that was asked for; by default each finds spans as its threshold was tuned."""
+    if args.decode == DecodeConfig():
         return dict(systems)
+    _check_spans(systems, {"--decoding": True})
     return {
-        name: replace(one, tuning=one.task.decoded_by(one.tuning, decode)) for name, one in systems.items()
+        name: replace(one, tuning=replace(one.tuning, decode=args.decode)) for name, one in systems.items()
     }
 
 
+def _check_spans(systems: Mapping[str, Trained], flags: Mapping[str, bool]) -> None:
+    """Refuse flags that are for spans where a system finds none."""
+    for system in systems.values():
+        for flag, given in flags.items():
+            if given and not system.task.abstains:
+                raise system.task.refused(flag, "spans")
+
+
 def _logits(
-    systems: Mapping[str, Trained], args: ScoreArgs, *, other_encoder: bool = False, second_best: bool = False
+    systems: Mapping[str, Trained], args: ScoreArgs, *, other_encoder: bool = False
 ) -> list[tuple[Split, Logits]]:
     """Logits of every system on the data, which is loaded once for each task."""
     found: dict[str, tuple[Split, Logits]] = {}
@@ -199,8 +205,6 @@ def _logits(
             precision=args.precision,
             states=args.states,
         )
-        if second_best:
-            results = [(split, task.second_best(split.windows, logits)) for split, logits in results]
         found |= dict(zip(own, results, strict=True))
     return [found[name] for name in systems]
 

@@ -14,17 +14,19 @@ Shapes: E examples, W windows, N tokens of all windows, B windows of a batch, T 
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.config import from_mapping, to_mapping
+from bertvision.data.load import load_data
+from bertvision.data.texts import Columns
 from bertvision.data.windows import Windows
-from bertvision.errors import ArtifactError, ConfigError, DataError
+from bertvision.errors import ArtifactError, ConfigError
 from bertvision.tasks.compare import Difference
 from bertvision.tasks.logits import Collector, Logits, RowCollector, TokenCollector
 from bertvision.tasks.metrics import Metric
@@ -39,27 +41,6 @@ if TYPE_CHECKING:
     from bertvision.data.texts import Columns
     from bertvision.data.windows import WindowConfig
     from bertvision.states.batch import StateBatch
-    from bertvision.states.config import Selection
-
-
-class Data(Protocol):
-    """A dataset of any kind."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def fingerprint(self) -> str: ...
-    def __len__(self) -> int: ...
-
-
-class Answers(Protocol):
-    """What the logits of a dataset say of each of its examples."""
-
-    @property
-    def data(self) -> Any: ...
-    @property
-    def windows(self) -> Windows: ...
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -78,15 +59,11 @@ class Task(ABC):
     tuning_class: ClassVar[type[Tuning]] = Tuning
     arrays: ClassVar[tuple[str, ...]] = ("values",)
     """Names of the arrays its logits must hold."""
-    examples_are: ClassVar[str] = "examples"
     predicts: ClassVar[bool] = True
     """Whether heads of this kind answer anything; those that only train an encoder are neither saved nor fitted."""
     abstains: ClassVar[bool] = False
-    """Whether it may give no answer: a threshold decides, and candidates for the answer can be listed."""
-    papers: ClassVar[bool] = False
-    """Whether it has what the papers' experiments on spans measure: second choices, scores on word pieces."""
-    rivals: ClassVar[bool] = False
-    """Whether several heads of this kind in one folder are rivals for one question, and not tasks side by side."""
+    """Whether it answers one question from many candidates, or not at all: it has a threshold, an n-best list and the
+    papers' decodings, and several heads in one folder are rivals for the same answer."""
     joins: ClassVar[tuple[str, ...]] = ("mean",)
     """How the members of an ensemble may be joined, the usual way first."""
     limits: ClassVar[str] = ""
@@ -122,24 +99,21 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def accepts(cls, data: Any) -> bool:
-        """Whether data of this type is of this kind."""
-
-    @classmethod
-    @abstractmethod
     def of(cls, data: Any, text: TextConfig, windows: "WindowConfig") -> "Task":
         """The task a training set stands for."""
 
     def check_data(self, data: Any) -> None:
         """Refuse data of another task."""
-        if not self.accepts(data):
+        if data.kind != self.kind:
             raise ConfigError(f"{data.name} is not data of a {self.kind} task: name other data")
 
-    def load(
-        self, source: str, *, columns: "Columns", max_examples: int | None = None, labelled: bool = True
-    ) -> Any:
-        """Load a dataset for this task, with its classes; without `labelled` labels may be missing in it."""
-        raise ConfigError(f"{source} cannot be read for a {self.kind} task")
+    def load(self, source: str, *, columns: Columns, max_examples: int | None = None) -> Any:
+        """Load a dataset for this task, with its classes."""
+        kind: Any = self.kind
+        classes = self.classes or None
+        data = load_data(source, columns=columns, task=kind, classes=classes, max_examples=max_examples)
+        self.check_data(data)
+        return data
 
     def prepare(self, data: Any, how: "Reframe") -> Any:
         """The examples of `data`, which may come from a user, as this task reads them."""
@@ -168,13 +142,9 @@ class Task(ABC):
     def ids(self, data: Any) -> list[str]:
         return [example.id for example in data.examples]
 
-    def check_selection(self, selection: "Selection") -> None:
-        """Refuse a part of the hidden states that this task cannot be learned from."""
-        if self.unit == "token" and selection.positions == "cls":
-            raise ConfigError(
-                f"--states.positions cls keeps one token of a window, and {self.kind} heads answer for every token: "
-                "leave it out"
-            )
+    def refused(self, flag: str, uses: str) -> ConfigError:
+        """The error of a flag that only other kinds of tasks have a use for."""
+        return ConfigError(f"{flag} is for {uses}, not for a {self.kind} task: leave it out")
 
     # ---- training
 
@@ -188,20 +158,21 @@ class Task(ABC):
 
     def sampling_classes(self, data: Any, windows: Windows, bins: int) -> NDArray[np.int64]:
         """(W / group,) class of each example's windows, for sampling that balances classes."""
-        raise ConfigError(
-            f"--sampling balanced and weighted need classes, and {self.kind} tasks have none: use natural"
-        )
+        raise self.refused("--sampling balanced", "classes")
 
-    def balanced(self, data: Any, windows: Windows) -> "Task":
-        """The same with weights of the classes, whose windows then add up to the same."""
-        raise ConfigError(f"--text.balance is for classes, and {data.name} has none: leave it out")
+    def weighted(
+        self, data: Any, windows: Windows, *, balance: bool = False, null_weight: float = 1.0
+    ) -> "Task":
+        """The same with other weights in its loss.
 
-    def null_weighted(self, data: Any, windows: Windows, weight: float) -> "Task":
-        """The same with windows without an answer counted `weight` times as much as those with one."""
-        if weight == 1:
-            return self
-        way = "use --text.balance" if self.classes else "leave it out"
-        raise ConfigError(f"--null-weight is for spans, and {data.name} is data of a {self.kind} task: {way}")
+        `balance` counts all classes alike, however many windows each has; `null_weight` counts a window without an
+        answer so many times as much as one with it.
+        """
+        if balance:
+            raise self.refused("--text.balance", "classes")
+        if null_weight != 1:
+            raise self.refused("--null-weight", "spans")
+        return self
 
     # ---- logits
 
@@ -239,38 +210,15 @@ class Task(ABC):
             )
         return how
 
-    def second_best(self, windows: Windows, logits: Logits) -> Logits:
-        """Logits whose answers are the second choices."""
-        raise NotImplementedError
-
     # ---- answers
 
     def untuned(self, decode: DecodeConfig | None = None) -> Any:
         """What holds before anything is fitted on dev; `decode` says how spans are found."""
         return self.tuning_class()
 
-    def decoded_by(self, tuning: Any, decode: DecodeConfig) -> Any:
-        """The tuning with another way to find spans."""
-        raise ConfigError(
-            f"--decoding and its settings are for spans, not for a {self.kind} task: leave them out"
-        )
-
-    def common_decode(self, tunings: Sequence[Any]) -> DecodeConfig | None:
-        """How systems that are joined find spans, which must be one way."""
-        return None
-
-    def wordpiece(self, answers: Any, tokenize: Callable[[list[str]], list[list[int]]]) -> dict[str, Any]:
-        """The paper's scores on word pieces."""
-        raise NotImplementedError
-
-    def check_papers(self, flag: str) -> None:
-        """Refuse a flag of the papers' experiments on spans."""
-        if not self.papers:
-            raise ConfigError(f"{flag} is for spans, not for a {self.kind} task: leave it out")
-
     def merged_by(self, merge: str) -> "Task":
         """The same with another way to merge the windows of a long text."""
-        raise ConfigError(f"--text-merge is for labels and scores, not for a {self.kind} task: leave it out")
+        raise self.refused("--text-merge", "labels and scores")
 
     @abstractmethod
     def answer(self, windows: Windows, logits: Logits, data: Any, tuning: Any = None) -> Any:
@@ -315,19 +263,22 @@ class Task(ABC):
         """(t, 2) characters of the tokens that an explanation of the first example shows; None: of none."""
         return None
 
-    def explain(self, answers: Any, tuning: Any, n_best: int) -> dict[str, Any]:
-        """What is shown of the first example's answer and what it was made of."""
-        (prediction,) = self.predictions(answers, tuning)
-        return {"kind": self.kind} | to_json(prediction)
+    def explain(
+        self,
+        answers: Any,
+        logits: Logits,
+        tuning: Any,
+        chars: NDArray[np.int32],
+        *,
+        n_best: int = 1,
+        layer: bool = False,
+    ) -> dict[str, Any]:
+        """What is shown of the first example's answer and of what it was made, with numbers for the tokens at `chars`.
 
-    def explain_layer(self, answers: Any, tuning: Any) -> dict[str, Any]:
-        """The same of a reader of one hidden state."""
+        Of a reader of one hidden state (`layer`) only what the page draws.
+        """
         (prediction,) = self.predictions(answers, tuning)
-        return to_json(prediction)
-
-    def heat(self, windows: Windows, logits: Logits, chars: NDArray[np.int32]) -> dict[str, list[float]]:
-        """Numbers for each of the shown tokens."""
-        return {}
+        return ({} if layer else {"kind": self.kind}) | to_json(prediction)
 
     # ---- what a report shows
 
@@ -443,10 +394,7 @@ def kinds() -> dict[str, type[Task]]:
 
 def task_for(data: Any, text: TextConfig, windows: "WindowConfig") -> Task:
     """The task a training set stands for."""
-    for cls in _KINDS.values():
-        if cls.accepts(data):
-            return cls.of(data, text, windows)
-    raise DataError(f"{data.name} is data of no known kind of task ({', '.join(_KINDS)})")
+    return _KINDS[data.kind].of(data, text, windows)
 
 
 def task_from_config(config: Any, source: str) -> Task:

@@ -28,7 +28,7 @@ from bertvision.data.examples import TextData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
 from bertvision.tasks import metrics
-from bertvision.tasks.base import Tuning, register
+from bertvision.tasks.base import Task, Tuning, register
 from bertvision.tasks.calibrate import calibration_curve, fit_temperature
 from bertvision.tasks.compare import mcnemar
 from bertvision.tasks.logits import Logits, softmax
@@ -230,7 +230,11 @@ class LabelTask(TextTask):
     def sampling_classes(self, data: TextData, windows: Windows, bins: int) -> NDArray[np.int64]:
         return self.targets(data, windows)[:: self.group, 0].astype(np.int64)
 
-    def balanced(self, data: TextData, windows: Windows) -> "LabelTask":
+    def weighted(
+        self, data: TextData, windows: Windows, *, balance: bool = False, null_weight: float = 1.0
+    ) -> Task:
+        if not balance:
+            return super().weighted(data, windows, null_weight=null_weight)
         labels = self.targets(data, windows)[:, 0]
         counts = np.bincount(labels[labels >= 0], minlength=len(self.classes))
         weights = [counts.sum() / (len(counts) * count) if count else 0.0 for count in counts]

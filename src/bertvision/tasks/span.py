@@ -23,9 +23,7 @@ from numpy.typing import NDArray
 from bertvision.artifacts import write_json_rows
 from bertvision.config import to_mapping
 from bertvision.data.examples import SpanData, TextData
-from bertvision.data.load import load_data
 from bertvision.data.reframe import Reframe
-from bertvision.data.texts import Columns
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
 from bertvision.shapes import Float, Int
@@ -38,10 +36,9 @@ from bertvision.tasks.predictions import Candidate, Prediction
 from bertvision.tasks.settings import PLAIN, DecodeConfig, TextConfig
 from bertvision.tasks.span_answers import SpanAnswers
 from bertvision.tasks.span_decode import decode
-from bertvision.tasks.span_logits import SpanCollector, check_spans, combine, second_best
+from bertvision.tasks.span_logits import SpanCollector, check_spans, combine
 from bertvision.tasks.texts import as_questions
 from bertvision.tasks.threshold import best_threshold
-from bertvision.tasks.wordpiece import Tokenize, answer_ids, score_wordpiece
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,10 +71,7 @@ class SpanTask(Task):
     metrics = metrics.SPAN
     tuning_class = SpanTuning
     arrays = ("start", "end")
-    examples_are = "questions"
     abstains = True
-    papers = True
-    rivals = True
     joins = ("max", "mean", "product")
     limits = "Heads for spans copy a part of the text they are given, or say that there is none."
 
@@ -120,10 +114,6 @@ class SpanTask(Task):
     # ---- from data to a task
 
     @classmethod
-    def accepts(cls, data: Any) -> bool:
-        return isinstance(data, SpanData)
-
-    @classmethod
     def of(cls, data: SpanData, text: TextConfig, windows: WindowConfig) -> "SpanTask":
         if text.learning != PLAIN or text.columns.named or text.reframe != Reframe():
             raise ConfigError(
@@ -131,15 +121,6 @@ class SpanTask(Task):
                 "paragraphs: leave it out"
             )
         return cls()
-
-    def load(
-        self, source: str, *, columns: Columns, max_examples: int | None = None, labelled: bool = True
-    ) -> SpanData:
-        source = source if labelled else source.removeprefix("answerable:")
-        data = load_data(source, task="span", max_examples=max_examples, answers_required=labelled)
-        self.check_data(data)
-        assert isinstance(data, SpanData)
-        return data
 
     def prepare(self, data: SpanData | TextData, how: Reframe) -> SpanData:
         return as_questions(data)
@@ -176,14 +157,16 @@ class SpanTask(Task):
         """1 for windows with the answer, 0 for those without it."""
         return (windows.labels[:, 0] != windows.null).astype(np.int64)
 
-    def null_weighted(self, data: SpanData, windows: Windows, weight: float) -> "SpanTask":
+    def weighted(
+        self, data: SpanData, windows: Windows, *, balance: bool = False, null_weight: float = 1.0
+    ) -> Task:
         """The mean weight over all windows stays 1, so that learning rates keep their meaning."""
-        if weight == 1:
-            return self
+        if balance or null_weight == 1:
+            return super().weighted(data, windows, balance=balance)
         without = int((windows.labels[:, 0] == windows.null).sum())
         count = len(windows)
-        unit = count / (count - without + weight * without) if count else 1.0
-        return replace(self, weights=(unit, weight * unit))
+        unit = count / (count - without + null_weight * without) if count else 1.0
+        return replace(self, weights=(unit, null_weight * unit))
 
     # ---- logits
 
@@ -196,25 +179,11 @@ class SpanTask(Task):
     def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
         return combine(members, windows, self.join_how(how, members))
 
-    def second_best(self, windows: Windows, logits: Logits) -> Logits:
-        return second_best(windows, logits)
-
     # ---- answers
 
     def untuned(self, decode: DecodeConfig | None = None) -> SpanTuning:
         decode = decode or DecodeConfig()
         return SpanTuning(decode.null_score_diff_threshold, None, decode)
-
-    def decoded_by(self, tuning: SpanTuning, decode: DecodeConfig) -> SpanTuning:
-        return replace(tuning, decode=decode)
-
-    def common_decode(self, tunings: Sequence[SpanTuning]) -> DecodeConfig:
-        if len({tuning.decode for tuning in tunings}) > 1:
-            raise ConfigError("these heads were tuned with different decodings: name one with --decoding")
-        return tunings[0].decode
-
-    def wordpiece(self, answers: SpanAnswers, tokenize: Tokenize) -> dict[str, Any]:
-        return dict(score_wordpiece(answers.data, answer_ids(answers), tokenize=tokenize))
 
     def answer(
         self, windows: Windows, logits: Logits, data: SpanData, tuning: SpanTuning | None = None
@@ -289,11 +258,23 @@ class SpanTask(Task):
     def shown_tokens(self, answers: SpanAnswers) -> NDArray[np.int32]:
         return span_explain.shown_tokens(answers)
 
-    def explain(self, answers: SpanAnswers, tuning: SpanTuning, n_best: int) -> dict[str, Any]:
+    def explain(
+        self,
+        answers: SpanAnswers,
+        logits: Logits,
+        tuning: SpanTuning,
+        chars: NDArray[np.int32],
+        *,
+        n_best: int = 1,
+        layer: bool = False,
+    ) -> dict[str, Any]:
         (prediction,) = self.predictions(answers, tuning, n_best=n_best)
+        heat = span_explain.heat(answers.windows, logits, chars)
+        if layer:
+            return span_explain.best_place(prediction) | heat
         shown = asdict(prediction)
         calibration = tuning.no_answer
-        return {
+        return heat | {
             "kind": self.kind,
             "nbest": list(shown.pop("nbest")),
             "prediction": shown,
@@ -303,13 +284,6 @@ class SpanTask(Task):
             "shift": calibration.shift if calibration else None,
             "temperature": calibration.temperature if calibration else None,
         }
-
-    def explain_layer(self, answers: SpanAnswers, tuning: SpanTuning) -> dict[str, Any]:
-        (prediction,) = self.predictions(answers, tuning, n_best=1)
-        return span_explain.best_place(prediction)
-
-    def heat(self, windows: Windows, logits: Logits, chars: NDArray[np.int32]) -> dict[str, list[float]]:
-        return span_explain.heat(windows, logits, chars)
 
     # ---- what a report shows
 

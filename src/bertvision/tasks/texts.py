@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.data.examples import SpanData, TextData, answerable
-from bertvision.data.load import load_data
 from bertvision.data.reframe import Reframe, reframe
 from bertvision.data.squad import SpanBuilder
 from bertvision.data.texts import Columns
@@ -58,10 +57,6 @@ class TextTask(Task):
     def texts_read(self) -> int:
         return 2 if self.pairs or self.asks else 1
 
-    @classmethod
-    def accepts(cls, data: Any) -> bool:
-        return isinstance(data, TextData) and data.kind == cls.kind
-
     def check_data(self, data: Any) -> None:
         super().check_data(data)
         if data.classes != self.classes:
@@ -79,23 +74,10 @@ class TextTask(Task):
                 f"{data.name} has {ours}, and the task is about {theirs}: name data of its kind"
             )
 
-    def load(
-        self, source: str, *, columns: Columns, max_examples: int | None = None, labelled: bool = True
-    ) -> TextData:
+    def load(self, source: str, *, columns: Columns, max_examples: int | None = None) -> TextData:
         if self.asks and not source.startswith("answerable:"):
             source = f"answerable:{source}"
-        kind: Any = self.kind
-        data = load_data(
-            source,
-            columns=columns,
-            task=kind,
-            classes=self.classes or None,
-            max_examples=max_examples,
-            answers_required=labelled,
-        )
-        self.check_data(data)
-        assert isinstance(data, TextData)
-        return data
+        return super().load(source, columns=columns, max_examples=max_examples)
 
     @property
     def call(self) -> str:

@@ -84,10 +84,6 @@ class TripletTask(Task):
         return f"triplet:negatives={self.group - 2}"
 
     @classmethod
-    def accepts(cls, data: Any) -> bool:
-        return isinstance(data, TripletData)
-
-    @classmethod
     def of(cls, data: TripletData, text: TextConfig, windows: WindowConfig) -> "TripletTask":
         return cls(group=2 + data.negatives)
 

@@ -253,7 +253,7 @@ class _Run:
         train = self.jobs[batch[0]].train
         named = train.ids(batch[1])
         more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        where = f"on the {train.task.examples_are} {', '.join(named[:_NAMED])}{more}"
+        where = f"on the examples {', '.join(named[:_NAMED])}{more}"
         kept = "no checkpoint was written before"
         if self.saved is not None:
             kept = f"the last good checkpoint, of step {self.saved}, is kept in {self.folder.folder}"

@@ -107,7 +107,7 @@ def window_split(
         cache=default_cache_dir() if keep else None,
     )
     if learned and text.balance:
-        task = task.balanced(data, windows)
+        task = task.weighted(data, windows, balance=True)
     return Split(data, windows, fingerprint, config, task=task, text=text)
 
 
@@ -119,7 +119,7 @@ def geometry_of(encoder: Encoder, task: Task, layers: Collection[int]) -> Geomet
 
 def null_weighted(split: Split, weight: float) -> Split:
     """The same to train on, its windows without an answer counted `weight` times as much as those with one."""
-    task = split.task.null_weighted(split.data, split.windows, weight)
+    task = split.task.weighted(split.data, split.windows, null_weight=weight)
     return split if task is split.task else replace(split, task=task)
 
 

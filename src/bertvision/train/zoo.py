@@ -91,8 +91,12 @@ def _expanded(config: FitConfig, task: Task | type[Task], states: int) -> Iterat
 
 def suited(states: StatesConfig, members: Sequence[tuple[str, HeadSpec, int]], task: Task) -> StatesConfig:
     """What the heads read: one token of each window where none asks for more, which is a hundredth of the states."""
-    task.check_selection(states.selection)
     if task.unit == "token":
+        if states.positions == "cls":
+            raise ConfigError(
+                f"--states.positions cls keeps one token of a window, and {task.kind} heads answer for every token: "
+                "leave it out"
+            )
         return states
     wide = [spec.label for _, spec, _ in members if not head_class(spec.name).cls_only]
     if wide and states.positions == "cls":
