@@ -21,9 +21,11 @@ def serve(words: list[str], gate: str | None, environment: dict[str, str]) -> No
     os.environ.update(environment)
     if gate is not None:
         _install(Path(gate))
-    main(words)
-    left = sorted(thread.name for thread in threading.enumerate())
-    sys.stdout.write(f"threads: {', '.join(left)}\n")
+    try:
+        main(words)
+    finally:
+        left = sorted(thread.name for thread in threading.enumerate())
+        sys.stdout.write(f"threads: {', '.join(left)}\n")
 
 
 def _install(gate: Path) -> None:

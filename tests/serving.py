@@ -12,6 +12,7 @@ import functools
 import os
 import re
 import signal
+import socket
 import ssl
 import tempfile
 import time
@@ -50,6 +51,10 @@ class Server:
 
     def post(self, path: str, body: Any) -> httpx.Response:
         return httpx.post(self.url + path, json=body, headers=self.headers, timeout=60, verify=_TLS)
+
+    def connect(self) -> socket.socket:
+        host, port = self.url.removeprefix("http://").split(":")
+        return socket.create_connection((host, int(port)), timeout=60)
 
     @property
     def log(self) -> str:

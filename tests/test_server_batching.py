@@ -5,26 +5,28 @@ import threading
 from typing import Any
 
 import pytest
+from starlette.exceptions import HTTPException
 
 from bertvision.data.windows import WindowConfig
-from bertvision.serve.batching import Batcher, Full, TooLong, work_of
+from bertvision.serve.batching import Batcher, Job, Query
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.metrics import Metrics
 
 
 class Model:
-    """Doubles numbers, when it is let."""
+    """Answers with the task and the number of each text, when it is let."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
-        self.calls: list[tuple[str, list[int]]] = []
+        self.calls: list[list[str]] = []
 
-    def __call__(self, key: str, inputs: list[int]) -> list[int]:
+    def __call__(self, queries: list[Query]) -> list[str]:
         self.open.wait(60)
-        self.calls.append((key, inputs))
-        if 13 in inputs:
-            raise ValueError("thirteen")
-        return [2 * one for one in inputs]
+        said = [query.tasks[0] + query.texts[0].strip() for query in queries]
+        self.calls.append(said)
+        if any("bad" in one for one in said):
+            raise ValueError("bad")
+        return said
 
 
 def known(batcher: Batcher, seconds: float) -> None:
@@ -33,160 +35,127 @@ def known(batcher: Batcher, seconds: float) -> None:
     batcher.learn = lambda *_: None  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def run(config: ServeConfig, test: Any) -> Model:
-    """Call `test(batcher, model)` with the batcher at work."""
+def run(config: ServeConfig, test: Any) -> list[list[str]]:
+    """Call `test(batcher, model)` while the model is busy; returns what it computed afterwards."""
     model = Model()
 
     async def everything() -> None:
-        batcher: Batcher = Batcher(model, config, Metrics())
+        batcher = Batcher(model, config, Metrics())
         known(batcher, 1e-9)
         worker = asyncio.create_task(batcher.run())
         await asyncio.sleep(0)  # it waits for work
+        (block,) = submit(batcher, "block")
+        while batcher._queue:
+            await asyncio.sleep(0.001)
         await test(batcher, model)
         model.open.set()
+        await block.done
+        while batcher._queue or batcher._running:
+            await asyncio.sleep(0.001)
+        assert batcher.wait_time() == 0
         worker.cancel()
         await batcher.close()
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("model")]
 
     asyncio.run(everything())
-    return model
+    return model.calls[1:]
 
 
-def submit(batcher: Batcher, *inputs: tuple[str, int], size: int = 1) -> list[asyncio.Future[Any]]:
-    return [job.done for job in batcher.submit([(key, number, size) for key, number in inputs])]
+def submit(batcher: Batcher, *texts: str, size: int = 1) -> list[Job]:
+    """Texts such as "a1": of task a; each padded to so many characters."""
+    return batcher.submit([Query((text[1:].ljust(size),), (text[0],)) for text in texts])
 
 
-async def block(batcher: Batcher) -> asyncio.Future[Any]:
-    """Something that the model is busy with, so that what comes now waits."""
-    (done,) = submit(batcher, ("block", 0))
-    while batcher._queue:
-        await asyncio.sleep(0.001)
-    return done
+def refused(batcher: Batcher, *texts: str, size: int = 1) -> tuple[int, int]:
+    """Status and seconds to come back in."""
+    with pytest.raises(HTTPException) as caught:
+        submit(batcher, *texts, size=size)
+    return caught.value.status_code, int((caught.value.headers or {}).get("retry-after", 0))
+
+
+async def answers(jobs: list[Job]) -> list[Any]:
+    return await asyncio.gather(*(job.done for job in jobs), return_exceptions=True)
 
 
 def test_equal_keys_go_together_oldest_first_up_to_the_limit() -> None:
+    texts = ["a1", "b2", "a3", "a4", "b5", "a6"]
+
     async def test(batcher: Batcher, model: Model) -> None:
-        first = await block(batcher)
-        futures = submit(batcher, ("a", 1), ("b", 2), ("a", 3), ("a", 4), ("b", 5), ("a", 6))
+        jobs = submit(batcher, *texts)
         model.open.set()
-        assert await asyncio.gather(first, *futures) == [0, 2, 4, 6, 8, 10, 12]
-        assert not batcher._queue
+        assert await answers(jobs) == texts
 
-    model = run(ServeConfig(max_batch=3, queue=8, batch_wait_ms=0), test)
-    assert model.calls == [("block", [0]), ("a", [1, 3, 4]), ("b", [2, 5]), ("a", [6])]
+    calls = run(ServeConfig(max_batch=3, queue=8, batch_wait_ms=0), test)
+    assert calls == [["a1", "a3", "a4"], ["b2", "b5"], ["a6"]]
 
 
-def test_long_texts_do_not_go_together() -> None:
+def test_long_texts_and_what_is_explained_are_computed_alone() -> None:
     async def test(batcher: Batcher, model: Model) -> None:
-        first = await block(batcher)
-        futures = submit(batcher, ("a", 1), ("a", 2), size=150_000) + submit(batcher, ("a", 3))
-        model.open.set()
-        await asyncio.gather(first, *futures)
+        submit(batcher, "a1", "a2", size=150_000)
+        submit(batcher, "a3")
+        batcher.submit([Query((one,), ("a",), explain=True) for one in "45"])
 
-    model = run(ServeConfig(batch_wait_ms=0), test)
-    assert model.calls[1:] == [("a", [1, 3]), ("a", [2])]
+    assert run(ServeConfig(batch_wait_ms=0), test) == [["a1", "a3"], ["a2"], ["a4"], ["a5"]]
 
 
 def test_an_idle_model_waits_for_company() -> None:
     async def test(batcher: Batcher, model: Model) -> None:
         model.open.set()
-        (one,) = submit(batcher, ("a", 1))
+        while batcher._running:
+            await asyncio.sleep(0.001)
+        jobs = submit(batcher, "a1")
         await asyncio.sleep(0)  # the worker has seen it
-        (two,) = submit(batcher, ("a", 2))
-        assert await asyncio.gather(one, two) == [2, 4]
+        assert await answers(jobs + submit(batcher, "a2")) == ["a1", "a2"]
 
-    assert run(ServeConfig(max_batch=2, queue=2, batch_wait_ms=10_000), test).calls == [("a", [1, 2])]
+    assert run(ServeConfig(max_batch=2, queue=2, batch_wait_ms=500), test) == [["a1", "a2"]]
 
 
 def test_a_batch_that_fails_is_tried_one_by_one() -> None:
     async def test(batcher: Batcher, model: Model) -> None:
-        first = await block(batcher)
-        futures = submit(batcher, ("a", 1), ("a", 13), ("a", 2))
+        jobs = submit(batcher, "a1", "abad", "a2")
         model.open.set()
-        found = await asyncio.gather(first, *futures, return_exceptions=True)
-        assert [found[1], found[3]] == [2, 4]
-        assert isinstance(found[2], ValueError)
+        first, bad, last = await answers(jobs)
+        assert (first, last, type(bad)) == ("a1", "a2", ValueError)
 
-    assert run(ServeConfig(batch_wait_ms=0), test).calls[2:] == [("a", [1]), ("a", [13]), ("a", [2])]
+    assert run(ServeConfig(batch_wait_ms=0), test)[1:] == [["a1"], ["abad"], ["a2"]]
 
 
 def test_what_is_withdrawn_is_not_computed_and_leaves_a_place() -> None:
     async def test(batcher: Batcher, model: Model) -> None:
-        first = await block(batcher)
-        jobs = batcher.submit([("a", number, 1) for number in (1, 2, 3)])
-        with pytest.raises(Full):
-            batcher.submit([("a", 4, 1)])
+        jobs = submit(batcher, "a1", "a2", "a3")
+        assert refused(batcher, "a4")[0] == 429
         batcher.withdraw(jobs[:2])
-        (late,) = submit(batcher, ("a", 4))
-        model.open.set()
-        assert await asyncio.gather(first, jobs[2].done, late) == [0, 6, 8]
+        submit(batcher, "a4")
         assert jobs[0].done.cancelled()
 
-    assert run(ServeConfig(max_batch=3, queue=3, batch_wait_ms=0), test).calls[1:] == [("a", [3, 4])]
+    assert run(ServeConfig(max_batch=3, queue=3, batch_wait_ms=0), test) == [["a3", "a4"]]
 
 
-def test_long_waits_are_refused_with_the_time_to_come_back() -> None:
+def test_long_waits_and_long_texts_are_refused() -> None:
     async def test(batcher: Batcher, model: Model) -> None:
-        known(batcher, 0.01)  # an input of 900 characters takes 10 s
-        first = await block(batcher)
-        submit(batcher, ("a", 1), size=900)  # 1 s ahead of it
-        submit(batcher, ("a", 2), size=300)  # 11 s ahead
-        with pytest.raises(Full) as full:
-            submit(batcher, ("a", 3))  # 15 s ahead, and 12 are allowed
-        assert full.value.seconds in (3, 4), "the first has been running for a moment"
-        model.open.set()
-        await first
+        known(batcher, 0.01)  # 1 s for each text, and 0.01 s a character
+        submit(batcher, "a1", size=900)  # 1 s ahead of it
+        submit(batcher, "a2", size=300)  # 11 s ahead
+        status, seconds = refused(batcher, "a3")  # 15 s ahead, and 12 are allowed
+        assert (status, seconds in (3, 4)) == (429, True), "the first has been running for a moment"
+        assert refused(batcher, "a4", size=2500) == (422, 0), "it would take 46 s by itself"
 
-    run(ServeConfig(max_wait=12, batch_wait_ms=0), test)
-    run(ServeConfig(timeout=24, max_wait=100, batch_wait_ms=0), test)
-
-
-def test_a_full_queue_says_when_there_is_room() -> None:
-    async def test(batcher: Batcher, model: Model) -> None:
-        known(batcher, 0.01)
-        first = await block(batcher)
-        submit(batcher, ("a", 1), size=100)
-        submit(batcher, ("a", 2), size=500)
-        for count, seconds in ((1, 2), (2, 8)):  # 2 s of the oldest, then 6 more
-            with pytest.raises(Full) as full:
-                submit(batcher, *[("a", 3)] * count)
-            assert full.value.seconds == seconds, count
-        model.open.set()
-        await first
-
-    run(ServeConfig(queue=2, max_batch=2, max_wait=1000, timeout=3000, batch_wait_ms=0), test)
-
-
-def test_an_input_that_cannot_be_in_time_is_refused_at_once() -> None:
-    async def test(batcher: Batcher, model: Model) -> None:
-        known(batcher, 0.01)
-        first = await block(batcher)
-        (done,) = submit(batcher, ("a", 1), size=2000)  # 31 s of its own, which the timeout allows
-        with pytest.raises(TooLong) as error:
-            submit(batcher, ("a", 2), ("a", 3), size=2500)
-        assert error.value.seconds == 46
-        model.open.set()
-        assert await asyncio.gather(first, done) == [0, 2]
-
-    run(ServeConfig(max_wait=5, timeout=40, batch_wait_ms=0), test)
+    run(ServeConfig(max_wait=12, timeout=40, batch_wait_ms=0), test)
+    run(ServeConfig(max_wait=100, timeout=24, batch_wait_ms=0), test)
 
 
 def test_a_slow_model_gets_small_batches() -> None:
     async def test(batcher: Batcher, model: Model) -> None:
         known(batcher, 0.001)  # half a second: 500 characters
-        first = await block(batcher)
-        futures = submit(batcher, *[("a", i) for i in range(5)], size=100)  # 200 each
-        model.open.set()
-        await asyncio.gather(first, *futures)
+        submit(batcher, "a0", "a1", "a2", "a3", "a4", size=100)  # 200 each
 
-    assert run(ServeConfig(batch_wait_ms=0), test).calls[1:] == [("a", [0, 1]), ("a", [2, 3]), ("a", [4])]
+    assert run(ServeConfig(batch_wait_ms=0), test) == [["a0", "a1"], ["a2", "a3"], ["a4"]]
 
 
 def test_speed_follows_what_was_measured() -> None:
     batcher = Batcher(Model(), ServeConfig(), Metrics())
     assert batcher.expected(1e9) == 0, "nothing is known"
     batcher.learn(10, 1000)
-    assert batcher.expected(500) == pytest.approx(5)
     batcher.learn(2, 100)
     assert batcher.expected(1) == pytest.approx((0.8 * 10 + 2) / (0.8 * 1000 + 100))
     for _ in range(60):
@@ -207,20 +176,5 @@ def test_work_is_what_is_read_in_overlapping_windows() -> None:
             begin += windows.doc_stride
 
     for tokens in (100, 370, 500, 2000, 25_000):  # of four characters, as English has them
-        assert work_of(4 * tokens) == pytest.approx(4 * tokens_read(tokens), rel=0.3), tokens
-
-
-def test_a_failed_batch_that_nobody_waits_for_leaves_nothing_behind() -> None:
-    async def test(batcher: Batcher, model: Model) -> None:
-        first = await block(batcher)
-        jobs = batcher.submit([("a", 13, 1), ("a", 2, 1)])
-        model.open.set()
-        await first
-        batcher.withdraw(jobs)
-        for _ in range(1000):
-            if len(model.calls) == 2 and not batcher._running:
-                break
-            await asyncio.sleep(0.001)
-        assert batcher.wait_time() == 0
-
-    assert run(ServeConfig(batch_wait_ms=0), test).calls[1:] in ([("a", [13, 2])], [])
+        work = Query(("x" * 4 * tokens,), ("a",)).work
+        assert work == pytest.approx(4 * tokens_read(tokens), rel=0.3), tokens

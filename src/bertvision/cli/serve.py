@@ -1,5 +1,10 @@
 """`bertvision serve FOLDER`: answers over HTTP, and the page that looks inside."""
 
+import contextlib
+import ipaddress
+import logging
+import signal
+import sys
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -29,24 +34,14 @@ ARGS = Serve
 
 
 def main(args: Serve) -> None:
-    from bertvision.serve.config import check_extra
+    from bertvision.serve.config import check_extra, read_key
 
     check_extra()
-    from bertvision.serve.server import stoppable
-
-    with stoppable():
-        _serve(args)
-
-
-def _serve(args: Serve) -> None:
-    import contextlib
-    import ipaddress
-    import logging
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # also while the model is loaded
 
     from bertvision import console
     from bertvision.model.load import load
     from bertvision.serve.app import create_app
-    from bertvision.serve.config import read_key
     from bertvision.serve.server import listen, serve, url_of
 
     key, config = read_key(args.api_key_file), part_of(ServeConfig, args)
@@ -66,4 +61,5 @@ def _serve(args: Serve) -> None:
             logging.getLogger("bertvision").warning(
                 "anyone who reaches %s can ask: give a key with --api-key-file", url
             )
-        serve(app, listener, config, lambda: console.emit(f"{', '.join(model.systems)} at {url}"))
+        console.emit(f"{', '.join(model.systems)} at {url}")
+        serve(app, listener, config)

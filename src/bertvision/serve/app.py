@@ -12,24 +12,25 @@
 Every refusal is {"error": one sentence}.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Body, Depends, FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.staticfiles import StaticFiles
+from starlette.responses import FileResponse, JSONResponse, Response
 
 from bertvision._version import __version__
 from bertvision.model.model import Model
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.guard import OPEN, Guard
-from bertvision.serve.metrics import METRICS_TYPE
 from bertvision.serve.schemas import (
     Batch,
     BatchAnswer,
@@ -39,25 +40,21 @@ from bertvision.serve.schemas import (
     Models,
     PredictAnswer,
     Status,
-    sentence,
 )
-from bertvision.serve.service import Query, Refusal, Service, failure
-from bertvision.tasks.predictions import to_json
+from bertvision.serve.service import Service, failure
 
 PAGE = Path(__file__).parent / "page"
-_RETRY = {"Retry-After": {"required": True, "schema": {"type": "integer", "minimum": 1}}}
-_NEEDS_KEY = {"WWW-Authenticate": {"required": True, "schema": {"type": "string"}}}
-_REFUSALS: dict[int, tuple[str, dict[str, Any]]] = {
-    401: ("The key is missing or wrong.", _NEEDS_KEY),
-    408: ("The request did not arrive in time.", {}),
-    413: ("The body is too long.", {}),
-    415: ("The body is not application/json.", {}),
-    421: ("The Host header names another machine.", {}),
-    422: ("The body cannot be read, or is beyond a limit.", {}),
-    429: ("Too many inputs wait already.", _RETRY),
-    500: ("A defect; the server's log has it under the id in the sentence.", {}),
-    503: ("The server is starting or stopping.", _RETRY),
-    504: ("There was no answer in time.", {}),
+_REFUSALS = {
+    400: "The body is not JSON in UTF-8.",
+    401: "The key is missing or wrong.",
+    408: "The request did not arrive in time.",
+    413: "The body is too long.",
+    421: "The Host header names another machine.",
+    422: "The body cannot be read, or is beyond a limit.",
+    429: "Too many inputs wait already; Retry-After says when to come back.",
+    500: "A defect; the server's log has it under the id in the sentence.",
+    503: "The server is starting or stopping.",
+    504: "There was no answer in time.",
 }
 
 
@@ -65,13 +62,15 @@ def create_app(model: Model, config: ServeConfig | None = None, *, key: str | No
     """An ASGI application that answers the tasks of a model."""
     config = config or ServeConfig()
     service = Service(model, config)
-    service.warm_up((explanations, predictions, predictions))
+    service.warm_up()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.start()
+        worker = asyncio.create_task(service.run())
+        await asyncio.sleep(0)  # it is at work
         yield
-        await service.stop()
+        worker.cancel()
+        await asyncio.wait({worker})
 
     app = FastAPI(
         title="bertvision",
@@ -81,75 +80,43 @@ def create_app(model: Model, config: ServeConfig | None = None, *, key: str | No
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        responses={
-            status: {"model": Error, "description": description, "headers": headers}
-            for status, (description, headers) in _REFUSALS.items()
-        },
+        responses={status: {"model": Error, "description": text} for status, text in _REFUSALS.items()},
     )
-    _add_predictions(app, service, key)
-    _add_status(app, service, key)
-    _add_errors(app)
-    page = _add_page(app)
-    routes = frozenset(path for route in app.routes if (path := getattr(route, "path", "")))
-    guard: dict[str, Any] = {"config": config, "key": key, "metrics": service.metrics}
-    app.add_middleware(Guard, **guard, open_paths=OPEN | page, routes=routes)
+    # The guard checks the key; this documents it.
+    locked = {} if key is None else {"dependencies": [Depends(HTTPBearer(auto_error=False))]}
+    _add_predictions(app, service, locked)
+    _add_status(app, service, locked)
+    open_paths = OPEN | {_add_file(app, file) for file in PAGE.iterdir()}
+    for kind in (HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _refuse)
+    app.add_middleware(Guard, config=config, key=key, metrics=service.metrics, open_paths=open_paths)
     return app
 
 
-# ---- what routes compute, in the thread that owns the model
-
-
-def predictions(model: Model, queries: list[Query]) -> list[Any]:
-    columns = [list(texts) for texts in zip(*(query.texts for query in queries), strict=True)]
-    rows = model(*columns, **queries[0].options)
-    return [{name: {"kind": found.kind, **to_json(found)} for name, found in row.items()} for row in rows]
-
-
-def explanations(model: Model, queries: list[Query]) -> list[Any]:
-    return [model.explain(*query.texts, **query.options) for query in queries]
-
-
-# ---- routes
-
-
-def _with_key(key: str | None) -> list[Any]:
-    """Document that a route needs the key, where there is one; the guard checks it."""
-    return [] if key is None else [Depends(HTTPBearer(auto_error=False))]
-
-
-def _json_only(request: Request) -> None:
-    """Browsers ask before they send JSON to another server; what they send without asking is refused."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Refusal(415, "the body must be JSON: send the header Content-Type: application/json")
-
-
-def _add_predictions(app: FastAPI, service: Service, key: str | None) -> None:
-    options: dict[str, Any] = {"dependencies": [Depends(_json_only), *_with_key(key)]}
-
-    @app.post("/v1/predict", response_model=PredictAnswer, summary="Answer one input", **options)
-    async def predict(request: Request, one: Annotated[Input, Body()]) -> Response:
-        (found,) = await service.answer([service.query(one, predictions)], request)
+def _add_predictions(app: FastAPI, service: Service, locked: dict[str, Any]) -> None:
+    @app.post("/v1/predict", response_model=PredictAnswer, summary="Answer one input", **locked)
+    async def predict(request: Request, one: Input) -> Response:
+        (found,) = await service.answer([service.query(one)], request)
         return JSONResponse({"predictions": found})
 
-    @app.post("/v1/predict/batch", response_model=BatchAnswer, summary="Answer several inputs", **options)
+    @app.post("/v1/predict/batch", response_model=BatchAnswer, summary="Answer several inputs", **locked)
     async def predict_batch(request: Request, batch: Batch) -> Response:
-        if len(batch.inputs) > service.config.max_batch:
-            raise Refusal(422, f"inputs has more than {service.config.max_batch} entries: send fewer at once")
-        queries = [service.query(one, predictions, f"inputs[{i}].") for i, one in enumerate(batch.inputs)]
-        found = await service.answer(queries, request)
+        most = service.config.max_batch
+        if len(batch.inputs) > most:
+            raise HTTPException(422, f"inputs has more than {most} entries: send fewer at once")
+        found = await service.answer([service.query(one) for one in batch.inputs], request)
         return JSONResponse({"results": [{"predictions": one} for one in found]})
 
-    @app.post("/v1/explain", response_model=Explanation, summary="Show what an answer was made of", **options)
-    async def explain(request: Request, one: Annotated[Input, Body()]) -> Response:
-        (found,) = await service.answer([service.query(one, explanations, alone=True)], request)
+    @app.post("/v1/explain", response_model=Explanation, summary="Show what an answer was made of", **locked)
+    async def explain(request: Request, one: Input) -> Response:
+        (found,) = await service.answer([service.query(one, explain=True)], request)
         return JSONResponse(found)
 
 
-def _add_status(app: FastAPI, service: Service, key: str | None) -> None:
+def _add_status(app: FastAPI, service: Service, locked: dict[str, Any]) -> None:
     config = service.config
 
-    @app.get("/v1/models", response_model=Models, summary="The tasks", dependencies=_with_key(key))
+    @app.get("/v1/models", response_model=Models, summary="The tasks", **locked)
     async def models() -> Response:
         limits = {"text": config.max_text, "batch": config.max_batch, "body": config.body_bytes}
         parameters = service.model.encoder.num_parameters
@@ -163,54 +130,32 @@ def _add_status(app: FastAPI, service: Service, key: str | None) -> None:
     @app.get("/ready", response_model=Status, summary="Whether it answers")
     async def ready() -> Response:
         if not service.ready:
-            raise Refusal(503, "the server is starting or stopping: ask again later", {"retry-after": "5"})
+            raise HTTPException(503, "the server is starting or stopping: ask again later")
         return JSONResponse({"status": "ready"})
 
     text = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "For Prometheus."}
-    options: dict[str, Any] = {"dependencies": _with_key(key), "responses": {200: text}}
 
-    @app.get("/metrics", response_class=Response, summary="Counters", **options)
+    @app.get("/metrics", response_class=Response, summary="Counters", responses={200: text}, **locked)
     async def metrics() -> Response:
-        return Response(service.metrics.text(), media_type=METRICS_TYPE)
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
-def _add_page(app: FastAPI) -> frozenset[str]:
-    """Serve the files of the page, index.html at /; returns their paths."""
-    files = StaticFiles(directory=PAGE)
+def _add_file(app: FastAPI, file: Path) -> str:
+    """Serve a file of the page, index.html at /; returns its path."""
+    path = "/" if file.name == "index.html" else f"/{file.name}"
 
-    def add(path: str, name: str) -> str:
-        async def answer(request: Request) -> Response:
-            return await files.get_response(name, request.scope)
+    @app.get(path, include_in_schema=False)
+    async def answer() -> Response:
+        return FileResponse(file)
 
-        app.add_route(path, answer, ["GET"], include_in_schema=False)
-        return path
-
-    names = sorted(file.name for file in PAGE.iterdir() if file.is_file())
-    return frozenset(add("/" if name == "index.html" else f"/{name}", name) for name in names)
+    return path
 
 
-def _add_errors(app: FastAPI) -> None:
+async def _refuse(_: Request, error: Exception) -> Response:
     """Answer every error with one sentence."""
-
-    @app.exception_handler(Refusal)
-    async def refuse(_: Request, refusal: Refusal) -> Response:
-        return JSONResponse({"error": refusal.sentence}, refusal.status, refusal.headers)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        return JSONResponse({"error": sentence(error.errors())}, 422)
-
-    @app.exception_handler(HTTPException)
-    async def http_error(_: Request, error: HTTPException) -> Response:
-        status = 422 if error.status_code == 400 else error.status_code
-        detail = {
-            422: "the body is not JSON in UTF-8: send an object",
-            404: "nothing is at this address: /openapi.json lists all routes",
-            405: "Method not allowed: /openapi.json lists the methods of each route",
-        }.get(status, error.detail)
-        return JSONResponse({"error": detail}, status, error.headers)
-
-    @app.exception_handler(Exception)
-    async def defect(_: Request, error: Exception) -> Response:
-        refusal = failure(error)
-        return JSONResponse({"error": refusal.sentence}, refusal.status)
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"][1:]))[:80] or "the body"
+        return JSONResponse({"error": f"{place}: {first['msg'].removeprefix('Value error, ')}"}, 422)
+    refusal = error if isinstance(error, HTTPException) else failure(error)
+    return JSONResponse({"error": refusal.detail}, refusal.status_code, refusal.headers)

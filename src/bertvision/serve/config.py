@@ -1,7 +1,6 @@
 """The settings of a server: where it listens, who may ask, and how much at once. Needs none of the `serve` extra."""
 
 import importlib.util
-import math
 import os
 import re
 from dataclasses import dataclass
@@ -9,8 +8,6 @@ from pathlib import Path
 
 from bertvision.errors import ConfigError
 
-KEY_VARIABLE = "BERTVISION_API_KEY"
-"""The server's key, where no file names one."""
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _DAY = 86_400
 _RANGES = {
@@ -61,18 +58,11 @@ class ServeConfig:
 
     @property
     def body_bytes(self) -> int:
-        return bytes_of(self.max_body)
-
-
-def bytes_of(text: str) -> int:
-    """Bytes of `1MB`, `512 kB`, `2MiB` or a plain number."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
-    size = math.inf
-    if match is not None and match[2].upper() in _UNITS:
-        size = float(match[1]) * _UNITS[match[2].upper()]
-    if not math.isfinite(size):
-        raise ConfigError(f"--max-body cannot be {text[:40]!r}: give a size such as 1MB or 500kB")
-    return int(size)
+        """Bytes of `1MB`, `512 kB`, `2MiB` or a plain number."""
+        match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)\s*([a-zA-Z]*)", self.max_body.strip())
+        if match is None or match[2].upper() not in _UNITS:
+            raise ConfigError(f"--max-body cannot be {self.max_body!r}: give a size such as 1MB or 500kB")
+        return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 def check_extra() -> None:
@@ -84,18 +74,15 @@ def check_extra() -> None:
 
 def read_key(path: Path | None) -> str | None:
     """The key that requests must carry: from a file, else from BERTVISION_API_KEY, else none."""
-    if path is None:
-        key, source = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
-        if key is None:
-            return None
-    else:
+    key, source = os.environ.get("BERTVISION_API_KEY"), "BERTVISION_API_KEY"
+    if path is not None:
         source = f"--api-key-file {path}"
         try:
             key = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{source} cannot be read: name a text file that holds the key") from error
     # Only what an HTTP header can carry: any other key would lock everybody out.
-    if not re.fullmatch(r"[\x21-\x7e]{8,512}", key):
+    if key is not None and not re.fullmatch(r"[\x21-\x7e]{8,512}", key):
         raise ConfigError(
             f"{source} does not hold a key: write one line of 8 to 512 printable ASCII characters without spaces"
         )

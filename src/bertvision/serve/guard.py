@@ -8,24 +8,19 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertvision.serve.config import ServeConfig
 from bertvision.serve.metrics import Metrics
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
 OPEN = frozenset({"/health", "/ready"})
 """Routes that need no key, besides the files of the page."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
-HEADERS = {
+_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
@@ -38,92 +33,82 @@ HEADERS = {
 
 class Guard:
     def __init__(
-        self, app: Any, *, config: ServeConfig, key: str | None, metrics: Metrics, open_paths: frozenset[str],
-        routes: frozenset[str],
-    ) -> None:  # fmt: skip
-        """
-        Args:
-            open_paths: Paths that need no key.
-            routes: Paths counted by their own name; all others are counted together.
-        """
-        self.app, self.config, self.metrics = app, config, metrics
-        self.open_paths, self.routes = open_paths, routes
-        self._key = None if key is None else _digest(key.encode())
+        self,
+        app: ASGIApp,
+        *,
+        config: ServeConfig,
+        key: str | None,
+        metrics: Metrics,
+        open_paths: frozenset[str],
+    ) -> None:
+        self.app, self.config, self.metrics, self.open_paths = app, config, metrics, open_paths
+        self._key = None if key is None else _digest(key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began = time.perf_counter()
-        route = scope["path"] if scope["path"] in self.routes else "other"
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        body = _Body(receive, headers, self.config)
+        began, headers = time.perf_counter(), Headers(scope=scope)
+        unread = headers.get("content-length", "0").strip("0") != "" or "transfer-encoding" in headers
 
         async def send_guarded(message: Message) -> None:
+            # What no route answers is counted together.
+            route = getattr(scope.get("route"), "path", "other")
             if message["type"] == "http.response.start":
-                extra = HEADERS if body.complete else HEADERS | {"connection": "close"}
-                own = {name for name, _ in message.get("headers", ())}
-                more = [(n.encode(), v.encode()) for n, v in extra.items() if n.encode() not in own]
-                message["headers"] = [*message.get("headers", ()), *more]
+                more = _HEADERS | ({"connection": "close"} if unread else {})
+                made = {**more, **Headers(raw=message["headers"])}
+                message["headers"] = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in made.items()]
                 self.metrics.requests.labels(route, str(message["status"])).inc()
             elif not message.get("more_body", False):
                 self.metrics.seconds.labels(route).observe(time.perf_counter() - began)
             await send(message)
 
-        refusal = self._refuse(scope["path"], headers)
-        if refusal is None:
-            await self.app(scope, body.receive, send_guarded)
-        else:
-            status, error, more = refusal
-            await JSONResponse({"error": error}, status, more)(scope, receive, send_guarded)
+        try:
+            self._check(scope["path"], headers)
+            if scope["method"] == "POST" and scope["path"].startswith("/v1/"):
+                receive = await self._body_read(receive, headers)
+                unread = False
+            await self.app(scope, receive, send_guarded)
+        except HTTPException as refusal:
+            answer = JSONResponse({"error": refusal.detail}, refusal.status_code, refusal.headers)
+            await answer(scope, receive, send_guarded)
 
-    def _refuse(self, path: str, headers: dict[str, str]) -> tuple[int, str, dict[str, str]] | None:
-        """Status, sentence and headers of a refusal that path and headers alone decide."""
+    def _check(self, path: str, headers: Headers) -> None:
+        """Refuse what path and headers alone decide."""
         # A page on the web may point its own name at this machine; its requests then carry that name.
         host = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
         if self.config.host in LOOPBACK and host.lower() not in LOOPBACK:
-            return 421, "this server answers only as localhost: send the header Host: localhost", {}
+            raise HTTPException(421, "this server answers only as localhost: send the header Host: localhost")
         if self._key is not None and path not in self.open_paths:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             # Compare SHA-256 digests in constant time, so timing reveals neither key nor length.
-            same = hmac.compare_digest(_digest(given.strip().encode("latin-1")), self._key)
-            if not (same and scheme.lower() == "bearer"):
+            if not hmac.compare_digest(_digest(given.strip()), self._key) or scheme.lower() != "bearer":
                 error = "this server needs its key: send the header Authorization: Bearer KEY"
-                return 401, error, {"www-authenticate": "Bearer"}
-        return None
+                raise HTTPException(401, error, {"www-authenticate": "Bearer"})
 
-
-class _Body:
-    """The body of a request on its way to the app, with a limit of its length and of its time."""
-
-    def __init__(self, receive: Receive, headers: dict[str, str], config: ServeConfig) -> None:
-        self._receive, self._config = receive, config
-        length = headers.get("content-length", "0")
-        self.complete = length.strip("0") == "" and "transfer-encoding" not in headers
-        """Whether the client has sent all of it."""
-        self._announced = int(length) if length.isdigit() and len(length) < 19 else config.body_bytes + 1
-        self._read = 0
-        self._until = time.monotonic() + config.timeout
-
-    async def receive(self) -> Message:
-        if self.complete:
-            return await self._receive()
-        if self._announced > self._config.body_bytes:
-            raise self._too_long()
+    async def _body_read(self, receive: Receive, headers: Headers) -> Receive:
+        """Read the whole body, within limits of its length and time; returns what hands it to the app."""
+        limit, body, more = self.config.body_bytes, bytearray(), True
+        announced = int(headers.get("content-length", "0"))  # h11 lets nothing but digits through
         try:
-            message = await asyncio.wait_for(self._receive(), max(0.0, self._until - time.monotonic()))
+            async with asyncio.timeout(self.config.timeout):
+                while more:
+                    if max(announced, len(body)) > limit:
+                        long = f"the body is longer than {self.config.max_body}: send less at once"
+                        raise HTTPException(413, long)
+                    message = await receive()
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
         except TimeoutError:
-            late = f"the request did not arrive within {self._config.timeout:g} s: send it faster"
+            late = f"the request did not arrive within {self.config.timeout:g} s: send it faster"
             raise HTTPException(408, late) from None
-        self._read += len(message.get("body", b""))
-        if self._read > self._config.body_bytes:
-            raise self._too_long()
-        self.complete = not message.get("more_body", False)
-        return message
+        waiting: list[Message] = [{"type": "http.request", "body": bytes(body)}]
 
-    def _too_long(self) -> HTTPException:
-        return HTTPException(413, f"the body is longer than {self._config.max_body}: send less at once")
+        async def hand_out() -> Message:
+            return waiting.pop() if waiting else await receive()
+
+        return hand_out
 
 
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("latin-1")).digest()
