@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
 from bertvision.train.config import OptimConfig
 from bertvision.train.optim import apply_gradients, learning_rate, make_optimizer, set_rate
+from bertvision.train.run_folder import RunFolder
 
 STEPS = 12
 
@@ -77,10 +77,11 @@ def test_steps_are_the_recursion(kind: Any, correct: bool, eps: float, tmp_path:
 
     first = Two(start)
     optimizer = trained(first, config, range(5))
-    save_checkpoint(tmp_path / "c.safetensors", {"m": first}, {"o": optimizer}, progress={"step": 5})
+    folder = RunFolder(tmp_path, {})
+    folder.save({"m": first}, {"o": optimizer}, {"step": 5})
     second = Two(np.zeros_like(start))
     fresh = make_optimizer([second], config)
-    load_checkpoint(tmp_path / "c.safetensors", {"m": second}, {"o": fresh})
+    assert folder.resume({"m": second}, {"o": fresh}) == {"step": 5}
     trained(second, config, range(5, STEPS), fresh)
     for one, other in zip(module.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other), "a checkpoint in between changes a bit"

@@ -342,7 +342,7 @@ def test_a_finished_folder_keeps_results_and_time_but_no_checkpoint(tmp_path: Pa
     first.save({}, {}, {"step": 3})
     del first
     again = RunFolder(tmp_path, KEY)
-    assert again.resume({}, {}) == ({"step": 3}, {})
+    assert again.resume({}, {}) == {"step": 3}
     again.finish({"value": 3})
     again.checkpoint.write_bytes(b"a kill came between the last write and the removal")
     done = RunFolder(tmp_path, KEY)
@@ -356,7 +356,7 @@ def test_the_metrics_of_a_resumed_run_hold_no_step_twice(tmp_path: Path) -> None
     folder = RunFolder(tmp_path, KEY)
     assert folder.resume({}, {}) is None
     for step in range(5):
-        folder.log({"step": step}, step=step)
+        folder.log({"step": step}, step=step, group="fit")
         if step == 2:
             folder.save({}, {}, {})
     with folder.metrics.open("a") as handle:
@@ -364,7 +364,7 @@ def test_the_metrics_of_a_resumed_run_hold_no_step_twice(tmp_path: Path) -> None
     assert [record["step"] for record in read_metrics(folder.metrics)] == [0, 1, 2, 3, 4]
     again = RunFolder(tmp_path, KEY)
     assert again.resume({}, {}) is not None
-    again.log({"step": 3}, step=3)
+    again.log({"step": 3}, step=3, group="fit")
     assert again.lines == 4
     assert [record["step"] for record in read_metrics(again.metrics)] == [0, 1, 2, 3]
 

@@ -13,8 +13,9 @@ from together import run_together
 from torch import Tensor, nn
 from toy import toy_config
 
-from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
+from bertvision.artifacts import write_json
 from bertvision.train.parallel import ALONE, Parallel
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.sharded import clip_, gathered, is_sharded, shard, wants_sharding, whole
 
 WORDS, BATCH, CLIP = 50, 5, 0.5
@@ -133,10 +134,8 @@ def _save(path: str) -> None:
         toy = share_out(Toy("bert", "norms"), parallel)
         optimizer = optimizer_of(toy)
         take_steps(toy, optimizer, range(2), parallel)
-        where, extra = {"step": 2}, {"note": torch.tensor([7.0])}
-        save_checkpoint(
-            Path(path), {"all": toy}, {"all": optimizer}, progress=where, extra=extra, parallel=parallel
-        )
+        folder = RunFolder(Path(path).parent, {}, parallel=parallel)
+        folder.save({"all": toy}, {"all": optimizer}, {"step": 2})
         _write(path, parallel, torch.rand(3))
         take_steps(toy, optimizer, range(2, STEPS), parallel)
         _write(f"{path}.end", parallel, torch.cat([t.flatten() for t in _whole(toy).values()]))
@@ -151,9 +150,8 @@ def _go_on(path: str) -> None:
         for parameter in toy.parameters():
             if parameter.requires_grad:
                 parameter.data.zero_()  # all that trains must come from the file
-        where, extra = load_checkpoint(Path(path), {"all": toy}, {"all": optimizer}, parallel=parallel)
-        assert where == {"step": 2}
-        assert extra["note"].tolist() == [7.0]
+        folder = RunFolder(Path(path).parent, {}, parallel=parallel)
+        assert folder.resume({"all": toy}, {"all": optimizer}) == {"step": 2}
         _write(f"{path}.again", parallel, torch.rand(3))
         take_steps(toy, optimizer, range(2, STEPS), parallel)
         _write(f"{path}.end.again", parallel, torch.cat([t.flatten() for t in _whole(toy).values()]))
@@ -194,6 +192,7 @@ def test_two_processes_go_on_exactly(saved: Path, tmp_path: Path) -> None:
 def test_another_number_of_processes_goes_on(world: int, saved: Path, tmp_path: Path) -> None:
     copy = tmp_path / saved.name
     copy.write_bytes(saved.read_bytes())
+    write_json(tmp_path / "stage.json", {"key": {}, "done": False})
     if world > 1:
         work = functools.partial(_go_on, str(copy))
         run_together(work, tmp_path, world=world)
@@ -201,7 +200,7 @@ def test_another_number_of_processes_goes_on(world: int, saved: Path, tmp_path: 
     else:
         toy = Toy("bert", "norms")
         optimizer = optimizer_of(toy)
-        load_checkpoint(copy, {"all": toy}, {"all": optimizer})
+        RunFolder(tmp_path, {}).resume({"all": toy}, {"all": optimizer})
         take_steps(toy, optimizer, range(2, STEPS), ALONE)
         end = torch.cat([parameter.detach().flatten() for parameter in toy.parameters()]).tolist()
     np.testing.assert_allclose(end, _read(saved, ".end", 0), rtol=1e-4, atol=1e-5)
@@ -211,9 +210,10 @@ def test_the_file_is_that_of_one_process(saved: Path, tmp_path: Path) -> None:
     toy = Toy("bert", "norms")
     optimizer = optimizer_of(toy)
     take_steps(toy, optimizer, range(2), ALONE)
-    save_checkpoint(tmp_path / "one", {"all": toy}, {"all": optimizer}, progress={})
-    ours, theirs = load_file(tmp_path / "one"), load_file(saved)
-    assert ours.keys() == {name for name in theirs if not name.endswith("/1") and name != "extra/note"}
+    folder = RunFolder(tmp_path, {})
+    folder.save({"all": toy}, {"all": optimizer}, {})
+    ours, theirs = load_file(folder.checkpoint), load_file(saved)
+    assert ours.keys() == {name for name in theirs if not name.endswith("/1")}
     for name in ours:
         assert ours[name].shape == theirs[name].shape, name
         if name.startswith("module/"):

@@ -92,9 +92,3 @@ class DecodeConfig:
     @property
     def resolved_merging(self) -> Merging:
         return self.merging or _OWN_MERGING[self.decoding]
-
-
-def check_null_weight(weight: float) -> None:
-    """Refuse what no window without an answer can count in the loss."""
-    if not (weight > 0 and math.isfinite(weight)):
-        raise ConfigError(f"--null-weight must be a finite number above 0, not {weight}")

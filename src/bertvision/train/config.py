@@ -18,11 +18,18 @@ from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import HeadSpec, TrainOverrides, parse_head
-from bertvision.tasks.settings import TextConfig, check_null_weight
+from bertvision.tasks.settings import TextConfig
 
 Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 Sampling = Literal["natural", "balanced", "weighted"]
 MixOrder = Literal["sequential", "mixed", "temperature"]
+
+_NULL_WEIGHT = "--null-weight must be a finite number above 0"
+
+
+def _require(holds: bool, rule: str, value: object) -> None:
+    if not holds:
+        raise ConfigError(f"{rule}, not {value}")
 
 
 @dataclass(frozen=True)
@@ -49,18 +56,16 @@ class OptimConfig:
     """Order of the data, dropout and initial weights."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.lr <= 1e36:  # Adam's first step is ten times that, and float32 ends at 3e38
-            raise ConfigError(f"lr must lie above 0 and not above 1e36, not {self.lr}")
-        if not 0 <= self.warmup < 1:
-            raise ConfigError(f"warmup is a part of all steps, at least 0 and below 1, not {self.warmup}")
-        if not (self.eps > 0 and math.isfinite(self.eps)):
-            raise ConfigError(f"eps must be a finite number above 0, not {self.eps}")
+        # Adam's first step is ten times the rate, and float32 ends at 3e38.
+        _require(0 < self.lr <= 1e36, "lr must lie above 0 and not above 1e36", self.lr)
+        _require(
+            0 <= self.warmup < 1, "warmup must be at least 0 and below 1, a part of all steps", self.warmup
+        )
+        _require(0 < self.eps < math.inf, "eps must be a finite number above 0", self.eps)
         for name in ("clip", "weight_decay"):
             value = getattr(self, name)
-            if not (value >= 0 and math.isfinite(value)):
-                raise ConfigError(f"{name} must be a finite number that is not negative, not {value}")
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed must not be negative and lie below 2**63, not {self.seed}")
+            _require(0 <= value < math.inf, f"{name} must be a finite number, not negative", value)
+        _require(0 <= self.seed < 2**63, "seed must not be negative and lie below 2**63", self.seed)
 
 
 @dataclass(frozen=True)
@@ -79,15 +84,9 @@ class TrainConfig(OptimConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.batch_size < 1:
-            raise ConfigError(f"--batch-size must be at least 1, not {self.batch_size}")
-        if not self.checkpoint_seconds >= 0:
-            raise ConfigError(f"--checkpoint-seconds must not be negative, not {self.checkpoint_seconds}")
-        if self.optimizer == "sgd" and not self.bias_correction:
-            raise ConfigError(
-                "--no-bias-correction belongs to Adam, and --optimizer sgd has nothing to correct: "
-                "leave one of them out"
-            )
+        _require(self.batch_size >= 1, "--batch-size must be at least 1", self.batch_size)
+        rule = "--checkpoint-seconds must not be negative"
+        _require(self.checkpoint_seconds >= 0, rule, self.checkpoint_seconds)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -125,31 +124,27 @@ class FitConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.epochs < 1:
-            raise ConfigError(f"--epochs of the fit must be at least 1, not {self.epochs}")
-        check_null_weight(self.null_weight)
-        if self.patience < 0:
-            raise ConfigError(f"--patience must not be negative, not {self.patience}")
-        if not (self.activation_gb > 0 and math.isfinite(self.activation_gb)):
-            raise ConfigError(f"--activation-gb must be a finite number above 0, not {self.activation_gb}")
-        if not self.heads:
-            raise ConfigError("--heads names no head: give at least one (`bertvision heads` lists them)")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
-            raise ConfigError(f"--seeds must be different numbers, none negative, not {self.seeds}")
+        _require(self.epochs >= 1, "--epochs of the fit must be at least 1", self.epochs)
+        _require(0 < self.null_weight < math.inf, _NULL_WEIGHT, self.null_weight)
+        _require(self.patience >= 0, "--patience must not be negative", self.patience)
+        rule = "--activation-gb must be a finite number above 0"
+        _require(0 < self.activation_gb < math.inf, rule, self.activation_gb)
+        _require(bool(self.heads), "--heads must name at least one (`bertvision heads` lists them)", "none")
+        distinct = len(set(self.seeds)) == len(self.seeds) > 0 and min(self.seeds) >= 0
+        _require(distinct, "--seeds must be different numbers, none negative", self.seeds)
 
     @property
     def scores_epochs(self) -> bool:
         """Whether dev scores are needed during the fit."""
-        own = any((parse_head(text).train.patience or 0) > 0 for text, _ in expand(self.heads))
-        return self.keep == "best" or self.patience > 0 or own
+        patience = (self.patience_of(parse_head(text)) for text, _ in expand(self.heads))
+        return self.keep == "best" or any(patience)
 
     def optim(self, spec: HeadSpec, seed: int) -> OptimConfig:
         """What one head is fitted with: its own settings where it has some, else the fit's."""
-        names = [f.name for f in dataclasses.fields(OptimConfig)]
-        values: dict[str, Any] = {name: getattr(self, name) for name in names}
-        own = {k: v for k, v in dataclasses.asdict(spec.train).items() if v is not None and k in names}
-        values |= own | {"seed": seed}
-        return OptimConfig(**values)
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(OptimConfig)}
+        own = dataclasses.asdict(spec.train).items()
+        values |= {name: value for name, value in own if value is not None and name in values}
+        return OptimConfig(**values | {"seed": seed})
 
     def order_of(self, spec: HeadSpec, seed: int) -> int:
         """Seed of the order in which a head sees the data; a head's own seed (`adapter:seed=1`) does not change it."""
@@ -170,13 +165,9 @@ class TuneConfig(TrainConfig):
     """What trains beside the head: full, none, layers (not the embeddings), top-K (K layers and all norms), cut-K
     (K layers, nothing below), houlsby-M, houlsby-M+top-K, houlsby-M+full, lora-R, bitfit."""
     lr: float = 5e-5
-    """Highest learning rate."""
     schedule: Literal["constant", "linear"] = "linear"
-    """constant, or linear decay to zero at the end."""
     warmup: float = 0.1
-    """Part of all steps over which the rate rises from zero."""
     weight_decay: float = 0.01
-    """Decoupled weight decay of matrices; biases and norms are never decayed."""
     epochs: float = 1.0
     """Length of the run; the schedule ends here. 0 = leave the encoder as it is (`run` only)."""
     snapshots: tuple[float, ...] = ()
@@ -198,39 +189,24 @@ class TuneConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_policy(self.policy)
-        if not (self.score_every >= 0 and math.isfinite(self.score_every)):
-            raise ConfigError(f"--score-every must be finite and not negative, not {self.score_every}")
-        if not (self.epochs >= 0 and math.isfinite(self.epochs)):
-            raise ConfigError(f"--epochs of fine-tuning must be finite and not negative, not {self.epochs}")
-        if self.log_every < 1:
-            raise ConfigError(f"--log-every must be at least 1, not {self.log_every}")
-        if self.batch_tokens < 0:
-            raise ConfigError(f"--batch-tokens must not be negative, not {self.batch_tokens}")
+        object.__setattr__(self, "policy", str(parse_policy(self.policy)))  # one spelling
+        _require(0 <= self.epochs < math.inf, "--epochs must be finite and not negative", self.epochs)
+        _require(
+            0 <= self.score_every < math.inf,
+            "--score-every must be finite and not negative",
+            self.score_every,
+        )
+        _require(self.log_every >= 1, "--log-every must be at least 1", self.log_every)
+        _require(self.batch_tokens >= 0, "--batch-tokens must not be negative", self.batch_tokens)
         # A batch by tokens has as many windows as fit.
-        if self.accumulate < 1 or (self.accumulate > self.batch_size and not self.batch_tokens):
-            raise ConfigError(
-                f"--accumulate {self.accumulate} must lie between 1 and --batch-size {self.batch_size}"
-            )
+        most = math.inf if self.batch_tokens else self.batch_size
+        _require(1 <= self.accumulate <= most, f"--accumulate must lie between 1 and {most}", self.accumulate)
         for fraction in self.snapshots:
             if not 0 < fraction <= self.epochs:
                 raise ConfigError(
                     f"snapshot {fraction:g} lies outside the run of {self.epochs:g} epochs: "
                     "raise --epochs or lower --snapshots"
                 )
-        # A folder's name has six digits of the fraction.
-        named: dict[str, float] = {}
-        for fraction in sorted({*self.snapshots, self.epochs}):
-            other = named.setdefault(f"{fraction:g}", fraction)
-            if other != fraction:
-                raise ConfigError(
-                    f"the snapshots at {other!r} and {fraction!r} of an epoch would share the folder "
-                    f"snapshot-{fraction:g}: change --snapshots or --epochs"
-                )
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return super().identity | {"policy": str(parse_policy(self.policy))}
 
 
 @dataclass(frozen=True)
@@ -249,7 +225,7 @@ class FinetuneConfig(TuneConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_head(self.head)
-        check_null_weight(self.null_weight)
+        _require(0 < self.null_weight < math.inf, _NULL_WEIGHT, self.null_weight)
 
 
 @dataclass(frozen=True)
@@ -263,8 +239,7 @@ class MultitaskConfig(TuneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.temperature > 0:
-            raise ConfigError(f"--temperature must be above 0, not {self.temperature}")
+        _require(self.temperature > 0, "--temperature must be above 0", self.temperature)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,11 +263,11 @@ class JobConfig:
 
     def __post_init__(self) -> None:
         _check_head(self.head)
-        if not (self.weight > 0 and math.isfinite(self.weight)):
-            raise ConfigError(f"weight of task {self.name} must be above 0, not {self.weight}")
+        rule = f"weight of task {self.name} must be a finite number above 0"
+        _require(0 < self.weight < math.inf, rule, self.weight)
         for name in ("batch_size", "subset"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} of task {self.name} must not be negative: 0 leaves it out")
+            value = getattr(self, name)
+            _require(value >= 0, f"{name} of task {self.name} must not be negative", value)
 
 
 @dataclass(frozen=True)
@@ -316,15 +291,3 @@ def _check_head(head: str) -> None:
         raise ConfigError(f"--head {head} is a set of heads, and one trains with an encoder: name it")
     if head and parse_head(head).train != TrainOverrides():
         raise ConfigError(f"--head {head} trains as the encoder does: set --lr and the like instead")
-
-
-def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """Dotted names of the settings that differ."""
-    names: list[str] = []
-    for key in sorted({*old, *new}):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            names += differences(a, b, f"{prefix}{key}.")
-        elif a != b:
-            names.append(f"{prefix}{key}")
-    return names

@@ -151,9 +151,8 @@ class _Run:
         self.sources = [TokenSource(self.encoder, job.train.windows) for job in self.jobs]
         if self.parallel.main:
             logger.info("%s: %s", self.config.identity["policy"], counts_text(*self.tuning.counts))
-        found = self.folder.resume(*self.tuning.state)
-        if found is not None:
-            where, _ = found
+        where = self.folder.resume(*self.tuning.state)
+        if where is not None:
             self.steps.refresh()
             self.step = self.saved = where["step"]
             self._remember(where["scores"], where["dev"])

@@ -9,6 +9,7 @@ batch. All of them see the summed losses and make the same updates, so they drop
 asking each other. Rank 0 alone scores, writes and prints.
 """
 
+import copy
 import logging
 import math
 import time
@@ -81,7 +82,9 @@ class FitRun:
             optim = config.optim(spec, seed)
             optimizer = make_optimizer([head], optim, capturable=on_gpu)
             self.fitted[name] = FittedHead(name, spec, seed, head, optim, optimizer)
-        self.best: dict[str, dict[str, Tensor]] = {}
+        keeps = config.keep == "best"
+        self.best = {name: copy.deepcopy(f.head) for name, f in self.fitted.items()} if keeps else {}
+        """The heads as they scored best."""
         self.steps = states.num_batches(config.batch_size)
         self.orders = list(dict.fromkeys(config.order_of(spec, seed) for _, spec, seed in specs))
         """Seeds of the order of the data. An epoch walks over the states once for each, with the heads of that seed."""
@@ -246,10 +249,8 @@ class FitRun:
                     continue
                 if fitted.best_score is None or score > fitted.best_score:
                     fitted.best_score, fitted.best_epoch = score, self.epoch
-                    if self.config.keep == "best":
-                        self.best[fitted.name] = {
-                            k: v.detach().clone() for k, v in fitted.head.state_dict().items()
-                        }
+                    if fitted.name in self.best:
+                        self.best[fitted.name].load_state_dict(fitted.head.state_dict())
                 elif 0 < self.config.patience_of(fitted.spec) <= self.epoch - fitted.best_epoch:
                     fitted.status = "stopped"
             fitted.history.append(record)
@@ -275,29 +276,23 @@ class FitRun:
             "batch": self.batch,
             "heads": {name: f.progress() for name, f in self.fitted.items()},
         }
-        best = {
-            f"{name}/{key}": value for name, tensors in self.best.items() for key, value in tensors.items()
-        }
-        folder.save(self._modules, self.optimizers, progress, extra=best, every_rank=False)
+        folder.save(self._modules, self.optimizers, progress, every_rank=False)
 
     def resume(self, folder: RunFolder) -> None:
         """Continue from the checkpoint where there is one."""
-        found = folder.resume(self._modules, self.optimizers)
-        if found is None:
+        progress = folder.resume(self._modules, self.optimizers)
+        if progress is None:
             return
-        progress, best = found
         self.epoch, self.walk, self.batch = progress["epoch"], progress["walk"], progress["batch"]
         for name, saved in progress["heads"].items():
             for key, value in saved.items():
                 setattr(self.fitted[name], key, value)
-        for path, value in best.items():
-            name, _, key = path.rpartition("/")
-            self.best.setdefault(name, {})[key] = value.to(self.encoder.device)
         logger.info("the fit continues at epoch %d, batch %d", self.epoch + 1, self.batch + 1)
 
     @property
     def _modules(self) -> dict[str, Head]:
-        return {name: f.head for name, f in self.fitted.items()}
+        best = {f"{name}.best": head for name, head in self.best.items()}
+        return {name: f.head for name, f in self.fitted.items()} | best
 
 
 def fit(
@@ -331,8 +326,9 @@ def fit(
                 break
     folder.close_log()
     folder.profile = profile.end()
-    for name, tensors in run.best.items():
-        run.fitted[name].head.load_state_dict(tensors)
+    for name, best in run.best.items():
+        if run.fitted[name].best_epoch:
+            run.fitted[name].head.load_state_dict(best.state_dict())
     run.drop_broken()
     survivors = {name: f for name, f in run.fitted.items() if f.status != "diverged"}
     if not survivors:

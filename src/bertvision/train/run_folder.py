@@ -7,7 +7,14 @@
 The same key reuses finished work and continues unfinished work. Another key is refused, because the folder's files
 would belong to two different runs. One process at a time works in a folder: a lock ends with its process.
 
-Of several ranks, rank 0 alone touches the folder. The others receive what it found and must come with the same key.
+A checkpoint is renamed into place: complete or absent. Its tensors are
+
+    module/NAME/KEY    optimizer/NAME/NUMBER/MOMENT    random/cpu  random/device
+
+and its metadata the rest as JSON. It is the same for any number of processes: split tensors are gathered, rank 0
+writes, and every rank takes its part when it reads. Random states alone belong to a rank (random/cpu/1 is rank 1's).
+
+Of several ranks, rank 0 alone touches the folder; the others receive what it found.
 """
 
 import json
@@ -25,17 +32,22 @@ from bertvision.artifacts import (
     disk_trouble,
     output_folder,
     read_json,
+    read_tensors,
     remove,
     sweep,
     write_json,
+    write_tensors,
     write_text,
 )
 from bertvision.errors import ConfigError, OutputError
-from bertvision.train.checkpoint import load_checkpoint, save_checkpoint
-from bertvision.train.config import differences
 from bertvision.train.parallel import ALONE, Parallel
+from bertvision.train.randomness import generator_of
+from bertvision.train.sharded import gathered_tensors, is_sharded, split_like
 
 LOCK = ".lock"
+
+Modules = Mapping[str, nn.Module]
+Optimizers = Mapping[str, torch.optim.Optimizer]
 
 
 class RunFolder:
@@ -53,10 +65,16 @@ class RunFolder:
         self.folder, self.key, self.parallel = folder, key, parallel
         self.checkpoint, self.metrics = folder / "checkpoint.safetensors", folder / "metrics.jsonl"
         self._state_file = folder / "stage.json"
-        self._track, self._trackers = _installed(track), []
+        for name in ("accelerate", *track) if track else ():
+            if find_spec(name) is None:  # refused before anything is computed
+                raise ConfigError(f"--track {' '.join(track)} needs {name}: run `pip install {name}`")
+        self._track, self._trackers = track, []
         self._lock: filelock.BaseFileLock | None = None
-        if not parallel.alone:
-            self._check_ranks()
+        if names := ", ".join(differences(parallel.share(key), key)):
+            raise ConfigError(
+                f"process {parallel.rank} has other settings than process 0 ({names}): start all of them with the "
+                "same command, data and encoder"
+            )
         found: dict[str, Any] = parallel.on_main(lambda: self._open(overwrite))
         self.done: bool = found["done"]
         self.results: dict[str, Any] = found.get("results", {})
@@ -83,7 +101,10 @@ class RunFolder:
                     f"{self.folder} holds work with other settings ({names}): choose another --out, "
                     "or use --overwrite to replace it"
                 )
-            self._clear()
+            remove(self._state_file)  # first: a kill in the middle must not leave it on half of the work
+            for path in self.folder.iterdir():
+                if path.name != LOCK:
+                    remove(path)
             found = None
         if found is None:
             output_folder(self.folder)
@@ -94,33 +115,15 @@ class RunFolder:
             found = {"key": self.key, "done": False}
             write_json(self._state_file, found)
         elif found["done"]:
-            remove(
-                self.checkpoint
-            )  # a kill may have come between the last write of stage.json and this removal
+            remove(self.checkpoint)  # a kill may have come between stage.json and this removal
             self._release()
         sweep(self.folder, depth=3)  # SNAPSHOT/head/dev/ is the deepest folder that is written to
         return found
-
-    def _clear(self) -> None:
-        remove(self._state_file)  # first: a kill in the middle must not leave it on half of the work
-        for path in self.folder.iterdir():
-            if path.name != LOCK:
-                remove(path)
 
     def _release(self) -> None:
         if self._lock is not None:
             self._lock.release()
         self._lock = None
-
-    def _check_ranks(self) -> None:
-        """Refuse processes that were started on different data, encoders or settings."""
-        own = json.loads(json.dumps(self.key))
-        names = ", ".join(differences(self.parallel.share(own), own))
-        if names:
-            raise ConfigError(
-                f"process {self.parallel.rank} has other settings than process 0 ({names}): start all of them with the "
-                "same command, data and encoder"
-            )
 
     @property
     def seconds(self) -> float:
@@ -138,29 +141,28 @@ class RunFolder:
     def finish(self, results: dict[str, Any]) -> None:
         """Mark the work as done, with rank 0's results, and delete the checkpoint."""
         self.results, self._seconds, self.done = self.parallel.share(results), self.seconds, True
-        self.parallel.on_main(self._finish)
-
-    def _finish(self) -> None:
-        state: dict[str, Any] = {"key": self.key, "done": True, "seconds": self.seconds}
-        write_json(self._state_file, state | {"choices": self.choices, "results": self.results})
-        remove(self.checkpoint)
-        self._release()
+        state = {"key": self.key, "done": True, "seconds": self.seconds, "choices": self.choices}
+        self.parallel.on_main(lambda: write_json(self._state_file, state | {"results": self.results}))
+        if self.parallel.main:
+            remove(self.checkpoint)
+            self._release()
 
     # ---- metrics
 
-    def log(self, record: dict[str, Any], *, step: int, group: str = "") -> None:
+    def log(self, record: dict[str, Any], *, step: int, group: str) -> None:
         """Append a line to metrics.jsonl; trackers receive its numbers under the name of their group."""
         self.lines += 1
         if not self.parallel.main:
             return
         with disk_trouble(self.metrics), self.metrics.open("a", encoding="utf-8") as handle:
             handle.write(json.dumps(record) + "\n")
-        if self._trackers:
-            prefix = f"{group}/" if group else ""
-            numbers = {name: value for name, value in record.items() if isinstance(value, float)}
-            values = {f"{prefix}{name}": value for name, value in numbers.items() if name != "epoch"}
-            for tracker in self._trackers:
-                tracker.log(values, step=step)
+        numbers = {
+            f"{group}/{name}": value
+            for name, value in record.items()
+            if isinstance(value, float) and name != "epoch"
+        }
+        for tracker in self._trackers:
+            tracker.log(numbers, step=step)
 
     def close_log(self) -> None:
         """End the trackers."""
@@ -180,51 +182,101 @@ class RunFolder:
 
     def save(
         self,
-        modules: Mapping[str, nn.Module],
-        optimizers: Mapping[str, torch.optim.Optimizer],
+        modules: Modules,
+        optimizers: Optimizers,
         progress: Mapping[str, Any],
         *,
-        extra: Mapping[str, Tensor] | None = None,
         every_rank: bool = True,
     ) -> None:
-        """Write the checkpoint. Every rank calls it, or, with every_rank=False, rank 0 alone.
+        """Write the checkpoint: modules, optimisers, random states and `progress` (plain JSON).
 
-        Rank 0 alone is enough where no rank has weights or random states of its own.
+        Every rank calls it, or, with every_rank=False, rank 0 alone, where no rank has weights or random states of its
+        own.
         """
-        own = {"progress": dict(progress), "lines": self.lines, "seconds": self.seconds}
         parallel = self.parallel if every_rank else ALONE
-        save_checkpoint(self.checkpoint, modules, optimizers, progress=own, extra=extra, parallel=parallel)
+        tensors: dict[str, Tensor] = {}
+        for name, module in modules.items():
+            tensors |= {f"module/{name}/{key}": value for key, value in _trained(module).items()}
+        for name, optimizer in optimizers.items():
+            for index, moments in optimizer.state_dict()["state"].items():
+                tensors |= {f"optimizer/{name}/{index}/{key}": value for key, value in moments.items()}
+        if any(is_sharded(tensor) for tensor in tensors.values()):
+            tensors = gathered_tensors(tensors)
+        for name, generator in _generators(modules).items():
+            first, *others = parallel.every(generator.get_state())
+            tensors[f"random/{name}"] = first
+            tensors |= {f"random/{name}/{rank}": state for rank, state in enumerate(others, 1)}
+        own = {"progress": dict(progress), "lines": self.lines, "seconds": self.seconds}
+        parallel.on_main(lambda: write_tensors(self.checkpoint, tensors, {"progress": json.dumps(own)}))
 
-    def resume(
-        self, modules: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]
-    ) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Start the log and load the checkpoint; returns its progress and extra tensors, None without one."""
+    def resume(self, modules: Modules, optimizers: Optimizers) -> dict[str, Any] | None:
+        """Start the log, and put a checkpoint back into modules, optimisers and random states; returns its progress,
+        None where there is no checkpoint."""
         if not self.parallel.on_main(self.checkpoint.exists):
             self._open_log(0)
             return None
-        saved, extra = load_checkpoint(self.checkpoint, modules, optimizers, parallel=self.parallel)
+        tensors, metadata = read_tensors(self.checkpoint)
+        for name, module in modules.items():
+            found, there = _under(tensors, f"module/{name}/"), _trained(module)
+            assert there.keys() == found.keys(), "a checkpoint of other modules"
+            module.load_state_dict({key: split_like(found[key], there[key]) for key in there}, strict=False)
+        for name, optimizer in optimizers.items():
+            # In the order of their numbers in a state dict.
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            state: dict[int, dict[str, Tensor]] = {}
+            for key, value in _under(tensors, f"optimizer/{name}/").items():
+                index, _, moment = key.partition("/")
+                # A count of steps is a scalar and never split.
+                own = split_like(value, parameters[int(index)]) if value.ndim else value
+                state.setdefault(int(index), {})[moment] = own
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
+        for name, generator in _generators(modules).items():
+            own = f"random/{name}/{self.parallel.rank}" if self.parallel.rank else f"random/{name}"
+            if own in tensors:
+                generator.set_state(tensors[own])
+        saved = json.loads(metadata["progress"])
         self._began = time.monotonic() - saved["seconds"]
         self._open_log(saved["lines"])
-        return saved["progress"], extra
+        return saved["progress"]
+
+
+def _trained(module: nn.Module) -> dict[str, Tensor]:
+    """The state of a module without its frozen parameters: those come from where it was loaded."""
+    frozen = {name for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    return {name: value for name, value in module.state_dict().items() if name not in frozen}
+
+
+def _generators(modules: Modules) -> dict[str, torch.Generator]:
+    """The random number generators of the CPU and of the modules' device."""
+    device = next((p.device for module in modules.values() for p in module.parameters()), torch.device("cpu"))
+    return {"cpu": torch.default_generator, "device": generator_of(device)}
+
+
+def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """All complete lines of a metrics.jsonl; a line that a kill cut off is left out."""
-    records = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return records
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """Dotted names of the settings that differ."""
+    names: list[str] = []
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            names += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            names.append(f"{prefix}{key}")
+    return names
 
 
 def _locked(folder: Path) -> filelock.BaseFileLock | None:
-    """Lock a folder for this process, which may lock it again; None where the file system has no locks.
-
-    Raises:
-        OutputError: another process works there.
-    """
+    """Lock a folder for this process, which may lock it again; None where the file system has no locks."""
     lock = filelock.FileLock(folder / LOCK, is_singleton=True, thread_local=False)
     try:
         lock.acquire(timeout=0)
@@ -235,14 +287,6 @@ def _locked(folder: Path) -> filelock.BaseFileLock | None:
     except (OSError, NotImplementedError):  # no locks, or a folder that cannot be written
         return None
     return lock
-
-
-def _installed(trackers: Sequence[str]) -> Sequence[str]:
-    """Refuse trackers that are not installed, before anything is computed."""
-    for name in ("accelerate", *trackers) if trackers else ():
-        if find_spec(name) is None:
-            raise ConfigError(f"--track {' '.join(trackers)} needs {name}: run `pip install {name}`")
-    return trackers
 
 
 def _tracker(name: str, folder: Path) -> Any:

@@ -105,7 +105,7 @@ class Search:
         import optuna
         from filelock import FileLock
 
-        from bertvision.train.config import differences
+        from bertvision.train.run_folder import differences
 
         self.folder, self.space, self.config, self.seed, self.epochs = folder, space, config, seed, epochs
         optuna.logging.set_verbosity(optuna.logging.ERROR)
