@@ -11,7 +11,7 @@ from torch import Tensor
 from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, StateBatch, cost, parse_head
 from bertvision.heads.base import bare_batch
-from bertvision.heads.channels import channels
+from bertvision.heads.cls import channels
 from bertvision.heads.layer_reader import layer_of
 
 LARGE = Geometry(states=25, hidden=1024)

@@ -2,24 +2,18 @@
 
 import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import tyro
+from typing import Annotated, Any, Literal
 
 from bertvision.cli.flags import JsonFlag
-from bertvision.console import columns, terminal_width
 from bertvision.heads.options import Unit
-from bertvision.options import OptionalInt
-
-if TYPE_CHECKING:
-    from bertvision.heads.base import Geometry
+from bertvision.options import POSITIONAL, OptionalInt, arg
 
 
 @dataclass(frozen=True)
 class HeadsArgs(JsonFlag):
     """Show structure, parameters and FLOPs of heads, for an encoder of any size."""
 
-    heads: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[HEAD ...]")] = ()
+    heads: Annotated[tuple[str, ...], POSITIONAL, arg(metavar="[HEAD ...]")] = ()
     """Heads such as adapter:size=64,skip, or sets of them (default, papers, pooling+adapters, controls, beyond,
     each_layer, all; with --unit window default, papers, controls, each_layer, all); none = every head that ships, in
     the size of its paper."""
@@ -51,25 +45,24 @@ def bert_parameters(layers: int, hidden: int) -> int:
 
 def main(args: HeadsArgs) -> None:
     from bertvision import console
-    from bertvision.heads.base import Geometry
+    from bertvision.errors import ConfigError
     from bertvision.heads.catalogue import CATALOGUE, expand
 
-    _check(args)
+    for name in ("layers", "hidden", "tokens", "encoder_parameters"):
+        value, most = getattr(args, name), 10**15 if name == "encoder_parameters" else 10**6
+        if value is not None and not 1 <= value <= most:
+            raise ConfigError(f"--{name.replace('_', '-')} must lie between 1 and {most:,}, not {value}")
     if args.heads:
         sets: Unit = "window" if args.unit == "window" else "token"
         texts = list(dict.fromkeys(text for text, _ in expand(args.heads, sets, states=args.layers + 1)))
     else:
         texts = [row.head for row in CATALOGUE if args.unit in (row.unit, "all")]
-    shapes: dict[str, Geometry] = {
-        "token": Geometry(args.layers + 1, args.hidden),
-        "window": Geometry(args.layers + 1, args.hidden, unit="window", pooled=args.pooler),
-    }
     encoder = args.encoder_parameters or bert_parameters(args.layers, args.hidden)
-    rows = [_row(text, shapes, args, encoder) for text in texts]
+    rows = [_row(text, args, encoder) for text in texts]
     if args.json:
         console.emit_json(rows)
         return
-    width = terminal_width()
+    width = console.terminal_width()
     source = "as given" if args.encoder_parameters else "a BERT of this size with its output layer"
     title = (
         f"{args.layers + 1} states of {args.hidden}, windows of {args.tokens} tokens. FLOPs: forward pass, a token. "
@@ -79,31 +72,21 @@ def main(args: HeadsArgs) -> None:
         console.emit(line)
 
 
-def _check(args: HeadsArgs) -> None:
-    from bertvision.errors import ConfigError
-
-    for name in ("layers", "hidden", "tokens"):
-        if not 1 <= (value := getattr(args, name)) <= 10**6:
-            raise ConfigError(f"--{name} must lie between 1 and 1,000,000, not {value}")
-    if args.encoder_parameters is not None and args.encoder_parameters < 1:
-        raise ConfigError(f"--encoder-parameters must be at least 1, not {args.encoder_parameters}")
-
-
-def _row(text: str, shapes: "dict[str, Geometry]", args: HeadsArgs, encoder: int) -> dict[str, Any]:
+def _row(text: str, args: HeadsArgs, encoder: int) -> dict[str, Any]:
     """All facts about one head."""
-    from bertvision.heads.base import head_class
+    from bertvision.heads.base import Geometry, head_class
     from bertvision.heads.catalogue import CatalogueRow, find_row
     from bertvision.heads.costs import cost
     from bertvision.heads.spec import for_windows, parse_head
 
-    spec = parse_head(text)
-    found = find_row(spec)
+    found = find_row(parse_head(text))
     known = found or CatalogueRow(text)
-    cls = head_class(spec.name)
-    unit = args.unit if args.unit != "all" else cls.units[0]
     text = for_windows(text, args.tokens)
     spec = parse_head(text)
-    price = cost(spec, shapes[unit], tokens=args.tokens)
+    cls = head_class(spec.name)
+    unit = args.unit if args.unit != "all" else cls.units[0]
+    geometry = Geometry(args.layers + 1, args.hidden, unit=unit, pooled=args.pooler and unit == "window")
+    price = cost(spec, geometry, tokens=args.tokens)
     compared = price.total if known.counted == "total" else price.parameters
     return {
         "head": text,
@@ -125,7 +108,7 @@ def _row(text: str, shapes: "dict[str, Geometry]", args: HeadsArgs, encoder: int
 
 def _table(rows: list[dict[str, Any]], width: int) -> list[str]:
     """The numbers, no line longer than `width`."""
-    from bertvision import words
+    from bertvision import console, words
 
     cells = [
         {
@@ -140,7 +123,7 @@ def _table(rows: list[dict[str, Any]], width: int) -> list[str]:
         }
         for row in rows
     ]
-    lines = columns(cells, width, optional=("printed", "total", "origin", "section"))
+    lines = console.columns(cells, width, optional=("printed", "total", "origin", "section"))
     if any(row["percent_of"] == "total" for row in rows):
         lines += textwrap.wrap("* of the total, as printed: running means and variances included", width)
     return lines
@@ -150,9 +133,10 @@ def _structures(rows: list[dict[str, Any]], width: int) -> list[str]:
     """Each head's structure in one sentence."""
     found = {row["name"].removesuffix(".v1"): row["structure"] for row in rows}
     indent = max(map(len, found)) + 2
-    lines: list[str] = []
-    for name, structure in found.items():
-        lines += textwrap.wrap(
-            f"{name:<{indent}}{structure}", max(width, indent + 20), subsequent_indent=" " * indent
+    return [
+        line
+        for name, text in found.items()
+        for line in textwrap.wrap(
+            f"{name:<{indent}}{text}", max(width, indent + 20), subsequent_indent=" " * indent
         )
-    return lines
+    ]

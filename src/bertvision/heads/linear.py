@@ -11,7 +11,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
-from bertvision.heads.channels import cls_vector
+from bertvision.heads.cls import cls_vector
 from bertvision.heads.layers import Dropout, gelu
 from bertvision.heads.options import HeadConfig, NoOptions, at_least, rate
 from bertvision.shapes import Float

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from bertvision.heads.adapter import Down
 from bertvision.heads.base import Geometry, StateBatch, glorot_linear, register
-from bertvision.heads.channels import Order, channels, num_channels
+from bertvision.heads.cls import Order, channels, num_channels
 from bertvision.heads.layers import pack, unpack
 from bertvision.heads.options import Gelu, HeadConfig, at_least
 from bertvision.heads.papers.conv import (
