@@ -306,7 +306,7 @@ def test_what_the_parser_refuses_is_described(
         ("eval one --data demo:dev --other-encoder", "--other-encoder needs --encoder"),
         ("heads adaptor", "there is no head 'adaptor': did you mean adapter"),
         ("heads adapter:sise=3", "did you mean size"),
-        ("heads --layers 0", "--layers must be at least 1"),
+        ("heads --layers 0", "--layers must lie between 1"),
         ("run --fit.heads adaptor", "there is no head 'adaptor'"),
         ("run --config squda", "there is no recipe 'squda': did you mean squad"),
         ("run --config none.yaml", "known: answerable, bertvision, demo, "),

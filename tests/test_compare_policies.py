@@ -17,7 +17,7 @@ import pytest
 from cli_runner import Outcome, bertvision, tree
 from test_resume import WINDOWS, contents
 
-from bertvision.cli.finetune import show_policies
+from bertvision.cli.flows import show_policies
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError

@@ -2,34 +2,32 @@
 
 import dataclasses
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 
-from bertvision.cli import finetune, fit, run
+from bertvision.cli import find_command
 from bertvision.cli.flags import parse
 from bertvision.config import dump_yaml, from_mapping, read_yaml, to_mapping
 from bertvision.errors import ConfigError
 from bertvision.pipeline.config import FinetuneArgs, FitArgs, RunArgs
 
 
-def flags(module: ModuleType, words: str) -> object:
-    return parse(module, words.split(), prog="bertvision test")
+def flags(words: str) -> object:
+    return parse(*find_command(words.split()))[0]
 
 
 def test_a_dumped_config_is_a_recipe_for_the_same_settings(tmp_path: Path) -> None:
     config = flags(
-        run,
-        "--encoder some/where --train a.json --dev b.json --out runs/x --max-train-examples 7 --seed 3 "
+        "run --encoder some/where --train a.json --dev b.json --out runs/x --max-train-examples 7 --seed 3 "
         "--finetune.lr 5e-5 --finetune.snapshots 0.3,1.0 --fit.heads adapter:size=64,skip last_state "
         "--fit.seeds 0,1,2 --merging any_null --no-max-context --stride overlap --states.memory-gb 0",
     )
     path = tmp_path / "config.yaml"
     path.write_text(dump_yaml(config, heading="bertvision run\nagain"), encoding="utf-8")
     assert path.read_text(encoding="utf-8").startswith("# bertvision run\n# again\n")
-    assert from_mapping(run.ARGS, read_yaml(path), source="it") == config
-    assert flags(run, f"--config {path}") == config
+    assert from_mapping(RunArgs, read_yaml(path), source="it") == config
+    assert flags(f"run --config {path}") == config
 
 
 def test_flags_stand_above_the_recipe(tmp_path: Path) -> None:
@@ -41,7 +39,7 @@ def test_flags_stand_above_the_recipe(tmp_path: Path) -> None:
         }),
         encoding="utf-8",
     )  # fmt: skip
-    config = flags(run, f"--finetune.lr 3e-5 --config={path} --encoder flag --fit.heads last_state")
+    config = flags(f"run --finetune.lr 3e-5 --config={path} --encoder flag --fit.heads last_state")
     assert isinstance(config, RunArgs)
     assert (config.encoder, config.train, config.dev) == ("flag", "t.json", "d.json")
     assert (config.finetune.lr, config.finetune.epochs, config.finetune.batch_size) == (3e-5, 2.0, 16)
@@ -49,18 +47,18 @@ def test_flags_stand_above_the_recipe(tmp_path: Path) -> None:
 
 
 def test_without_data_the_demo_is_the_recipe() -> None:
-    demo, own = flags(run, "--encoder mine"), flags(run, "--train=a.json --dev b.json")
+    demo, own = flags("run --encoder mine"), flags("run --train=a.json --dev b.json")
     assert isinstance(demo, RunArgs)
     assert isinstance(own, RunArgs)
     assert (demo.train, demo.encoder, demo.out) == ("demo:train", "mine", Path("runs/demo"))
-    assert own == dataclasses.replace(run.ARGS(), train="a.json", dev="b.json")
+    assert own == dataclasses.replace(RunArgs(), train="a.json", dev="b.json")
 
 
 @pytest.mark.parametrize(
     "words", ["--snapshots 0.3,1.0", "--snapshots 0.3 1.0", "--snapshots=0.3,1.0", "--snapshots 0.3, 1.0"]
 )
 def test_numbers_are_listed_with_commas_or_spaces(words: str) -> None:
-    args = flags(finetune, f"--train a --out b {words}")
+    args = flags(f"finetune --train a --out b {words}")
     assert isinstance(args, FinetuneArgs)
     assert args.finetune.snapshots == (0.3, 1.0)
 
@@ -75,16 +73,16 @@ def test_numbers_are_listed_with_commas_or_spaces(words: str) -> None:
     ],
 )
 def test_a_comma_separates_heads_only_before_their_options(words: str, heads: tuple[str, ...]) -> None:
-    args = flags(fit, f"enc --train a --out b --heads {words}")
+    args = flags(f"fit enc --train a --out b --heads {words}")
     assert isinstance(args, FitArgs)
     assert args.fit.heads == heads
-    joined = flags(fit, f"enc --train a --out b --heads={words.replace(' ', ' ')}")
+    joined = flags(f"fit enc --train a --out b --heads={words.replace(' ', ' ')}")
     assert joined == args
 
 
 def test_underscores_are_as_good_as_dashes() -> None:
-    args = flags(finetune, "--train a --out b --max_seq_length 96 --doc_stride 32 --batch_size 4")
-    assert args == flags(finetune, "--train a --out b --max-seq-length 96 --doc-stride 32 --batch-size 4")
+    args = flags("finetune --train a --out b --max_seq_length 96 --doc_stride 32 --batch_size 4")
+    assert args == flags("finetune --train a --out b --max-seq-length 96 --doc-stride 32 --batch-size 4")
 
 
 def test_seed_is_handed_down() -> None:

@@ -1,13 +1,13 @@
 """`bertvision data`: its counts against a count by hand."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bertvision.cli.data import Data, TextArgs, main
+from bertvision.cli.data import Data, TextArgs
+from bertvision.cli.data import data as verb
 from bertvision.data.cutting import make_windows
 from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample
 from bertvision.data.squad import read_squad, write_squad
@@ -98,11 +98,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     test.write_text("index\tsentence\n0\tred\n1\tblue\n")
 
     def shown(file: object, **options: Any) -> str:
-        main(Data(file=str(file), **options))
+        verb(Data(file=str(file), **options))[1]()
         return capsys.readouterr().out
 
     def counted(file: object, **options: Any) -> dict[str, Any]:
-        return json.loads(shown(file, json=True, **options))
+        return verb(Data(file=str(file), **options))[0]
 
     windows = WindowConfig(34, 8, 20)
     found = counted(squad, windows=windows)

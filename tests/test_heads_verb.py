@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from cli_runner import bertvision, tree
 from toy import save_encoder
 
 from bertvision import words
-from bertvision.cli import VERBS
+from bertvision.cli import VERBS, find_command
 from bertvision.cli.flags import parse
 from bertvision.cli.heads import bert_parameters
 from bertvision.errors import ConfigError
@@ -411,7 +410,7 @@ def test_the_commands_of_the_docs_parse() -> None:
         words = shlex.split(re.sub(r"\s#.*", "", line))
         verb, flags = (words[3], words[4:]) if words[0] == "python" else (words[1], words[2:])
         assert verb in VERBS
-        args = parse(import_module(f"bertvision.cli.{verb}"), flags, prog="bertvision")
+        args, _ = parse(*find_command([verb, *flags]))
         if words[0] != "python":
             for text, _ in expand(getattr(getattr(args, "fit", args), "heads", ())):
                 parse_head(text)

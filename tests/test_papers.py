@@ -36,8 +36,7 @@ STEPS = PAPERS.steps(PAPERS.parts)
 def parsed(step: Step) -> Any:
     """The flags of a step's command, with names in the place of files."""
     words = PAPERS.words(step, lambda name: "2.5" if name == "null_weight" else name)
-    module, rest, prog = find_command([*words, "--out", "out", "--json"])
-    return parse(module, rest, prog=prog)
+    return parse(*find_command([*words, "--out", "out", "--json"]))[0]
 
 
 @cache

@@ -35,8 +35,7 @@ def test_the_readme_shows_how_to_start() -> None:
 
 def _parses(words: list[str]) -> None:
     assert words[0] in VERBS
-    module, flags, prog = find_command(words)
-    parse(module, flags, prog=prog)
+    parse(*find_command(words))
 
 
 @pytest.mark.parametrize("line", shell_lines())
@@ -140,14 +139,3 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
         told = {file for page in new for file, _ in links(page)}
         new = {file for file in told if file.suffix == ".md"} - reached
     assert set(PAGES) <= reached, f"nobody links {sorted(page.name for page in set(PAGES) - reached)}"
-
-
-@pytest.mark.parametrize("room", ["heads", "encoder", "train"])
-def test_the_map_names_every_file_of_a_room_and_no_other(room: str) -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    told = re.search(rf"^## Files of `{room}/`$(.*?)^## ", page, re.MULTILINE | re.DOTALL)
-    assert told is not None
-    files = {path.name for path in (ROOT / "src" / "bertvision" / room).glob("*.py")} - {"__init__.py"}
-    assert set(re.findall(r"`(\w+\.py)`", told[1])) == files
-    for name in re.findall(r"`((?:train|heads|states|encoder|report|tasks)/\w+\.py)`", page):
-        assert (ROOT / "src" / "bertvision" / name).is_file(), name

@@ -20,6 +20,7 @@ from browsing import CHROMIUM, browse
 from report_cases import KINDS, Parsed, make_results, system
 
 from bertvision import words
+from bertvision.cli import main
 from bertvision.errors import ArtifactError, OutputError
 from bertvision.report import details, drawing, figures
 from bertvision.report.examples import marked
@@ -392,14 +393,12 @@ def test_writing_replaces_the_file_whole(tmp_path: Path) -> None:
 
 
 def test_the_verb_writes_beside_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from bertvision.cli.report import ARGS, main
-
     (tmp_path / "results.json").write_text(json.dumps(make_results("label")), encoding="utf-8")
-    main(ARGS(run_dir=tmp_path, json=True))
+    main(["report", str(tmp_path), "--json"])
     written = json.loads(capsys.readouterr().out)
     assert written["report"] == str(tmp_path / "report.html")
     assert written["headline"] in html.unescape((tmp_path / "report.html").read_text(encoding="utf-8"))
-    main(ARGS(run_dir=tmp_path / "results.json", out=tmp_path / "other.html"))
+    main(["report", str(tmp_path / "results.json"), "--out", str(tmp_path / "other.html")])
     assert (tmp_path / "other.html").read_bytes() == (tmp_path / "report.html").read_bytes()
 
 

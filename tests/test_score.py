@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertvision.cli.score import Score, main, read_na_probs, read_predictions
+from bertvision.cli.files import Score
+from bertvision.cli.files import score as verb
 from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.errors import DataError
 from bertvision.tasks.squad import normalise, per_question, score
@@ -150,20 +151,18 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("system", PUBLISHED)
-def test_published_systems_to_every_digit(
-    system: str, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_published_systems_to_every_digit(system: str, shared_data: Path, tmp_path: Path) -> None:
     dev, said = shared_data / "squad/dev-v2.0.json", shared_data / f"squad/predictions/{system}.json"
-    main(Score(data=str(dev), predictions=said, json=True))
+    found, _ = verb(Score(data=str(dev), predictions=said))
     expected = PUBLISHED[system]
     plain = {key: value for key, value in expected.items() if not key.startswith(("best_", "pr_"))}
-    assert list(json.loads(capsys.readouterr().out).items()) == list(plain.items())
+    assert list(found.items()) == list(plain.items())
 
-    predictions = read_predictions(said)
+    predictions = json.loads(said.read_text())
     odds = {k: (i * 7919 % 1009) / 1009 + (0.0 if v else 0.5) for i, (k, v) in enumerate(predictions.items())}
     (tmp_path / "odds.json").write_text(json.dumps(odds))
-    main(Score(data=str(dev), predictions=said, na_prob=tmp_path / "odds.json", json=True))
-    assert list(json.loads(capsys.readouterr().out).items()) == list(expected.items())
+    found, _ = verb(Score(data=str(dev), predictions=said, na_prob=tmp_path / "odds.json"))
+    assert list(found.items()) == list(expected.items())
 
 
 def squad_file(folder: Path) -> Path:
@@ -185,7 +184,7 @@ def squad_file(folder: Path) -> Path:
 def test_verb_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, said = squad_file(tmp_path), tmp_path / "said.json"
     said.write_text('{"a": "ada", "b": "1843"}')
-    main(Score(data=str(data), predictions=said))
+    verb(Score(data=str(data), predictions=said))[1]()
     out = capsys.readouterr().out
     assert "HasAns_exact" in out
     assert "100.0000" in out
@@ -197,8 +196,8 @@ def test_verb_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     [
         (None, "does not exist"),
         ('{"a": "ada", "b": "', "is not valid JSON"),
-        ('["ada"]', "not a list"),
-        ('{"a": "ada", "b": null}', "'b' is not a string but null"),
+        ('["ada"]', "must hold a JSON object"),
+        ('{"a": "ada", "b": null}', "'b' must be a string"),
         ('{"a": "ada"}', "lacks 1 of the 2 questions.*first 'b'"),
         ('{"a": "ada", "b": "", "c": ""}', "has 1 ids.*first 'c'"),
     ],
@@ -208,32 +207,33 @@ def test_verb_refuses_bad_predictions(content: str | None, complaint: str, tmp_p
     if content is not None:
         said.write_text(content)
     with pytest.raises(DataError, match=complaint) as caught:
-        main(Score(data=str(data), predictions=said))
+        verb(Score(data=str(data), predictions=said))
     assert "\n" not in str(caught.value)
     assert str(said) in str(caught.value)
 
 
-def test_verb_scores_what_both_files_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_scores_what_both_files_know(tmp_path: Path) -> None:
     said = tmp_path / "said.json"
     said.write_text('{"a": "ada", "c": ""}')
-    main(Score(data=str(squad_file(tmp_path)), predictions=said, allow_missing=True, json=True))
-    assert json.loads(capsys.readouterr().out)["total"] == 1
+    found, _ = verb(Score(data=str(squad_file(tmp_path)), predictions=said, allow_missing=True))
+    assert found["total"] == 1
 
 
 @pytest.mark.parametrize("value", ['"0.5"', "true", "null", "NaN"])
 def test_no_answer_numbers_must_be_numbers(value: str, tmp_path: Path) -> None:
-    path = tmp_path / "odds.json"
-    path.write_text(f'{{"a": 0.5, "b": {value}}}')
+    said, odds = tmp_path / "said.json", tmp_path / "odds.json"
+    said.write_text('{"a": "ada", "b": ""}')
+    odds.write_text(f'{{"a": 0.5, "b": {value}}}')
     with pytest.raises(DataError, match=r"'b'.*must be a number"):
-        read_na_probs(path)
+        verb(Score(data=str(squad_file(tmp_path)), predictions=said, na_prob=odds))
 
 
 def test_scoring_needs_no_torch(tmp_path: Path) -> None:
     said = tmp_path / "said.json"
     said.write_text('{"a": "ada", "b": ""}')
     code = (
-        "import sys; from pathlib import Path; from bertvision.cli.score import Score, main; "
-        f"main(Score(data={str(squad_file(tmp_path))!r}, predictions=Path({str(said)!r}), json=True)); "
+        "import sys; from bertvision.cli import main; "
+        f"main(['score', {str(squad_file(tmp_path))!r}, {str(said)!r}, '--json']); "
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

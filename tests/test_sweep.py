@@ -8,6 +8,7 @@ import pytest
 from cli_runner import Outcome, bertvision, tree
 from killing import finish, kill_when, start
 
+from bertvision.cli import find_command
 from bertvision.cli.flags import parse
 from bertvision.model.trained import read_trained
 from bertvision.train.search import Trial
@@ -188,9 +189,7 @@ def test_a_recipe_has_a_space_and_the_best_is_printed(words: tuple[str, ...], tm
     recipe.write_text(
         "space:\n  lr: {low: 1e-3, high: 1e-2, points: 2}\nfit: {heads: [last_state], epochs: 1}\n"
     )
-    from bertvision.cli import sweep
-
-    args = parse(sweep, ["--config", str(recipe), "--vary", "clip=0,1"], prog="bertvision sweep")
+    args, _ = parse(*find_command(["sweep", "--config", str(recipe), "--vary", "clip=0,1"]))
     assert args.space == {"lr": {"low": "1e-3", "high": "1e-2", "points": 2}}
     command = (*words, "--config", recipe, "--out", tmp_path / "out", "--vary", "clip=0,1", "--grid")
     out = answered(*command).out.splitlines()

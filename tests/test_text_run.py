@@ -7,7 +7,6 @@ import random
 import re
 import shlex
 import signal
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from killing import finish
 from test_resume import contents
 from text_tables import LABELS, write_labels, write_scores
 
+from bertvision.cli import find_command
 from bertvision.cli.flags import parse
 from bertvision.data.examples import TextData
 from bertvision.data.load import load_data
@@ -308,10 +308,6 @@ def test_the_commands_of_the_docs_parse(
     (tmp_path / "two.yaml").write_text(RECIPE, encoding="utf-8")
     program, verb, *flags = shlex.split(command)
     assert program == "bertvision"
-    if verb == "cache":
-        verb, flags = f"cache.{flags[0]}", flags[1:]
-    module = import_module(f"bertvision.cli.{verb}")
-    args = parse(module, flags, prog=f"bertvision {verb}")
-    assert isinstance(args, module.ARGS)
+    args, _ = parse(*find_command([verb, *flags]))
     if verb == "multitask":
         assert all(parse_head(task.head) for task in args.tasks if task.head)

@@ -1,16 +1,17 @@
 """The command line: `bertvision VERB ...`.
 
-One small file per verb: a dataclass of flags (`ARGS`) and a `main` that calls a function of the library and prints its
-result. A verb's file is imported only when it is called, and torch only in `main`, so `--help` answers at once. A verb
-with several actions (`bertvision cache ls`) is a folder of such files.
+A verb is a function of the same name: the class of its parameter has a field for each flag, and it returns its result
+for --json together with a function that prints it for people. The function's file is imported only when it is called,
+and torch only inside the function, so `--help` answers at once. A verb with several actions (`bertvision cache ls`) is
+a folder with a file and a function for each.
 """
 
 import errno
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from types import ModuleType
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from bertvision._version import __version__
 from bertvision.errors import BertvisionError, ConfigError, nearest
@@ -36,6 +37,14 @@ VERBS = {
     "report": "write the HTML report of a run again",
     "recipes": "list or show the shipped recipes",
 }
+
+_FILES = {
+    **dict.fromkeys(("run", "finetune", "multitask", "triplet", "fit", "sweep", "eval", "ensemble"), "flows"),
+    **dict.fromkeys(("score", "report", "recipes"), "files"),
+}
+"""Where a verb's function is, if not in the file of its name."""
+_DATA = {"--train", "--dev", "--test"}
+"""Flags without which `run` is the demo."""
 
 
 def _help() -> str:
@@ -81,19 +90,13 @@ def _explained(error: BaseException, verb: str) -> tuple[str, int]:
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return "interrupted" + (": run the same command again to go on" if verb != "serve" else ""), 130
-    if isinstance(error, OSError):
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         place = error.filename or "output"
-        return (
-            f"no space is left on the disk ({place}): make room and run the command again" if full else "",
-            2,
-        )
+        return f"no space is left on the disk ({place}): make room and run the command again", 2
     # torch's class for a full GPU is a RuntimeError, and a full CPU has no class; torch may not be imported here.
-    full = type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "allocate memory" in str(error)
-    return (
-        "out of memory: lower the batch size, --states.tokens-per-call or --states.memory-gb" if full else "",
-        2,
-    )
+    if type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "allocate memory" in str(error):
+        return "out of memory: lower the batch size, --states.tokens-per-call or --states.memory-gb", 2
+    return "", 2
 
 
 def _fail(sentence: str, code: int) -> None:
@@ -102,9 +105,9 @@ def _fail(sentence: str, code: int) -> None:
 
 
 def _run(words: list[str]) -> None:
-    module, rest, prog = find_command(words)
-    if hasattr(module, "ACTIONS"):
-        sys.stdout.write(module.help_text())
+    command, rest, prog = find_command(words)
+    if isinstance(command, str):
+        sys.stdout.write(command)
         return
     from bertvision import console
     from bertvision.cli.flags import parse
@@ -112,22 +115,31 @@ def _run(words: list[str]) -> None:
 
     console.setup_logging()
     tune_memory(serving=words[0] == "serve")
-    module.main(parse(module, rest, prog=prog))
+    args, as_json = parse(command, rest, prog)
+    if (result := command(args)) is None:
+        return
+    value, show = result
+    if as_json:
+        console.emit_json(value)
+    else:
+        show()
 
 
-def find_command(words: Sequence[str]) -> tuple[ModuleType, list[str], str]:
-    """The module of a verb, or of the action of a verb that has several; its flags; and its name.
-
-    `cache` alone, or with --help, is the module that lists its actions.
-    """
+def find_command(words: Sequence[str]) -> tuple[Callable[[Any], Any] | str, list[str], str]:
+    """The function of a verb or of its action, the flags and the name; of `cache` alone the text that lists actions."""
     verb, *rest = words
     _check(verb, VERBS, kind="verb")
-    module = importlib.import_module(f"bertvision.cli.{verb}")
-    if not hasattr(module, "ACTIONS") or not rest or rest[0] in _HELP:
-        return module, rest, f"bertvision {verb}"
+    module = importlib.import_module(f"bertvision.cli.{_FILES.get(verb, verb)}")
+    if not hasattr(module, "ACTIONS"):
+        if verb == "run" and not {word.partition("=")[0] for word in rest} & {"--config", *_DATA}:
+            rest = ["--config", "demo", *rest]
+        return getattr(module, verb), rest, f"bertvision {verb}"
+    if not rest or rest[0] in _HELP:
+        return module.help_text(), rest, f"bertvision {verb}"
     action, *rest = rest
     _check(action, module.ACTIONS, kind=f"action of {verb}")
-    return importlib.import_module(f"bertvision.cli.{verb}.{action}"), rest, f"bertvision {verb} {action}"
+    module = importlib.import_module(f"bertvision.cli.{verb}.{action}")
+    return getattr(module, action), rest, f"bertvision {verb} {action}"
 
 
 def _check(word: str, known: Mapping[str, str], *, kind: str) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from bertvision.cli.flags import JsonFlag
+from bertvision.cli.flags import Result
 from bertvision.config import part_of
 from bertvision.data.reframe import Reframe, reframe
 from bertvision.data.texts import Columns
@@ -27,7 +27,7 @@ class TextArgs(Columns, Reframe):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data(JsonFlag):
+class Data:
     """Show examples, windows, tokens, label balance and lengths of a dataset; suggest a maximum length."""
 
     file: Annotated[str, POSITIONAL, arg(metavar="DATA")]
@@ -42,18 +42,14 @@ class Data(JsonFlag):
     """Look only at the first so many examples."""
 
 
-ARGS = Data
-
-
-def main(args: Data) -> None:
-    from bertvision import console
+def data(args: Data) -> Result:
     from bertvision.data.cutting import make_windows
     from bertvision.data.examples import TextData
     from bertvision.data.load import load_data
     from bertvision.data.stats import data_stats
     from bertvision.encoder.load import load_tokenizer
 
-    data = load_data(
+    found = load_data(
         args.file,
         columns=part_of(Columns, args.text),
         task=args.text.task,
@@ -61,38 +57,33 @@ def main(args: Data) -> None:
         # A test set without labels can be looked at as well; questions without answers would count as unanswerable.
         answers_required=not args.file.startswith(("glue:", "cs224n:")),
     )
-    if isinstance(data, TextData):
-        data = reframe(data, args.text)
+    if isinstance(found, TextData):
+        found = reframe(found, args.text)
     tokenizer = load_tokenizer(args.encoder)
     limit = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
-    windows = make_windows(data, tokenizer, args.windows)
-    stats = data_stats(data, windows, apart=args.windows.apart, limit=limit)
-    if args.json:
-        console.emit_json(stats.to_json())
-        return
-    _show_examples(stats, args.encoder)
-    _show_lengths(stats, args.windows, limit)
+    windows = make_windows(found, tokenizer, args.windows)
+    stats = data_stats(found, windows, apart=args.windows.apart, limit=limit)
+    return stats.to_json(), lambda: _show(stats, args, limit)
 
 
-def _show_examples(stats: "DataStats", encoder: str) -> None:
+def _show(stats: "DataStats", args: Data, limit: int | None) -> None:
     from bertvision import console
 
-    spans = stats.kind == "span"
+    spans, window = stats.kind == "span", args.windows
     groups = {"all": (stats.examples, stats.windows)}
     groups |= {name: (count.examples, count.windows) for name, count in stats.classes.items()}
+    if stats.unlabelled and not spans:
+        groups["without label"] = (stats.unlabelled, 0)
     rows = [
         {
             "": name,
             "examples": f"{count:,}",
             "share": f"{count / stats.examples:.1%}",
-            "windows": f"{windows:,}",
+            "windows": f"{windows:,}" if windows else "",
         }
         for name, (count, windows) in groups.items()
     ]
-    if stats.unlabelled and not spans:
-        share = f"{stats.unlabelled / stats.examples:.1%}"
-        rows.append({"": "without label", "examples": f"{stats.unlabelled:,}", "share": share})
-    console.table(rows, title=f"{stats.name} with the tokenizer of {encoder}")
+    console.table(rows, title=f"{stats.name} with the tokenizer of {args.encoder}")
     if stats.scores:
         console.table([{name: f"{value:.3f}" for name, value in stats.scores.items()}], title="scores")
     if stats.positive is not None:
@@ -104,14 +95,8 @@ def _show_examples(stats: "DataStats", encoder: str) -> None:
     console.emit(f"{stats.tokens:,} tokens in all windows")
     if stats.unlabelled and spans:
         console.emit(f"{stats.unlabelled:,} answers are fully inside no window: raise --max-seq-length")
-
-
-def _show_lengths(stats: "DataStats", window: WindowConfig, limit: int | None) -> None:
-    from bertvision import console
-
-    what = "question and context" if stats.kind == "span" else "both texts" if stats.pairs else "the text"
-    if window.apart and stats.pairs:
-        what = "the longer text"
+    what = "question and context" if spans else "both texts" if stats.pairs else "the text"
+    what = "the longer text" if window.apart and stats.pairs else what
     lengths = {
         name.replace("p", "", 1) + " %" if name[0] == "p" else name: f"{value:,}"
         for name, value in stats.lengths.items()

@@ -5,12 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
-from bertvision.cli.flags import command_line
+from bertvision.cli.flags import Result, command_line, refuse
 from bertvision.data.texts import Columns
-from bertvision.errors import ConfigError
-from bertvision.options import OptionalText
+from bertvision.options import POSITIONAL, OptionalText, arg
 
 if TYPE_CHECKING:
     from bertvision.model.export import Exported
@@ -22,7 +19,7 @@ class ExportArgs:
     """Put heads and their encoder into one folder, a package, with a card that says what they are: for predict, serve,
     the Hub or as an ONNX graph."""
 
-    sources: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[NAME=]FOLDER ...")]
+    sources: Annotated[tuple[str, ...], POSITIONAL, arg(metavar="[NAME=]FOLDER ...")]
     """What fit, finetune, multitask, ensemble or run wrote, or packages; all heads must be of one encoder. Of a run the
     best head is taken. NAME is what the task is called; without it a folder's heads come under names of their own."""
     out: Path
@@ -51,17 +48,13 @@ class ExportArgs:
     """The data the heads were scored on, as --dev of fit takes it: the card's scores get intervals from it. Files that
     still lie where they were are found without."""
     text: Columns = field(default_factory=Columns)
-    json: bool = False
-    """Print the result as JSON."""
 
 
-ARGS = ExportArgs
 _LISTS = ("--layers", "--datasets", "--scored-on")
 """Flags that several words follow."""
 
 
-def main(args: ExportArgs) -> None:
-    from bertvision import console
+def export(args: ExportArgs) -> Result:
     from bertvision.artifacts import check_output
     from bertvision.model.config import CardConfig
     from bertvision.model.export import check_out
@@ -92,19 +85,7 @@ def main(args: ExportArgs) -> None:
     )
     address = push_to_hub(args.out, args.push, private=args.private) if args.push is not None else None
     result = _result(model, made, address)
-    if args.json:
-        console.emit_json(result)
-        return
-    console.emit(f"{args.out}: {console.size_text(result['bytes'])}")
-    for task, about in result["tasks"].items():
-        also = f", readers of {about['layers']} layers" if about["layers"] else ""
-        console.emit(f"  {task}: {about['kind']}, {about['label']}{also}")
-    kept = "in the package" if made.package.bundled else "by reference"
-    console.emit(f"  encoder {made.package.encoder} {kept}, fingerprint {made.package.fingerprint[:12]}")
-    if made.onnx:
-        console.emit(f"  onnx: at most {made.onnx.max_difference:.1e} from torch")
-    if address:
-        console.emit(f"  {address}")
+    return result, lambda: _show(result)
 
 
 def _source(text: str) -> tuple[str, str]:
@@ -117,17 +98,29 @@ def _source(text: str) -> tuple[str, str]:
 
 def _check(args: ExportArgs) -> None:
     """Refuse flags that do not go together."""
-    if not args.sources:
-        raise ConfigError("export needs a folder: give what fit, finetune, multitask, ensemble or run wrote")
-    for flag in _LISTS:
-        if sum(word == flag or word.startswith(f"{flag}=") for word in sys.argv) > 1:
-            raise ConfigError(f"{flag} is given twice, and the last would count: write all behind one {flag}")
-    if args.bundle_encoder and args.reference:
-        raise ConfigError("--bundle-encoder and --reference exclude each other: leave one out")
-    if args.private and args.push is None:
-        raise ConfigError("--private goes with --push")
-    if args.push is not None and args.reference and args.encoder and Path(args.encoder).is_dir():
-        raise ConfigError("--push needs an encoder that others can get: leave out --reference")
+    local = args.encoder and Path(args.encoder).is_dir()
+    refuse(
+        (
+            not args.sources,
+            "export needs a folder: give what fit, finetune, multitask, ensemble or run wrote",
+        ),
+        *(
+            (
+                sum(word.partition("=")[0] == flag for word in sys.argv) > 1,
+                f"{flag} is given twice, and the last would count: write all behind one {flag}",
+            )
+            for flag in _LISTS
+        ),
+        (
+            args.bundle_encoder and args.reference,
+            "--bundle-encoder and --reference exclude each other: leave one out",
+        ),
+        (args.private and args.push is None, "--private goes with --push"),
+        (
+            args.push is not None and args.reference and local,
+            "--push needs an encoder that others can get: leave out --reference",
+        ),
+    )
 
 
 def _result(model: "Model", made: "Exported", address: str | None) -> dict[str, Any]:
@@ -148,3 +141,19 @@ def _result(model: "Model", made: "Exported", address: str | None) -> dict[str, 
         "onnx": None if onnx is None else {"max_difference": onnx.max_difference, "bytes": onnx.bytes},
         "address": address,
     }
+
+
+def _show(result: dict[str, Any]) -> None:
+    from bertvision import console
+
+    console.emit(f"{result['folder']}: {console.size_text(result['bytes'])}")
+    for task, about in result["tasks"].items():
+        also = f", readers of {about['layers']} layers" if about["layers"] else ""
+        console.emit(f"  {task}: {about['kind']}, {about['label']}{also}")
+    encoder = result["encoder"]
+    kept = "in the package" if encoder["bundled"] else "by reference"
+    console.emit(f"  encoder {encoder['name']} {kept}, fingerprint {encoder['fingerprint'][:12]}")
+    if result["onnx"]:
+        console.emit(f"  onnx: at most {result['onnx']['max_difference']:.1e} from torch")
+    if result["address"]:
+        console.emit(f"  {result['address']}")

@@ -32,9 +32,6 @@ class HeadsArgs(JsonFlag):
     """What the percentage refers to; by default a BERT of this size with its output layer (24 x 1024: 335,143,938)."""
 
 
-ARGS = HeadsArgs
-
-
 def bert_parameters(layers: int, hidden: int) -> int:
     """Parameters of an uncased BERT: 30,522 word pieces, 512 positions, 2 types, pooler and two outputs a token."""
     H = hidden
@@ -43,7 +40,7 @@ def bert_parameters(layers: int, hidden: int) -> int:
     return embeddings + layers * layer + H * H + H + 2 * H + 2
 
 
-def main(args: HeadsArgs) -> None:
+def heads(args: HeadsArgs) -> None:
     from bertvision import console
     from bertvision.errors import ConfigError
     from bertvision.heads.catalogue import CATALOGUE, expand

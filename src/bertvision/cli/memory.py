@@ -10,13 +10,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, 
 _TRAINING = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 1 << 30, _TOP_PAD: 64 << 20}
 """Keep freed memory instead of returning it to the system and taking it again at the next step: glibc maps every large
 tensor anew, and the system clears its pages one by one, a third of the time of the largest heads on a CPU."""
-_SERVING = {
-    _MMAP_MAX: 65_536,
-    _MMAP_THRESHOLD: 1 << 20,
-    _TRIM_THRESHOLD: 16 << 20,
-    _TOP_PAD: 1 << 20,
-    _ARENA_MAX: 1,
-}
+_SERVING = {_MMAP_THRESHOLD: 1 << 20, _TRIM_THRESHOLD: 16 << 20, _TOP_PAD: 1 << 20, _ARENA_MAX: 1}
 """Return large tensors to the system as soon as they are freed, with one heap for all threads: batches of ever other
 sizes would fragment kept memory, and a server that runs for weeks would grow. Answers take as long either way."""
 
@@ -27,13 +21,10 @@ def tune_memory(*, serving: bool = False) -> None:
         # Batches of many shapes would fragment a GPU's memory.
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     if serving:
-        # oneDNN keeps what it compiles for a shape, and torch keeps a thousand of these besides; batches have ever
-        # other shapes, and compiling one takes less than can be measured.
+        # oneDNN and torch keep what they compile for a shape, a thousand of them; batches have ever other shapes, and
+        # compiling one takes less than can be measured.
         for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
             os.environ.setdefault(name, "32")
-    if sys.platform != "linux":
-        return
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "gnu_get_libc_version"):
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "gnu_get_libc_version"):
         for name, value in (_SERVING if serving else _TRAINING).items():
             libc.mallopt(name, value)

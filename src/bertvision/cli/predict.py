@@ -1,17 +1,16 @@
 """`bertvision predict FOLDER`: answers, labels and scores from the command line, a file or a stream."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import tyro
-
+from bertvision.cli.flags import Result, refuse
 from bertvision.data.texts import Columns
 from bertvision.encoder.device import Precision
 from bertvision.errors import ConfigError, nearest
 from bertvision.model.config import Backend
-from bertvision.options import OptionalFloat, OptionalInt, OptionalPath, OptionalText
+from bertvision.options import POSITIONAL, OptionalFloat, OptionalInt, OptionalPath, OptionalText, arg
 
 if TYPE_CHECKING:
     from bertvision.data.examples import SpanData, TextData
@@ -33,7 +32,7 @@ class PredictArgs:
     one on the command line, all of a file (--data FILE), or a stream of JSON lines as they come (--data -). A folder of
     several tasks answers all of them in one pass."""
 
-    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
+    folder: Annotated[Path, POSITIONAL, arg(metavar="FOLDER")]
     """What fit, finetune, multitask, ensemble, run or export wrote; a run means its best head."""
     question: OptionalText = None
     """The question to answer; goes with --context."""
@@ -69,14 +68,9 @@ class PredictArgs:
     backend: Backend = "torch"
     """What computes: torch, or the ONNX graph of a package (export --onnx), which runs on the CPU."""
     columns: DataColumns = field(default_factory=DataColumns)
-    json: bool = False
-    """Print the result as JSON."""
 
 
-ARGS = PredictArgs
-
-
-def main(args: PredictArgs) -> None:
+def predict(args: PredictArgs) -> Result | None:
     from bertvision.artifacts import check_output
     from bertvision.data.examples import TextData
     from bertvision.data.named_sets import check_rows
@@ -102,78 +96,79 @@ def main(args: PredictArgs) -> None:
     if args.threshold is not None:
         model.set_threshold(args.threshold)
     if args.data == "-":
-        answer_stream(model, tasks=args.tasks, n_best=args.n_best)
-    elif data is None:
+        return answer_stream(model, tasks=args.tasks, n_best=args.n_best)
+    if data is not None:
+        rows = _predict_all(args, data, model)
+    else:
         first, second = (args.text, args.pair) if args.text is not None else (args.question, args.context)
         assert first is not None
-        found = model(first, second, tasks=args.tasks, n_best=args.n_best)
-        _show(args, [("", first, second, found)], tasks)
-    else:
-        _show(args, _predict_all(args, data, model), tasks)
+        rows = [("", first, second, model(first, second, tasks=args.tasks, n_best=args.n_best))]
+    plain = _plain(rows, tasks)
+    return plain if data is not None else plain[0], lambda: _show(rows, tasks)
 
 
 def _check(args: PredictArgs) -> None:
     """Refuse flags that do not go together."""
-    ways = [
-        args.question is not None or args.context is not None,
-        args.text is not None,
-        args.data is not None,
-    ]
-    if args.pair is not None and args.text is None:
-        raise ConfigError("--pair goes with --text")
-    if sum(ways) != 1 or (args.question is None) != (args.context is None):
-        raise ConfigError("give --question together with --context, or --text, or --data")
-    if args.data is None and (args.out is not None or args.glue is not None):
-        raise ConfigError(f"--{'out' if args.out is not None else 'glue'} goes with --data")
-    for flag, given in (("out", args.out), ("glue", args.glue), ("max-examples", args.max_examples)):
-        if args.data == "-" and given is not None:
-            raise ConfigError(f"--{flag} is for a file: --data - writes its answers as they come")
-    texts = {"question": args.question, "context": args.context, "text": args.text, "pair": args.pair}
-    for flag, given in texts.items():
-        if given is not None and not given.strip():
-            raise ConfigError(f"--{flag} is empty: write it")
-    if args.threshold is not None and not math.isfinite(args.threshold):
-        raise ConfigError(f"--threshold must be a finite number, not {args.threshold}")
-    if args.n_best < 0:
-        raise ConfigError(f"--n-best must not be negative, not {args.n_best}: 0 lists the answer alone")
-    if args.glue is not None and args.out is None:
-        raise ConfigError("--glue needs --out, a folder for the submission file")
+    given = {name for name, value in vars(args).items() if value is not None}
+    asks = bool(given & {"question", "context"})
+    stream = args.data == "-"
+    refuse(
+        ("pair" in given and "text" not in given, "--pair goes with --text"),
+        (
+            asks + ("text" in given) + ("data" in given) != 1
+            or (asks and not {"question", "context"} <= given),
+            "give --question together with --context, or --text, or --data",
+        ),
+        ("out" in given and "data" not in given, "--out goes with --data"),
+        ("glue" in given and "data" not in given, "--glue goes with --data"),
+        ("glue" in given and "out" not in given, "--glue needs --out, a folder for the submission file"),
+        (stream and "out" in given, "--out is for a file: --data - writes its answers as they come"),
+        (stream and "max_examples" in given, "--max-examples is for a file: --data - ends with its input"),
+        *(
+            (name in given and not getattr(args, name).strip(), f"--{name} is empty: write it")
+            for name in ("question", "context", "text", "pair")
+        ),
+        (
+            not math.isfinite(args.threshold or 0),
+            f"--threshold must be a finite number, not {args.threshold}",
+        ),
+        (args.n_best < 0, f"--n-best must not be negative, not {args.n_best}: 0 lists the answer alone"),
+    )
 
 
 def _check_tasks(args: PredictArgs, tasks: "dict[str, Task]") -> None:
     """Refuse flags that these tasks have no use for."""
-    spans = [name for name, task in tasks.items() if task.abstains]
-    if args.threshold is not None and not spans:
-        raise ConfigError("--threshold is for spans: labels and scores have none")
-    if args.n_best and not spans:
-        raise ConfigError("--n-best is for spans: labels and scores have no candidates")
-    if args.text is not None and spans == list(tasks):
-        raise ConfigError(f"{args.folder} answers questions: give --question and --context")
-    if args.question is not None and not any(task.reads_questions for task in tasks.values()):
-        raise ConfigError(
-            f"{args.folder} gives labels or scores of texts: give --text, for pairs with --pair"
-        )
-    if args.glue is not None:
-        _check_glue(args.glue, list(tasks.values()))
-
-
-def _check_glue(name: str, tasks: "list[Task]") -> None:
-    """Refuse a submission that several tasks, or one of another kind or with other classes, would have to fill."""
     from bertvision.data.named_sets import submission_task
 
-    meant = submission_task(name)
-    if len(tasks) > 1:
-        raise ConfigError(f"--glue {name} is filled by one task: name it with --tasks")
-    (task,) = tasks
-    if task.kind != meant.kind:
-        raise ConfigError(
-            f"--glue {name} wants a {meant.kind} of each text, and this head gives a {task.kind}"
-        )
-    if set(task.classes) != set(meant.classes):
-        raise ConfigError(
-            f"--glue {name} wants the classes {', '.join(meant.classes)}, and this head gives "
-            f"{', '.join(task.classes)}: name the task it was trained for, or leave out --glue"
-        )
+    spans = [name for name, task in tasks.items() if task.abstains]
+    asking = any(task.reads_questions for task in tasks.values())
+    refuse(
+        (args.threshold is not None and not spans, "--threshold is for spans: labels and scores have none"),
+        (args.n_best and not spans, "--n-best is for spans: labels and scores have no candidates"),
+        (
+            args.text is not None and spans == list(tasks),
+            f"{args.folder} answers questions: give --question and --context",
+        ),
+        (
+            args.question is not None and not asking,
+            f"{args.folder} gives labels or scores of texts: give --text, for pairs with --pair",
+        ),
+    )
+    if args.glue is None:
+        return
+    meant, (task, *others) = submission_task(args.glue), tasks.values()
+    refuse(
+        (others, f"--glue {args.glue} is filled by one task: name it with --tasks"),
+        (
+            task.kind != meant.kind,
+            f"--glue {args.glue} wants a {meant.kind} of each text, and this head gives a {task.kind}",
+        ),
+        (
+            set(task.classes) != set(meant.classes),
+            f"--glue {args.glue} wants the classes {', '.join(meant.classes)}, and this head gives "
+            f"{', '.join(task.classes)}: name the task it was trained for, or leave out --glue",
+        ),
+    )
 
 
 _Row = tuple[str, str, str | None, dict[str, Any]]
@@ -181,24 +176,21 @@ _Row = tuple[str, str, str | None, dict[str, Any]]
 
 
 def _predict_all(args: PredictArgs, data: "SpanData | TextData", model: "Model") -> list[_Row]:
-    from dataclasses import replace
-
     from bertvision.data.examples import TextData
     from bertvision.data.named_sets import write_submission
 
     answers = model.answer(data, tasks=args.tasks)
     found = {name: model.predictions(name, own, n_best=args.n_best) for name, own in answers.items()}
-    for name, own in answers.items() if args.out is not None else ():
-        assert args.out is not None
-        folder = args.out / name if len(answers) > 1 else args.out
-        task, tuning = model.systems[name].task, model.systems[name].tuning
-        served = task.calibrated(own, tuning)
-        task.write_answers(folder, served, tuning)
-        if args.glue is not None:
-            assert isinstance(data, TextData)
-            kind: Any = task.kind
-            like = replace(data, kind=kind, classes=task.classes)
-            write_submission(args.glue, like, served.values.tolist(), folder)
+    if args.out is not None:
+        for name, own in answers.items():
+            folder = args.out / name if len(answers) > 1 else args.out
+            task, tuning = model.systems[name].task, model.systems[name].tuning
+            served = task.calibrated(own, tuning)
+            task.write_answers(folder, served, tuning)
+            if args.glue is not None and isinstance(data, TextData):
+                kind: Any = task.kind
+                like = replace(data, kind=kind, classes=task.classes)
+                write_submission(args.glue, like, served.values.tolist(), folder)
     if isinstance(data, TextData):
         texts = [(example.id, example.first, example.second) for example in data.examples]
     else:
@@ -206,26 +198,31 @@ def _predict_all(args: PredictArgs, data: "SpanData | TextData", model: "Model")
     return [(*row, {name: own[i] for name, own in found.items()}) for i, row in enumerate(texts)]
 
 
-def _show(args: PredictArgs, rows: list[_Row], tasks: "dict[str, Task]") -> None:
-    """Print the predictions: of one task beside its text, of several by their names."""
-    from bertvision import console
+def _span(tasks: "dict[str, Task]") -> bool:
+    """Whether the one task answers questions."""
+    return len(tasks) == 1 and all(task.abstains for task in tasks.values())
+
+
+def _plain(rows: list[_Row], tasks: "dict[str, Task]") -> list[dict[str, Any]]:
+    """The predictions for --json: of one task beside its text, of several by their names."""
     from bertvision.tasks.predictions import to_json
 
-    alone = len(tasks) == 1
-    span = alone and all(task.abstains for task in tasks.values())
-    if args.json:
-        made = []
-        for key, first, second, found in rows:
-            row: dict[str, Any] = {"id": key, "question" if span else "text": first}
-            if second is not None and not span:
-                row["pair"] = second
-            plain = {name: to_json(prediction) for name, prediction in found.items()}
-            made.append(row | (next(iter(plain.values())) if alone else {"tasks": plain}))
-        console.emit_json(made if args.data is not None else made[0])
-        return
+    made = []
+    for key, first, second, found in rows:
+        row: dict[str, Any] = {"id": key, "question" if _span(tasks) else "text": first}
+        if second is not None and not _span(tasks):
+            row["pair"] = second
+        plain = {name: to_json(prediction) for name, prediction in found.items()}
+        made.append(row | (next(iter(plain.values())) if len(tasks) == 1 else {"tasks": plain}))
+    return made
+
+
+def _show(rows: list[_Row], tasks: "dict[str, Task]") -> None:
+    from bertvision import console
+
     for _, first, second, found in rows:
-        console.emit(first if second is None or span else f"{first} | {second}")
+        console.emit(first if second is None or _span(tasks) else f"{first} | {second}")
         for name, prediction in found.items():
-            console.emit(f"  {prediction.line()}" if alone else f"  {name}: {prediction.line()}")
+            console.emit(f"  {prediction.line()}" if len(tasks) == 1 else f"  {name}: {prediction.line()}")
             for rank, one in enumerate(getattr(prediction, "nbest", ()), start=1):
                 console.emit(f"    {rank}. {one.text}  [{one.start}:{one.end}] p={one.probability:.3f}")

@@ -30,10 +30,7 @@ class Serve(DeviceConfig, ServeConfig):
     """Where the encoder is now, if it moved."""
 
 
-ARGS = Serve
-
-
-def main(args: Serve) -> None:
+def serve(args: Serve) -> None:
     from bertvision.serve.config import check_extra, read_key
 
     check_extra()

@@ -1,5 +1,6 @@
 """Tune an encoder: for one task, for several at once, or on triplets; write the records of its snapshots' heads."""
 
+import logging
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +32,8 @@ from bertvision.train.scoring import kept_logits
 from bertvision.train.splits import Split, load_split, null_weighted, window_split
 from bertvision.train.tuning import shares_out
 from bertvision.train.zoo import encoder_reference
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,7 @@ def triplet(args: TripletArgs, *, command: str = "") -> Tuned:
         mined = mine_triplets(sets, seed=args.finetune.seed)
         order = np.random.default_rng(args.finetune.seed).permutation(len(mined))[: args.max_examples]
         apart = round(len(order) * args.held_out)
+        logger.info("%d triplets to train on, %d held out", len(order) - apart, apart)
         usual = 1.0 if args.form == "softmin" else 0.0
         margin = usual if args.margin is None else args.margin
         task = TripletTask(args.form, margin, group=2 + mined.negatives)

@@ -32,6 +32,7 @@ import torch
 
 from bertvision.artifacts import check_output, output_folder, remove, write_json
 from bertvision.config import to_mapping
+from bertvision.encoder.device import choose_device
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import check_apart
 from bertvision.errors import ConfigError, OutputError, TrainingError
@@ -44,9 +45,9 @@ from bertvision.report.run import write_page
 from bertvision.states.config import StatesConfig
 from bertvision.states.source import choose_source
 from bertvision.train.config import FitConfig
-from bertvision.train.parallel import ALONE, Parallel
+from bertvision.train.parallel import Parallel, rank_and_world
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.search import DATABASE, TRIALS, Search, Trial, remove_search
+from bertvision.train.search import DATABASE, TRIALS, Search, Trial, check_optuna, remove_search
 from bertvision.train.space import Candidate, Space, read_space
 from bertvision.train.splits import Split, load_split
 from bertvision.train.zoo import encoder_reference, fit_zoo, suited, zoo_members
@@ -112,13 +113,25 @@ class _Sweep:
         }
 
 
-def sweep(config: SweepConfig, *, command: str, parallel: Parallel = ALONE) -> dict[str, Any]:
+def sweep(config: SweepConfig, *, command: str = "") -> dict[str, Any]:
     """Do the whole search; returns what results.json holds. Of several processes each calls it."""
     for name, value in (("train", config.train), ("dev", config.dev)):
         if not value:
             raise ConfigError(f"--{name} is missing: a sweep fits heads on --train and scores them on --dev")
     if config.dev.startswith("store:"):
         raise ConfigError(f"--dev {config.dev} has no examples to score: name the data")
+    if not config.grid:
+        check_optuna()
+        if rank_and_world()[1] > 1:
+            raise ConfigError(
+                "trials are not run by accelerate launch or torchrun: give the command once for each device, they "
+                "share the study in --out"
+            )
+    with Parallel.start(choose_device(config.device)) as parallel:
+        return _sweep(config, command, parallel)
+
+
+def _sweep(config: SweepConfig, command: str, parallel: Parallel) -> dict[str, Any]:
     began = time.monotonic()
     parallel.on_main(lambda: check_output(config.out))
     folder, about = encoder_reference(config.encoder)

@@ -1,6 +1,6 @@
 """`bertvision cache ACTION`: the stores of hidden states, made, listed, checked and removed.
 
-One small file per action, each like a verb: a dataclass of flags (`ARGS`) and a `main`. Only `extract` needs torch.
+One small file per action, each like a verb: a class of flags and the function of its name. Only `extract` needs torch.
 """
 
 ACTIONS = {

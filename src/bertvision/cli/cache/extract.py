@@ -66,10 +66,7 @@ class ExtractArgs(StoreArgs):
             raise ConfigError(f"--shard-tokens must be at least 1, not {self.shard_tokens}")
 
 
-ARGS = ExtractArgs
-
-
-def main(args: ExtractArgs) -> None:
+def extract(args: ExtractArgs) -> None:
     try:
         _extract(args)
     except BertvisionError as error:  # the flags of states have a prefix in other verbs

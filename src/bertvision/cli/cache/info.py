@@ -22,10 +22,7 @@ class InfoArgs(StoreArgs):
     """Its key, the beginning of it, or its folder."""
 
 
-ARGS = InfoArgs
-
-
-def main(args: InfoArgs) -> None:
+def info(args: InfoArgs) -> None:
     from bertvision import console
 
     entry = find_entry(args.root, args.name)

@@ -14,10 +14,7 @@ class LsArgs(StoreArgs):
     """List the stores of hidden states, the last used first, with the encoder and the data each belongs to."""
 
 
-ARGS = LsArgs
-
-
-def main(args: LsArgs) -> None:
+def ls(args: LsArgs) -> None:
     from bertvision import console
 
     root, found = args.root, entries(args.root)

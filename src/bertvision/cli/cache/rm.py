@@ -30,10 +30,7 @@ class RmArgs(StoreArgs):
     """Stores that were not used for more than so many days."""
 
 
-ARGS = RmArgs
-
-
-def main(args: RmArgs) -> None:
+def rm(args: RmArgs) -> None:
     from bertvision import console
 
     chosen, removed = _chosen(args), []

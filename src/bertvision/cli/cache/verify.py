@@ -23,10 +23,7 @@ class VerifyArgs(StoreArgs):
     """Remove damaged shards, so that the next extraction or fit makes only those anew."""
 
 
-ARGS = VerifyArgs
-
-
-def main(args: VerifyArgs) -> None:
+def verify(args: VerifyArgs) -> None:
     from bertvision import console
 
     rows = []

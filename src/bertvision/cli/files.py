@@ -1,11 +1,11 @@
-"""`bertvision score DATA PREDICTIONS`: official SQuAD 2.0 metrics of anybody's predictions file."""
+"""The verbs that read files and compute nothing with torch: score, report, recipes."""
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bertvision.cli.flags import JsonFlag
+from bertvision.cli.flags import Result
 from bertvision.errors import DataError
 from bertvision.options import POSITIONAL, OptionalPath, arg
 
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from bertvision.data.examples import SpanData
 
 
+# ---- score
+
+
 @dataclass(frozen=True, kw_only=True)
-class Score(JsonFlag):
+class Score:
     """Score a predictions file with the official SQuAD 2.0 metrics."""
 
     data: Annotated[str, POSITIONAL, arg(metavar="DATA")]
@@ -30,58 +33,45 @@ class Score(JsonFlag):
     """Score the questions that have a prediction, and leave aside predictions for unknown questions."""
 
 
-ARGS = Score
-
-
-def main(args: Score) -> None:
+def score(args: Score) -> Result:
     from bertvision import console
     from bertvision.data.load import load_span_data
     from bertvision.tasks.squad import score
 
     data = load_span_data(args.data)
-    predictions = read_predictions(args.predictions)
+    predictions = _read_predictions(args.predictions)
     if not args.allow_missing:
         _refuse_other_questions(data, predictions, args.predictions)
     result = score(
         data,
         predictions,
-        na_probs=read_na_probs(args.na_prob) if args.na_prob else None,
+        na_probs=_read_na_probs(args.na_prob) if args.na_prob else None,
         na_prob_thresh=args.na_prob_thresh,
         allow_missing=args.allow_missing,
     )
-    if args.json:
-        console.emit_json(result)
-        return
     rows = [
         {"metric": key, "value": f"{value}" if isinstance(value, int) else f"{value:.4f}"}
         for key, value in result.items()
     ]
-    console.table(rows, title=f"{args.predictions.name} on {Path(args.data).name}")
+    return result, lambda: console.table(rows, title=f"{args.predictions.name} on {Path(args.data).name}")
 
 
-def read_predictions(path: Path) -> dict[str, str]:
+def _read_predictions(path: Path) -> dict[str, str]:
     """Question id to answer text, from a JSON file."""
     content = _read_object(path)
     for key, value in content.items():
         if not isinstance(value, str):
-            raise DataError(
-                f'{path}: the prediction for {key!r} is not a string but {_kind(value)}; use "" for no answer'
-            )
+            raise DataError(f'{path}: the prediction for {key!r} must be a string; use "" for no answer')
     return content
 
 
-def read_na_probs(path: Path) -> dict[str, float]:
+def _read_na_probs(path: Path) -> dict[str, float]:
     """Question id to a number, from a JSON file."""
     content = _read_object(path)
     for key, value in content.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-            raise DataError(f"{path}: the value of {key!r} is {_kind(value)}; it must be a number")
-    return {key: float(value) for key, value in content.items()}
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", type(None): "null", bool: "true or false", str: "a string"}
-    return names.get(type(value), str(value))
+            raise DataError(f"{path}: the value of {key!r} must be a number")
+    return content
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -89,12 +79,12 @@ def _read_object(path: Path) -> dict[str, Any]:
 
     content = parse_json(read_text(path), path)
     if not isinstance(content, dict):
-        raise DataError(f"{path} must hold a JSON object from question id to value, not {_kind(content)}")
+        raise DataError(f"{path} must hold a JSON object from question id to value")
     return content
 
 
 def _refuse_other_questions(data: "SpanData", predictions: dict[str, str], path: Path) -> None:
-    known = {example.id: None for example in data.examples}
+    known = dict.fromkeys(example.id for example in data.examples)
     hint = "is it for other data? (--allow-missing scores what both files know)"
     if missing := [key for key in known if key not in predictions]:
         count = f"{len(missing)} of the {len(data)} questions of {data.name}"
@@ -102,3 +92,54 @@ def _refuse_other_questions(data: "SpanData", predictions: dict[str, str], path:
     if unknown := [key for key in predictions if key not in known]:
         count = f"{len(unknown)} ids that {data.name} does not know"
         raise DataError(f"{path} has {count}, first {unknown[0]!r}: {hint}")
+
+
+# ---- report
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write the HTML report of a run or a sweep again, one file with everything in it."""
+
+    run_dir: Annotated[Path, POSITIONAL, arg(metavar="RUN")]
+    """Folder that `bertvision run` or `sweep` wrote (it holds results.json)."""
+    out: OptionalPath = None
+    """File to write; report.html in the run's folder by default."""
+
+
+def report(args: Report) -> Result:
+    from bertvision import console
+    from bertvision.report.results import read_results
+    from bertvision.report.run import headline, write_page
+
+    results = read_results(args.run_dir)
+    folder = args.run_dir if args.run_dir.is_dir() else args.run_dir.parent
+    path = args.out or folder / "report.html"
+    write_page(results, path)
+    found = {"report": str(path), "headline": headline(results)}
+    return found, lambda: console.emit(f"{found['headline']}\n{path}")
+
+
+# ---- recipes
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """List the shipped recipes; with a NAME, print that one (redirect it to a file to change it)."""
+
+    name: Annotated[str, POSITIONAL, arg(metavar="[NAME]")] = ""
+    """Recipe to print."""
+
+
+def recipes(args: Recipes) -> Result:
+    from bertvision import console
+    from bertvision.config import read_yaml, recipe_path, recipes
+
+    if args.name:
+        path = recipe_path(args.name)
+        return read_yaml(path), lambda: console.emit(path.read_text(encoding="utf-8").rstrip())
+    rows = []
+    for name, path in recipes().items():
+        command, about, *_ = path.read_text(encoding="utf-8").replace("# ", "").splitlines()
+        rows.append({"name": name, "command": command, "about": about})
+    return rows, lambda: console.table(rows)
