@@ -39,8 +39,7 @@ from bertvision.tasks.walk import walk_windows
 from bertvision.train.config import FinetuneConfig, FitConfig, MultitaskConfig, TaskSpec
 from bertvision.train.finetune import tune, tune_jobs
 from bertvision.train.job import load_jobs
-from bertvision.train.scoring import dev_logits, score_logits
-from bertvision.train.splits import Split, load_split, window_split
+from bertvision.train.splits import Split, dev_logits, load_split, score_logits, window_split
 from bertvision.train.zoo import fit_zoo
 
 GLUE = {"CoLA": 64, "SST-2": 64, "MRPC": 128, "STS-B": 128, "RTE": 256, "WNLI": 128}

@@ -46,8 +46,7 @@ from bertvision.tasks.span import SPAN
 from bertvision.train.config import FinetuneConfig
 from bertvision.train.finetune import tune
 from bertvision.train.run_folder import read_metrics
-from bertvision.train.scoring import dev_logits, score_logits
-from bertvision.train.splits import Split, load_split
+from bertvision.train.splits import Split, dev_logits, load_split, score_logits
 
 
 class _Tokenizer:

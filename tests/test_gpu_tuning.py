@@ -23,8 +23,7 @@ from bertvision.train.config import FinetuneConfig, MultitaskConfig
 from bertvision.train.finetune import tune, tune_jobs
 from bertvision.train.job import Job
 from bertvision.train.run_folder import RunFolder, read_metrics
-from bertvision.train.scoring import logits_of
-from bertvision.train.splits import Split, load_split
+from bertvision.train.splits import Split, load_split, logits_of
 from bertvision.train.steps import GraphSteps, Steps
 
 pytestmark = [

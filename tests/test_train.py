@@ -36,8 +36,7 @@ from bertvision.train.finetune import tune
 from bertvision.train.fit import FitRun, FittedHead, fit
 from bertvision.train.optim import apply_gradients, learning_rate, make_optimizer, set_rate
 from bertvision.train.run_folder import RunFolder, read_metrics
-from bertvision.train.scoring import logits_of
-from bertvision.train.splits import Split
+from bertvision.train.splits import Split, logits_of
 from bertvision.train.zoo import fit_zoo, zoo_members
 
 # ---- optimiser

@@ -28,8 +28,7 @@ from bertvision.train.config import TuneConfig
 from bertvision.train.finetune import tune_jobs
 from bertvision.train.job import Job, load_jobs, load_joined
 from bertvision.train.parallel import Parallel
-from bertvision.train.scoring import kept_logits
-from bertvision.train.splits import Split, load_split, null_weighted, window_split
+from bertvision.train.splits import Split, kept_logits, load_split, null_weighted, window_split
 from bertvision.train.tuning import shares_out
 from bertvision.train.zoo import encoder_reference
 

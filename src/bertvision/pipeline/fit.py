@@ -25,8 +25,7 @@ from bertvision.tasks.settings import TextConfig
 from bertvision.train.config import FitConfig
 from bertvision.train.parallel import Parallel
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.scoring import logits_of
-from bertvision.train.splits import Split, load_split
+from bertvision.train.splits import Split, load_split, logits_of
 from bertvision.train.zoo import check_heads, encoder_reference, fit_zoo, keep_encoder, zoo_members
 
 

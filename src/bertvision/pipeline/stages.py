@@ -19,8 +19,7 @@ from bertvision.states.source import open_states
 from bertvision.tasks.logits import Logits
 from bertvision.train.finetune import tune
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.scoring import logits_of
-from bertvision.train.splits import Split
+from bertvision.train.splits import Split, logits_of
 from bertvision.train.zoo import fit_zoo
 
 SplitLogits = Mapping[str, Mapping[Path, Logits]]

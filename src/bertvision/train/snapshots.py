@@ -15,7 +15,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.heads.base import Head
 from bertvision.heads.files import save_head
 from bertvision.train.job import Job
-from bertvision.train.scoring import dev_logits, kept_logits, score_logits
+from bertvision.train.splits import dev_logits, kept_logits, score_logits
 
 Scores = dict[str, Any]
 """Of one task its metrics; of several their metrics by name."""

@@ -34,8 +34,7 @@ from bertvision.train.config import FitConfig
 from bertvision.train.fit import FittedHead, OnEpoch, fit
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.scoring import score_logits
-from bertvision.train.splits import Split, geometry_of, null_weighted
+from bertvision.train.splits import Split, geometry_of, null_weighted, score_logits
 
 
 def zoo_members(
