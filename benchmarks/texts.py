@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from bertvision.config import from_mapping, read_yaml, recipe_path
+from bertvision.data.examples import join_texts
 from bertvision.data.load import load_data
 from bertvision.data.triplets import mine_triplets
 from bertvision.data.windows import WindowConfig
@@ -224,10 +225,11 @@ def pretrained(study: Study, encoder: Encoder, seed: int) -> Encoder:
     """The encoder after one epoch on triplets."""
     root = Path(study.args.data) / "cs224n"
     quora = ("quora-train-small.csv", "quora-train-pre-left.csv")
+    questions: list[Any] = [load_data(f"cs224n:quora:{root / file}") for file in quora]
     sets: dict[Any, Any] = {
         "sst": load_data(f"cs224n:sst:{root / 'ids-sst-train.csv'}"),
         "sts": load_data(f"cs224n:sts:{root / 'sts-train.csv'}"),
-        "quora": load_data("cs224n:quora:" + ",".join(str(root / file) for file in quora)),
+        "quora": join_texts(questions),
     }  # fmt: skip
     mined = mine_triplets(sets, seed=seed)
     order = np.random.default_rng(seed).permutation(len(mined))[: study.args.max_examples]

@@ -39,8 +39,8 @@ def _broken() -> str:
 
 BROKEN: dict[str, tuple[str | None, str]] = {
     "missing": (None, "does not exist"),
-    "truncated": (json.dumps(squad_json())[:500], "the file looks truncated"),
-    "not SQuAD": ("[1, 2]", "is not a SQuAD file"),
+    "truncated": (json.dumps(squad_json())[:500], "is not valid JSON at column"),
+    "not SQuAD": ("[1, 2]", "has no list under"),
     "question longer than the window": (
         _broken(),
         "question 0-0 takes 203 tokens with its special tokens and leaves",

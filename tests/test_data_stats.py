@@ -10,7 +10,7 @@ from bertvision.cli.data import Data, TextArgs
 from bertvision.cli.data import data as verb
 from bertvision.data.cutting import make_windows
 from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample
-from bertvision.data.squad import read_squad, write_squad
+from bertvision.data.spans import read_squad, write_squad
 from bertvision.data.stats import ClassCount, data_stats, pair_lengths, suggest_max_length
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.load import load_tokenizer

@@ -19,7 +19,7 @@ from bertvision.data.cutting import make_windows
 from bertvision.data.examples import SpanData, TextData, TextExample, answerable
 from bertvision.data.load import load_span_data
 from bertvision.data.reframe import Reframe
-from bertvision.data.squad import SpanBuilder
+from bertvision.data.spans import SpanBuilder
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, BertvisionError, ConfigError, DataError, EncoderError
 from bertvision.heads import Geometry, parse_head, save_head
@@ -182,7 +182,7 @@ def test_spans_and_answerability_share_their_windows(
             assert found.probability == pytest.approx(one.probability, rel=1e-4)
     builder = SpanBuilder("q")
     for i, (question, context) in enumerate(zip(questions, contexts, strict=True)):
-        builder.add(str(i), question, builder.shared(context), ())
+        builder.add(str(i), question, context)
     expected = alone(systems["sure"], answerable(builder.build()))
     for row, unsure in zip(rows, expected.probabilities[:, 1], strict=True):
         assert row["sure"].probabilities["no answer"] == pytest.approx(unsure, abs=1e-6)

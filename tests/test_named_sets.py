@@ -102,7 +102,7 @@ def test_test_sets_have_no_labels(shared_data: Path, name: str, file: str, size:
     assert len(ids) == size
     assert ids == [str(i) for i in range(size)] if "glue" in name else {len(id) for id in ids} == {25}
     assert all(e.label is None for e in data.examples)
-    with pytest.raises(DataError, match=r":1 has no column .* can only be predicted on"):
+    with pytest.raises(DataError, match=r"has no column .* can only be predicted on"):
         load_data(source(shared_data, name, file))
 
 
@@ -162,70 +162,52 @@ def test_broken_rows_of_quora_are_left_out_with_their_lines(
     with caplog.at_level(logging.WARNING):
         assert [(e.id, e.label) for e in load(f"glue:qqp:{path}").examples] == [("1", 1), ("8", 0)]
         load(source(shared_data, "cs224n:quora", "quora-dev.csv"))
-    assert caplog.messages[:2] == [
-        f"{path}: 1 row is left out without the 6 cells of the header (line 3)",
-        f"{path}: 1 row is left out without a label (line 4)",
+    assert [text.partition(": ")[2] for text in caplog.messages] == [
+        "2 rows are left out: they lack cells or a label (lines 3, 4)",
+        "2 rows are left out: they lack cells or a label (lines 2577, 14222)",
     ]
-    assert "2 rows are left out without a label (line 2577, 14222)" in caplog.messages[2]
     # To predict on, a row needs no label; a test set is read whole, because the submission names every row.
     whole = write(tmp_path, header, "1|2|3|a|b|1", "7|8|9|c|d|")
     found = [(e.id, e.label) for e in load(f"glue:qqp:{whole}", answers_required=False).examples]
     assert found == [("1", 1), ("7", None)]
-    for row, message in (
-        ("1|only", "2 cells .* write those it lacks"),
-        ("1|a|b|c", "4 cells .* write spaces"),
-    ):
+    for row in ("1|only", "1|a|b|c"):
         test = write(tmp_path, "id|question1|question2", "0|a|b", row, name="test.tsv")
-        with pytest.raises(DataError, match=rf"test\.tsv:3 has {message}"):
+        with pytest.raises(DataError, match=r"test\.tsv:3 has . cells where the header has 3"):
             load_data(f"glue:qqp:{test}", answers_required=False)
-
-
-def test_several_files_are_one_set(shared_data: Path) -> None:
-    files = [shared_data / "cs224n" / f"quora-train-{part}.csv" for part in ("small", "pre-left")]
-    apart = [load(f"cs224n:quora:{file}").examples for file in files]
-    assert load(f"cs224n:quora:{files[0]},{files[1]}").examples == [*apart[0], *apart[1]]
 
 
 def test_published_samples(tmp_path: Path) -> None:
     path = tmp_path / "train.json"
     whole = {"text_a": "A", "text_b": "B", "label": "entailment"}
-    for broken, message in (
-        ({**whole, "text_b": ""}, r"row '1': the text is empty"),
-        ({**whole, "text_b": None}, "row '1' has no text_b"),
-        ({"text_a": "A", "label": "entailment"}, "row '1' has no text_b"),
-        ({"text": "A"}, "row '1' has no text_a"),
+    for second, message in (
+        ({**whole, "text_b": ""}, "row 2: the text is empty"),
+        ({"text_a": "A", "label": "entailment"}, "row 2: there is nothing under 'text_b'"),
+        ([], "must be .*text_a"),
     ):
-        path.write_text(json.dumps({"0": whole, "1": broken}))
-        with pytest.raises(DataError, match=rf"train\.json: {message}"):
+        path.write_text(json.dumps({"0": whole, "1": second}))
+        with pytest.raises(DataError, match=message):
             load_data(f"glue:RTE:{path}")
     path.write_text(
         json.dumps({"0": {"text_a": "A", "label": "1"}, "1": {"text_a": "B", "text_b": "", "label": "0"}})
     )
-    assert [(e.first, e.second) for e in load(f"glue:SST-2:{path}").examples] == [("A", None), ("B", None)]
-    for content, message in (
-        ('{"0": {"text_a": "A"', r"train\.json:1 is not valid JSON"),
-        ("[]", "must be .*text_a"),
-    ):
-        path.write_text(content)
-        with pytest.raises(DataError, match=message):
-            load_data(f"glue:RTE:{path}")
+    found = [(e.id, e.first, e.second) for e in load(f"glue:SST-2:{path}").examples]
+    assert found == [("0", "A", None), ("1", "B", None)]
 
 
-RTE, SST, STS = "index|sentence1|sentence2|label", "|id|sentence|sentiment", "index|sentence1|sentence2|score"
-MISTAKES = {
-    "empty": ("glue:RTE", [], r"train\.tsv is empty; give a file of GLUE's RTE"),
-    "other columns": ("glue:RTE", ["a|b|c", "1|2|3"], r":1 has no column sentence1 and .* \(it has a, b, c\); is it"),
-    "a cell too few": ("glue:RTE", [RTE, "0|A|B|entailment", "1|A|B"], r":3 has 3 cells .* has 4; write those"),
-    "unknown label": ("glue:RTE", [RTE, "0|A|B|maybe"], r":2: the label 'maybe' is none of entailment, not_ent"),
-    "other columns of sst": ("cs224n:sst", ["id|body", "1|x"], r":1 has no column sentence and sentiment .*; is it"),
-    "no id": ("cs224n:sst", ["sentence|sentiment", "x|1"], r":1 has no column id"),
-    "a label of sst": ("cs224n:sst", [SST, "0|a|good|5"], r":2: the label '5' is none of 0, 1, 2, 3, 4"),
-}  # fmt: skip
+RTE = "index|sentence1|sentence2|label"
+MISTAKES: list[tuple[str, list[str], str]] = [
+    ("glue:RTE", [], r"train\.tsv has no column sentence1 and sentence2; is it a file of RTE"),
+    ("glue:RTE", [RTE, "0|A|B|entailment", "1|A|B"], r":3 has 3 cells .* has 4; write those"),
+    ("glue:RTE", [RTE, "0|A|B|maybe"], r":2: the label 'maybe' is none of entailment, not_ent"),
+    ("cs224n:sst", ["id|body", "1|x"], "has no column sentence; is it"),
+    ("cs224n:sst", ["|id|sentence|sentiment", "0|a|good|5"], r":2: the label '5' is none of 0, 1, 2, 3, 4"),
+]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_every_mistake_is_one_sentence_with_its_line(tmp_path: Path, mistake: str) -> None:
-    name, rows, message = MISTAKES[mistake]
+@pytest.mark.parametrize(("name", "rows", "message"), MISTAKES)
+def test_a_mistake_is_one_sentence_with_its_line(
+    tmp_path: Path, name: str, rows: list[str], message: str
+) -> None:
     with pytest.raises(DataError, match=message) as error:
         load_data(f"{name}:{write(tmp_path, *rows)}")
     assert "\n" not in str(error.value)

@@ -16,7 +16,7 @@ from serve_cases import ALIKE, MOOD, SAME, save_span, save_system
 
 import bertvision as bv
 from bertvision.artifacts import write_json
-from bertvision.data.squad import SpanBuilder
+from bertvision.data.spans import SpanBuilder
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import DataError
 from bertvision.model import stream
@@ -182,7 +182,7 @@ def test_a_span_of_two_windows_has_the_shares_of_both(lone: Path, *, calibrated:
         model.systems[system.name] = dataclasses.replace(system, tuning=tuning)
     found = model.predict(QUESTION, MILLS, n_best=20)
     builder = SpanBuilder("one")
-    builder.add("0", QUESTION, builder.shared(MILLS), ())
+    builder.add("0", QUESTION, MILLS)
     (answers,) = model.answer(builder.build()).values()
     listed = [tuple(span) for span in answers.nbest_span[0].tolist()]
     shares: dict[tuple[int, ...], float] = {}

@@ -84,16 +84,11 @@ def test_texts_in_every_format(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    "names", [("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "sentence")]
-)
-def test_pairs_by_their_usual_names(tmp_path: Path, form: str, names: tuple[str, str]) -> None:
-    content = columns(**{"idx": [7, 8], "label": [1, 0], names[1]: ["b", "d"], names[0]: ["a", "c"]})
-    assert found(load(write(tmp_path, form, content))) == [("7", "a", "b", 1), ("8", "c", "d", 0)]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_columns_by_flags(tmp_path: Path, form: str) -> None:
+def test_columns_by_their_usual_names_and_by_flags(tmp_path: Path, form: str) -> None:
+    for first, second in (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "sentence")):
+        content = columns(**{"idx": [7, 8], "label": [1, 0], second: ["b", "d"], first: ["a", "c"]})
+        (folder := tmp_path / first).mkdir()
+        assert found(load(write(folder, form, content))) == [("7", "a", "b", 1), ("8", "c", "d", 0)]
     content = columns(body=["a", "b"], text=["x", "y"], title=["t", "u"], stars=[5, 1], key=["k", "l"])
     path = write(tmp_path, form, content)
     data = load(path, columns=Columns(text="body", label="stars", id="key"))
@@ -103,20 +98,14 @@ def test_columns_by_flags(tmp_path: Path, form: str) -> None:
     assert (data.kind, data.metric) == ("score", "pearson")
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["csv", "parquet"])
 @pytest.mark.parametrize("labels", [["x", ""], ["1.5", "2"], ["1", "1"]])
-@pytest.mark.parametrize("named", ["", "label"])
-def test_labels_that_are_not_required_are_not_read(
-    tmp_path: Path, form: str, labels: list[str], named: str
-) -> None:
+def test_labels_that_are_not_required_are_not_read(tmp_path: Path, form: str, labels: list[str]) -> None:
     """Texts may be predicted on whatever stands beside them, or without anything beside them."""
     path = write(tmp_path, form, columns(text=["a", "b"], label=labels))
-    data = load(path, answers_required=False, columns=Columns(label=named), classes=("x", "y"))
-    assert ([e.label for e in data.examples], data.classes) == ([None, None], ("x", "y"))
-    (tmp_path / "bare").mkdir()
-    bare = write(tmp_path / "bare", form, columns(text=["a", "b"]))
-    assert load(bare, answers_required=False, classes=("x", "y")).fingerprint == data.fingerprint
-    refused(bare, r"has no column of labels \(it has 'text'\); name it with --text\.label")
+    for named in ("", "label", "missing"):
+        data = load(path, answers_required=False, columns=Columns(label=named), classes=("x", "y"))
+        assert ([e.label for e in data.examples], data.classes) == ([None, None], ("x", "y"))
 
 
 @pytest.mark.parametrize("form", ["saved", "parquet"])
@@ -156,58 +145,52 @@ def test_f1_is_about_the_rarer_of_two_named_classes(tmp_path: Path, labels: str,
     assert load(tmp_path / "set.csv", classes=data.classes).positive == 1, "the training set decides"
 
 
-def test_classes_of_the_training_set(tmp_path: Path) -> None:
-    path = write(tmp_path, "csv", columns(text=["a", "b"], label=["cat", "dog"]))
-    data = load(path, classes=("dog", "cow", "cat"))
-    assert (data.classes, [e.label for e in data.examples]) == (("dog", "cow", "cat"), [2, 0])
-    refused(path, r"set\.csv:3: the label 'dog' is none of the classes cat, cow", classes=("cat", "cow"))
-
-
 def test_the_label_is_no_text_of_the_input(tmp_path: Path) -> None:
     path = write(tmp_path, "csv", columns(text=["a", "b"], title=["t", "u"], kind=["x", "y"]))
-    for given, flag in ((Columns(text="text", label="text"), "text"), (Columns(label="text"), "text"),
-                        (Columns(text="title", pair="text", label="text"), "pair"),
-                        (Columns(pair="kind", label="kind"), "pair")):  # fmt: skip
-        refused(path, rf"set\.csv:1: '{given.label}' is the column .* or --text\.{flag}$", columns=given)
+    for given in (
+        Columns(text="text", label="text"),
+        Columns(label="text"),
+        Columns(pair="kind", label="kind"),
+    ):
+        refused(path, rf"of labels beside its texts: '{given.label}' is both .*--text\.label", columns=given)
     path = write(tmp_path, "csv", columns(category=["a", "b"], sentiment=["x", "y"]))
     assert load(path, columns=Columns(text="category")).classes == ("x", "y")
-    (tmp_path / "bare.csv").write_text(",,text\n0.5,1,a\n1.5,2,b\n")  # columns without a name are never read
-    assert [e.label for e in load(tmp_path / "bare.csv", answers_required=False).examples] == [None, None]
     refused(path, "has no column of labels", columns=Columns(text="category", pair="sentiment"))
+    path.write_text(",,text\n0.5,1,a\n1.5,2,b\n")  # columns without a name are never read
+    assert [e.label for e in load(path, answers_required=False).examples] == [None, None]
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
 ONE = '{"text": "a", "label": 1}\n'
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "empty csv": ("csv", "", {}, r"set\.csv has no rows"),
-    "empty jsonl": ("jsonl", "\n\n", {}, r"set\.jsonl has no rows"),
     "only a header": ("csv", "text,label\n", {}, r"set\.csv: there is no text in it"),
-    "same column twice": ("csv", "text,label,label\nx,1,2\n", {}, r"set\.csv:1 has 2 columns called 'label'"),
-    "no texts": ("csv", "a,label\nx,1\n", {}, r"csv:1 has no column of texts \(it has 'a', 'label'\).*--text\.text"),
-    "no labels": ("csv", "text,b\nx,1\n", {}, r"set\.csv:1 has no column of labels .* --text\.label"),
+    "same column twice": ("csv", "text,label,label\nx,1,2\n", {}, r"set\.csv has 2 columns called 'label'"),
+    "no texts": ("csv", "a,label\nx,1\n", {}, r"csv has no column of texts \(it has 'a', 'label'\).*--text\.text"),
+    "no labels": ("csv", "text,b\nx,1\n", {}, r"set\.csv has no column of labels .* --text\.label"),
     "wrong text": ("csv", "text,label\nx,1\n", {"columns": Columns(text="body")}, r"no column 'body' .*--text\.text"),
-    "wrong label": ("tsv", "text\nx\n", {"columns": Columns(label="stars")}, r"tsv:1 has no column 'stars'"),
+    "wrong label": ("tsv", "text\nx\n", {"columns": Columns(label="stars")}, r"tsv has no column 'stars'"),
     "ragged csv": ("csv", "text,label\nx,1\ny\n", {}, r"set\.csv:3 has 1 cells where the header has 2; write those"),
-    "overfull csv": ("csv", "text,label\nx,y,1\n", {}, r"set\.csv:2 has 3 cells .*; put cells .* in double quotes"),
-    "ragged tsv": ("tsv", "text\tlabel\nx\t1\ny\tz\t1\n", {}, r"set\.tsv:3 has 3 cells .*; write spaces for tabs"),
-    "ragged jsonl": ("jsonl", ONE + '{"label": 1}\n', {}, r"set\.jsonl:2 has no 'text', which rows before it have"),
+    "overfull csv": ("csv", "text,label\nx,y,1\n", {}, r"set\.csv:2 has 3 cells .* in double quotes"),
+    "ragged tsv": ("tsv", "text\tlabel\nx\t1\ny\tz\t1\n", {}, r"set\.tsv:3 has 3 cells where the header has 2"),
+    "ragged jsonl": ("jsonl", ONE + '{"label": 1}\n', {}, r"set\.jsonl:2: there is nothing under 'text'"),
     "missing label": ("csv", "text,label\nx,1\ny,\n", {}, r"set\.csv:3: there is no label"),
-    "several lines": ("csv", 'text,label\n"a\nb",x\n"c\nd",\n', {}, r"set\.csv:4: there is no label"),
+    "rows of several lines": ("csv", 'text,label\n"a\nb",x\n"c\nd",\n', {}, r"set\.csv:4: there is no label"),
     "a list as label": ("jsonl", '{"text": "a", "label": ["x"]}\n', {}, r"jsonl:1: a label must be a text or a number"),
     "NaN as label": ("jsonl", ONE + '{"text": "b", "label": NaN}\n', {}, r"jsonl:2: the label is 'nan', which is no"),
     "empty text": ("csv", "text,label\n  ,1\n", {}, r"set\.csv:2: the text is empty"),
     "a number as text": ("jsonl", '{"text": 5, "label": 1}\n', {}, r"jsonl:1: the text must be a string, not 5"),
-    "half a pair": ("jsonl", '{"first": "a", "second": null, "label": 1}\n', {}, r"jsonl:1 has nothing under 'second'"),
+    "half a pair": ("jsonl", '{"first": "a", "second": null, "label": 1}\n', {}, "there is nothing under 'second'"),
     "half a character": ("jsonl", '{"text": "a\\ud83d", "label": 1}\n', {}, r"jsonl:1: the text holds half a char"),
     "same id": ("csv", "id,text,label\n1,a,x\n1,b,y\n", {}, r"set\.csv:3: the id was already used"),
     "scores unasked": ("csv", "text,label\na,1.5\nb,2\n", {}, r"look like scores \(1\.5, 2, .*--text\.task score"),
     "1e-3 unasked": ("csv", "text,label\na,1e-3\nb,2E5\n", {}, r"look like scores \(1e-3, 2E5"),
+    "other class": ("csv", "text,label\na,x\nb,z\n", {"classes": ("x", "y")}, r"csv:3: the label 'z' is none of"),
     "no score": ("csv", "text,label\na,1.5\nb,high\n", {"task": "score"}, r"set\.csv:3: a score must be a number"),
     "huge score": ("jsonl", f'{{"text": "a", "score": 1{"0" * 400}}}\n', {"task": "score"}, r"1: a score must be"),
     "broken json": ("jsonl", '{"text": "a"\n', {}, r"set\.jsonl:1 is not valid JSON"),
     "deep json": ("jsonl", ONE + f'{{"text": {DEEP}}}\n', {}, r"set\.jsonl:2 nests lists or objects too deeply"),
     "long number": ("jsonl", ONE + f'{{"label": {"1" * 5000}}}\n', {}, r"jsonl:2 holds a number with thousands of dig"),
-    "a list in jsonl": ("jsonl", "[1]\n", {}, r"set\.jsonl:1 must be a JSON object"),
     "open quote": ("csv", 'text,label\n"a,1\n', {}, r"set\.csv:2 is not valid CSV"),
     "no parquet": ("parquet", "PAR1 not PAR1", {}, r"set\.parquet is not a whole parquet file"),
 }  # fmt: skip
@@ -331,19 +314,15 @@ def test_contexts_are_kept_once_and_ids_are_made(tmp_path: Path) -> None:
     ("second", "message"),
     [
         ({"question": "Who?", "answers": []}, "there is no 'context'"),
-        ({"context": CONTEXT, "answers": []}, "there is no 'question'"),
         ({"context": CONTEXT, "question": "Who?"}, "there is no 'answers'"),
         (row([], context=" "), "the context is empty"),
-        (row([], context=["x"]), "the context must be a string"),
-        (row([], question=""), "the question is empty"),
+        (row([], question=["x"]), "the question must be a string"),
         (row(["Norah"]), "'Norah' is not in the context"),
         (row([{"text": "Nora", "answer_start": 1}]), "does not stand at answer_start 1"),
         (row({"text": ["Nora", "mill"], "answer_start": [0]}), "as many values"),
-        (row({"answer_start": [0]}), "an answer needs a text"),
         (row([3]), "an answer needs a text"),
         (row(3), "answers must be a list"),
         (row([], id="first"), "already used"),
-        (row([], id=[1]), "the id must be"),
     ],
 )
 def test_wrong_questions_name_their_line(tmp_path: Path, second: dict[str, Any], message: str) -> None:
@@ -363,9 +342,6 @@ def test_what_is_a_question_and_what_is_not(tmp_path: Path, toy_squad: Path) -> 
     bare = write(tmp_path, "csv", columns(question=["Who?"], context=[CONTEXT]))
     assert len(load_span_data(str(bare), answers_required=False)) == 1
     with pytest.raises(DataError, match=r"set\.csv:2: there is no 'answers'"):
-        load_span_data(str(bare))
-    bare.write_text("\n")
-    with pytest.raises(DataError, match="there is no question"):
         load_span_data(str(bare))
 
 
@@ -418,7 +394,7 @@ def test_tasks_of_glue_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(source, r"row 2: the label 7 is none of 0, 1", answers_required=False)
     FakeHub(monkeypatch, {"sentence1": ["a"], "sentence2": ["b"], "label": [3.25], "idx": [0]})
     assert [e.label for e in load("glue:sts-b:hub:train").examples] == [3.25]
-    refused("glue:sst-2:hub:train", "has no column sentence; it is not GLUE's SST-2")
+    refused("glue:sst-2:hub:train", "has no column sentence; is it a file of SST-2")
 
 
 def test_a_table_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from window_cases import ALL_PAIRS, STYLES, TOKENIZERS, bert, own, piece, span_d
 from bertvision.data.cutting import make_windows
 from bertvision.data.examples import TextData, answerable
 from bertvision.data.load import load_data
-from bertvision.data.squad import read_squad
+from bertvision.data.spans import read_squad
 from bertvision.data.tokenise import probe_template
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import BertvisionError

@@ -3,7 +3,6 @@
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,39 +12,41 @@ from bertvision.data.tables import Row, Table, class_labels
 from bertvision.errors import ConfigError, DataError
 
 
-def hub_table(name: str, split: str, *, subset: str | None = None, source: str = "") -> Table:
-    """One split of a data set by its name on the Hub; `datasets` keeps a copy for the next time."""
+def hub_table(source: str, name: str, split: str, *, subset: str | None = None) -> Table:
+    """One split of a data set by its name on the Hub; messages call it `source`."""
     datasets = _datasets()
+    from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
 
-    source = source or f"hub:{name}:{split}"
+    # `datasets` reads HF_HUB_OFFLINE when it is imported; afterwards only its constants can be set.
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
     try:
-        with _no_retries_offline():
-            dataset = datasets.load_dataset(name, subset, split=split)
+        if hub_unreachable():
+            constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+        dataset = datasets.load_dataset(name, subset, split=split)
     except ConnectionError:
         raise DataError(
             f"{source}: the Hub cannot be reached and there is no copy on this machine; "
             "check the network, or give a local file"
         ) from None
     except (OSError, ValueError, HfHubHTTPError) as error:
-        raise DataError(
-            f"{source} cannot be loaded ({_first_line(error)}); check its name and its split, hub:NAME:SPLIT"
-        ) from None
+        problem = _first_line(error)
+        raise DataError(f"{source} cannot be loaded ({problem}); check its name and its split") from None
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
     return _table(dataset, source)
 
 
 def saved_table(folder: Path) -> Table:
     """The table in a folder written by `Dataset.save_to_disk`."""
     if (folder / "dataset_dict.json").exists():
-        splits = ", ".join(sorted(str(f.parent) for f in folder.glob("*/dataset_info.json"))) or "none found"
-        raise DataError(f"{folder} holds several splits; name the folder of one of them ({splits})")
+        raise DataError(f"{folder} holds several splits; name the folder of one of them")
     if not (folder / "dataset_info.json").exists():
         raise DataError(
             f"{folder} is a folder but was not written by datasets' save_to_disk; name a data file in it"
         )
-    datasets = _datasets()
     try:
-        dataset = datasets.load_from_disk(str(folder))
+        dataset = _datasets().load_from_disk(str(folder))
     except (OSError, ValueError) as error:
         raise DataError(f"{folder} cannot be read ({_first_line(error)}); save the data set again") from None
     return _table(dataset, str(folder))
@@ -85,24 +86,6 @@ def hub_unreachable() -> bool:
     except OSError:
         return True
     return False
-
-
-@contextmanager
-def _no_retries_offline() -> Iterator[None]:
-    """Without a network, make `datasets` look only for a copy on this machine.
-
-    It reads the variable HF_HUB_OFFLINE when it is imported; afterwards only its constants can be set.
-    """
-    from datasets import config
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE
-    if hub_unreachable():
-        constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,14 +13,14 @@ else accuracy. A row is called by its index column, or by its number from 0 on.
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 from bertvision.artifacts import write_text
 from bertvision.data.checks import parse_json, read_text, shorten
 from bertvision.data.examples import Metric, TextData, TextKind
-from bertvision.data.tables import named_rows, read_cells
-from bertvision.data.texts import IDS, TextRow, build_texts
+from bertvision.data.tables import Row, Table, named_rows, read_cells
+from bertvision.data.texts import IDS, Columns, read_texts
 from bertvision.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
@@ -70,8 +70,6 @@ class Collection:
     sets: tuple[NamedSet, ...]
     quoted: bool = False
     """Whether cells may stand in double quotes."""
-    required: tuple[str, ...] = ()
-    """Columns every file must have, beside texts and label."""
     hub: str = ""
     """Name of their copy on the Hub, where there is one; labels are numbers there."""
 
@@ -113,7 +111,9 @@ CS224N = Collection("CS224N", "set", (
     NamedSet("sts", _TWO, "similarity", metric="pearson"),
     NamedSet("quora", _TWO, "is_duplicate", ("not_duplicate", "duplicate"), _01,
              no_header=("", "id", *_TWO, "is_duplicate"), lenient=True),
-), quoted=True, required=("id",))  # fmt: skip
+), quoted=True)  # fmt: skip
+_NUMBER = "#"
+"""Where the number of a row stands, which is its id in files without a column of ids."""
 COLLECTIONS = {"glue": GLUE, "cs224n": CS224N}
 """By what stands in front of a source."""
 
@@ -126,7 +126,7 @@ def read_named(
     labels_required: bool = True,
     max_examples: int | None = None,
 ) -> TextData:
-    """Read NAME:FILE, several files joined by commas, or NAME:hub:SPLIT of a collection.
+    """Read NAME:FILE or NAME:hub:SPLIT of a collection.
 
     Args:
         classes: Those of the training set, where it was another one; numbers then follow their order.
@@ -143,109 +143,85 @@ def read_named(
     values = known.values or known.classes
     sample = where.lower().endswith(".json")
     if collection.hub and where.startswith("hub:"):
-        source = f"{scheme}:{known.name}:{where}"
         values = tuple(map(str, range(len(known.classes))))
-        rows = _hub_rows(collection.hub, known, where.removeprefix("hub:") or "train", source)
+        table, columns = _hub(f"{scheme}:{known.name}:{where}", collection.hub, known, where[4:] or "train")
     elif sample:
-        source = str(Path(where).expanduser())
-        rows = _sample_rows(known, Path(source))
+        table, columns = _sample(known, Path(where).expanduser())
     else:
-        files = [where] if Path(where).exists() else where.split(",")
-        paths = [Path(file).expanduser() for file in files]
-        source = ",".join(map(str, paths))
-        rows = chain.from_iterable(
-            _file_rows(collection, known, path, labels_required=labels_required) for path in paths
-        )
-    return build_texts(
-        islice(rows, max_examples),
-        source,
+        table, columns = _file(collection, known, Path(where).expanduser(), labels_required=labels_required)
+    return read_texts(
+        table,
+        columns,
         known.kind,
         classes=(known.classes if classes is None else classes) if known.classes else None,
-        names=dict(zip(values, known.classes, strict=True)) or None,
+        names=dict(zip(values, known.classes, strict=True)),
         labels_required=labels_required,
         empty_texts=not sample,  # a few rows of the whole sets have an empty text, no sample does
+        max_examples=max_examples,
         metric=known.metric,
+        positive=1,
     )
 
 
-def _file_rows(
+def _columns(name: str, has: Sequence[str], known: NamedSet, texts: Sequence[str], label: str) -> Columns:
+    """The columns of a set; the label's where there is one."""
+    missing = [column for column in texts if column not in has]
+    if missing:
+        raise DataError(f"{name} has no column {' and '.join(missing)}; is it a file of {known.name}?")
+    id = next((column for column in IDS if column in has), _NUMBER)
+    return Columns(*texts, *[""] * (2 - len(texts)), label=label if label in has else "", id=id)
+
+
+def _file(
     collection: Collection, known: NamedSet, path: Path, *, labels_required: bool
-) -> Iterator[TextRow]:
+) -> tuple[Table, Columns]:
     # Not strict: a few texts of CS224N hold a quote behind the one that closes their cell.
     cells = read_cells(path, delimiter="\t", quoted=collection.quoted, strict=False)
-    line, header = next(cells, (0, []))
-    if not header:
-        raise DataError(f"{path} is empty; give a file of {collection.name}'s {known.name}")
+    line, header = next(cells, (1, []))
     if known.texts[0] not in header and len(header) == len(known.no_header):
         cells, header = chain([(line, header)], cells), list(known.no_header)
-    wanted = [*collection.required, *known.texts, *[known.label] * labels_required]
-    missing = [name for name in wanted if name not in header]
-    if missing:
-        hint = (
-            "test files have no labels and can only be predicted on" if missing == [known.label] else
-            f"is it a file of {collection.name}'s {known.name}?"
-        )  # fmt: skip
-        raise DataError(
-            f"{path}:{line} has no column {' and '.join(missing)} (it has {', '.join(header)}); {hint}"
-        )
-    # In a file without labels, a test set, no row is left out: the submission needs them all.
-    lenient = known.lenient and known.label in header
-    left_out: dict[str, list[int]] = {
-        f"without the {len(header)} cells of the header": [],
-        "without a label": [],
-    }
-    cut, unlabelled = left_out.values()
+    columns = _columns(str(path), header, known, [*known.texts], known.label)
+    if labels_required and not columns.label:
+        raise DataError(f"{path} has no column {known.label}: test files can only be predicted on")
+    left_out: list[int] = []
 
     def whole_rows() -> Iterator[tuple[int, list[str]]]:
+        at = header.index(columns.label) if columns.label else 0
         for line, row in cells:
-            if lenient and len(row) != len(header):
-                cut.append(line)
-            elif lenient and labels_required and not row[header.index(known.label)].strip():
-                unlabelled.append(line)
+            # In a file without labels, a test set, no row is left out: the submission needs them all.
+            broken = len(row) != len(header) or (labels_required and not row[at].strip())
+            if known.lenient and columns.label and broken:
+                left_out.append(line)
             else:
                 yield line, row
 
-    id = next((name for name in IDS if name in header), None)
-    for number, (line, row) in enumerate(named_rows(path, header, whole_rows(), quoted=collection.quoted)):
-        first, second = (*(row[name].strip() for name in known.texts), None)[:2]
-        yield f"{path}:{line}", row[id] if id else str(number), first, second, row.get(known.label)
-    for why, lines in left_out.items():
-        if lines:
-            rows = "row is" if len(lines) == 1 else "rows are"
-            shown = ", ".join(map(str, lines[:10])) + ", ..." * (len(lines) > 10)
-            logger.warning("%s: %d %s left out %s (line %s)", path, len(lines), rows, why, shown)
+    def read(_: Sequence[str]) -> Iterator[Row]:
+        for i, (line, row) in enumerate(named_rows(path, header, whole_rows())):
+            texts = {name: row[name].strip() for name in known.texts}
+            yield line, {_NUMBER: str(i)} | row | texts
+        if left_out:
+            logger.warning("%s: %d rows are left out: they lack cells or a label (lines %s)",
+                           path, len(left_out), ", ".join(map(str, left_out[:10])))  # fmt: skip
+
+    return Table(str(path), header, read, lines=True), columns
 
 
-def _sample_rows(known: NamedSet, path: Path) -> Iterator[TextRow]:
-    wanted = ("text_a", "text_b")[: len(known.texts)]
+def _sample(known: NamedSet, path: Path) -> tuple[Table, Columns]:
     content = parse_json(read_text(path), path)
-    if not isinstance(content, dict):
-        raise DataError(
-            f'{path} must be {{"0": {{"text_a": ..., "text_b": ..., "label": ...}}, ...}}; give a .tsv'
-        )
-    for key, row in content.items():
-        place = f"{path}: row {shorten(key)}"
-        for name in wanted:
-            if not isinstance(row, dict) or row.get(name) is None:
-                raise DataError(f"{place} has no {name}; bring it into the form of the other rows")
-        yield place, key, row["text_a"], row["text_b"] if len(wanted) == 2 else None, row.get("label")
+    whole = isinstance(content, dict) and all(isinstance(row, dict) for row in content.values())
+    if not whole:
+        raise DataError(f'{path} must be {{"0": {{"text_a": ..., "text_b": ..., "label": ...}}, ...}}')
+    rows = [{**row, "id": key} for key, row in content.items()]
+    columns = Columns("text_a", "text_b" if len(known.texts) == 2 else "", "label", "id")
+    return Table(str(path), ("text_a", "text_b", "label", "id"), lambda _: enumerate(rows, start=1)), columns
 
 
-def _hub_rows(name: str, known: NamedSet, split: str, source: str) -> Iterator[TextRow]:
+def _hub(source: str, name: str, known: NamedSet, split: str) -> tuple[Table, Columns]:
     from bertvision.data.hub import hub_table
 
     # "dev" is what the files are called, "validation" what the Hub calls it.
-    table = hub_table(name, split.replace("dev", "validation"), subset=known.key, source=source)
-    texts = known.hub_texts or known.texts
-    names = ["idx", *texts, "label"]
-    missing = [name for name in names if name not in table.columns]
-    if missing:
-        raise DataError(f"{source} has no column {' and '.join(missing)}; it is not GLUE's {known.name}")
-    for number, row in table.read(names):
-        first, second = (*(row[name] for name in texts), None)[:2]
-        # -1 is what the Hub writes where there is no label.
-        label = None if row["label"] == -1 else row["label"]
-        yield table.place(number), row["idx"], first, second, label
+    table = hub_table(source, name, split.replace("dev", "validation"), subset=known.key)
+    return table, _columns(source, table.columns, known, known.hub_texts or known.texts, "label")
 
 
 # ---- submissions
@@ -267,37 +243,34 @@ def check_rows(task: str, data: TextData) -> None:
 
 
 def write_submission(task: str, data: TextData, predicted: Sequence[float], folder: str | Path) -> Path:
-    """Write the file the benchmark takes for one test set, and return its path.
+    """Write the file the benchmark takes for one test set, `index prediction` for each row, and return its path.
+
+    CoLA.tsv SST-2.tsv MRPC.tsv QQP.tsv WNLI.tsv            0 or 1
+    STS-B.tsv                                               a score from 0 to 5
+    MNLI-m.tsv MNLI-mm.tsv QNLI.tsv RTE.tsv AX.tsv          the class in words
 
     Args:
         task: Name of the task; MNLI-m and MNLI-mm, or MNLI, whose part is then read off the name of the data.
         data: The test set as it was read; its classes give `predicted` their meaning.
         predicted: Number of the class, or the score, of each example.
     """
-    meant = submission_task(task)
-    name = meant.name
-    if task.lower() in ("mnli-m", "mnli-mm"):
-        name = f"MNLI-{task.lower()[5:]}"
-    elif name == "MNLI":
-        name = "MNLI-mm" if "mismatched" in Path(data.name).name else "MNLI-m"
-    if len(predicted) != len(data):
-        raise ValueError(f"{len(predicted)} predictions for {len(data)} examples")
+    known = submission_task(task)
+    name = known.name
+    if name == "MNLI":
+        second = "mismatched" in Path(data.name).name if task.lower() == "mnli" else task.lower() == "mnli-mm"
+        name = "MNLI-mm" if second else "MNLI-m"
     check_rows(task, data)
+    other = [one for one in data.classes if one not in known.classes]
+    if known.kind == "label" and other:
+        raise DataError(
+            f"{data.name}: {shorten(other[0])} is no class of GLUE's {known.name}; give its own test file"
+        )
+    written = dict(zip(known.classes, known.values or known.classes, strict=True))
     lines = ["index\tprediction"]
     for example, value in zip(data.examples, predicted, strict=True):
-        lines.append(f"{example.id}\t{_written(meant, data, value)}")
+        score = known.kind == "score"
+        shown = f"{min(5.0, max(0.0, float(value))):.3f}" if score else written[data.classes[int(value)]]
+        lines.append(f"{example.id}\t{shown}")
     path = Path(folder) / f"{name}.tsv"
     write_text(path, "\n".join(lines) + "\n")
     return path
-
-
-def _written(task: NamedSet, data: TextData, value: float) -> str:
-    """A prediction as the submission writes it."""
-    if task.kind == "score":
-        return f"{min(5.0, max(0.0, float(value))):.3f}"
-    name = data.classes[int(value)]
-    if name not in task.classes:
-        raise DataError(
-            f"{data.name}: {shorten(name)} is no class of GLUE's {task.name}; give its own test file"
-        )
-    return (task.values or task.classes)[task.classes.index(name)]

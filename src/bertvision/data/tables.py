@@ -1,8 +1,7 @@
 """Tables: every source with rows and named columns, read as a stream.
 
 .csv, .tsv, .jsonl and .parquet files, data sets of the Hub and folders saved by `datasets` all become a `Table`. Rows
-are numbered as a message names them: by the line they begin on in text files, from 1 elsewhere. Whatever has columns
-and rows, such as a data frame, fits in the same way.
+are numbered as a message names them: by the line they begin on in text files, from 1 elsewhere.
 """
 
 import csv
@@ -35,30 +34,20 @@ class Table:
     """Give the rows with at least the columns asked for."""
     lines: bool = False
     """Whether a row's number is its line in the file `name`."""
-    header: str = ""
-    """Where the names of the columns stand; empty: nowhere in particular."""
     cells: bool = False
     """Whether all values are texts, as in .csv; a cell may then hold JSON."""
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Column -> the classes its numbers stand for, where the source declares them; -1 is no class."""
 
     def __post_init__(self) -> None:
-        counts = Counter(self.columns)
         # Columns without a name, such as the row numbers pandas writes, are never read.
-        twice = next((name for name, count in counts.items() if name and count > 1), None)
-        if twice is not None:
-            raise DataError(
-                f"{self.header or self.name} has {counts[twice]} columns called {shorten(twice)}; rename all but one"
-            )
+        for name, count in Counter(self.columns).items():
+            if name and count > 1:
+                raise DataError(f"{self.name} has {count} columns called {shorten(name)}; rename all but one")
 
     def place(self, number: int) -> str:
         """How a message names a row."""
         return f"{self.name}:{number}" if self.lines else f"{self.name}: row {number}"
-
-
-def open_file(path: Path) -> Table:
-    """The table in a file; its ending, one of `FORMATS`, says how it is written."""
-    return FORMATS[path.suffix.lower()](path)
 
 
 # ---- text files
@@ -66,20 +55,16 @@ def open_file(path: Path) -> Table:
 
 def _open_cells(path: Path, *, delimiter: str, quoted: bool) -> Table:
     cells = read_cells(path, delimiter=delimiter, quoted=quoted)
-    line, header = next(cells, (1, []))
+    _, header = next(cells, (1, []))
     names = [name.strip() for name in header]
-
-    def read(_: Sequence[str]) -> Iterator[Row]:
-        return named_rows(path, names, cells, quoted=quoted)
-
-    return Table(str(path), names, read, lines=True, header=f"{path}:{line}", cells=True)
+    return Table(str(path), names, lambda _: named_rows(path, names, cells), lines=True, cells=True)
 
 
 def _open_jsonl(path: Path) -> Table:
     rows = _json_rows(path)
     first = list(islice(rows, 1))
-    names, header = (list(first[0][1]), f"{path}:{first[0][0]}") if first else ([], "")
-    return Table(str(path), names, lambda _: chain(first, rows), lines=True, header=header)
+    names = list(first[0][1]) if first else []
+    return Table(str(path), names, lambda _: chain(first, rows), lines=True)
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
@@ -88,9 +73,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
         if line.strip():
             row = parse_json(line, path, line=number)
             if not isinstance(row, dict):
-                raise DataError(
-                    f"{path}:{number} must be a JSON object, not {shorten(row)}; write one object a line"
-                )
+                raise DataError(f"{path}:{number} must be a JSON object, not {shorten(row)}")
             yield number, row
 
 
@@ -122,17 +105,14 @@ def read_cells(
 
 
 def named_rows(
-    path: Path, header: Sequence[str], cells: Iterable[tuple[int, list[str]]], *, quoted: bool
-) -> Iterator[Row]:
+    path: Path, header: Sequence[str], cells: Iterable[tuple[int, list[str]]]
+) -> Iterator[tuple[int, dict[str, str]]]:
     """Cells by the names of their columns; a row with more or fewer cells than the header is refused."""
     for line, row in cells:
         if len(row) != len(header):
-            too_many = (
-                "put cells that hold separators in double quotes" if quoted else "write spaces for tabs"
-            )
             raise DataError(
-                f"{path}:{line} has {len(row)} cells where the header has {len(header)}; "
-                f"{'write those it lacks' if len(row) < len(header) else too_many}"
+                f"{path}:{line} has {len(row)} cells where the header has {len(header)}; write those it lacks, "
+                "or put cells that hold a separator in double quotes (.csv) or replace it (.tsv)"
             )
         yield line, dict(zip(header, row, strict=True))
 
@@ -156,18 +136,15 @@ def _open_parquet(path: Path) -> Table:
                 yield
         except pyarrow.ArrowException as error:
             first = str(error).strip().split("\n")[0]
-            raise DataError(
-                f"{path} is not a whole parquet file ({first}); write or download it again"
-            ) from None
-
-    with whole():
-        file = pyarrow.parquet.ParquetFile(path)
+            raise DataError(f"{path} is not a whole parquet file ({first}); make it again") from None
 
     def read(names: Sequence[str]) -> Iterator[Row]:
         with whole():
             batches = file.iter_batches(batch_size=1000, columns=list(names))
             yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
 
+    with whole():
+        file = pyarrow.parquet.ParquetFile(path)
     about = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
     classes = class_labels(about.get("info", {}).get("features"))
     return Table(str(path), file.schema_arrow.names, read, classes=classes)
@@ -188,3 +165,4 @@ FORMATS: dict[str, Callable[[Path], Table]] = {
     ".jsonl": _open_jsonl,
     ".parquet": _open_parquet,
 }
+"""How a file is opened, by its ending."""

@@ -1,14 +1,16 @@
-"""Labelled texts from rows: every label checked, classes numbered, a validated `TextData` out."""
+"""Labelled texts from a table: its columns found, every row checked, classes numbered, a `TextData` out."""
 
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, ClassVar
 
-from bertvision.data.checks import Flaw, check_text, shorten
+from bertvision.data.checks import Flaw, at, check_id, check_text, shorten
 from bertvision.data.examples import Metric, TextData, TextExample, TextKind, positive_class
+from bertvision.data.tables import Table
 from bertvision.errors import DataError
 
 _PAIRS = (
@@ -21,6 +23,11 @@ _TEXTS = (
 _LABELS = ("label", "gold_label", "class", "category", "sentiment", "is_duplicate")
 _SCORES = ("score", "similarity", "rating")
 IDS = ("id", "index", "idx", "guid")
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+_INTEGER = re.compile(r"-?\d{1,18}")
+_WHOLE = re.compile(r"(-?\d+)\.0+")
+_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -44,75 +51,63 @@ class Columns:
         """Whether any column was named."""
         return any((self.text, self.pair, self.label, self.id))
 
-    def find(self, names: Sequence[str], place: str, *, kind: TextKind, labels_required: bool) -> "Columns":
-        """The columns to read among `names`, those of a table; "" where there is none.
+    def find(self, table: Table, *, kind: TextKind, labels_required: bool) -> "Columns":
+        """The columns to read of a table; "" where there is none.
 
         Where labels are not required their column is not read: it may hold anything, such as labels of another task.
         """
+        names = table.columns
+
+        def refused(what: str, *flags: str) -> DataError:
+            has = ", ".join(map(shorten, names)) or "none"
+            named = " or ".join(f"{self.prefix}.{flag}" for flag in flags)
+            return DataError(f"{table.name} has no column {what} (it has {has}); name it with {named}")
+
         for flag in ("text", "pair", "label", "id"):
             asked = getattr(self, flag)
             if asked and asked not in names and (flag != "label" or labels_required):
-                raise DataError(
-                    f"{place} has no column {shorten(asked)} (it has {_list(names)}); correct {self.prefix}.{flag}"
-                )
+                raise refused(shorten(asked), flag)
         text, pair = self.text, self.pair
         if not text and not pair:
             text, pair = next((both for both in _PAIRS if both[0] in names and both[1] in names), ("", ""))
-        text = text or next((name for name in _TEXTS if name in names and name != pair), "")
+        text = text or _first([name for name in _TEXTS if name != pair], names)
         if not text:
-            raise DataError(
-                f"{place} has no column of texts (it has {_list(names)}); "
-                f"name it with {self.prefix}.text, and the other of a pair with {self.prefix}.pair"
-            )
-        usual = (*_SCORES, *_LABELS) if kind == "score" else (*_LABELS, *_SCORES)
-        # The answer must never be in the input.
-        label = self.label or next((name for name in usual if name in names and name not in (text, pair)), "")
-        if label and label in (text, pair):
-            raise DataError(
-                f"{place}: {shorten(label)} is the column of the label and of a text, which would hold the answer; "
-                f"name another one with {self.prefix}.label or {self.prefix}.{'text' if label == text else 'pair'}"
-            )
-        if not label and labels_required:
-            raise DataError(
-                f"{place} has no column of labels (it has {_list(names)}); name it with {self.prefix}.label"
-            )
-        id = self.id or next((name for name in IDS if name in names), "")
-        return replace(self, text=text, pair=pair, label=label if labels_required else "", id=id)
+            raise refused("of texts", "text")
+        label = ""
+        if labels_required:
+            usual = (*_SCORES, *_LABELS) if kind == "score" else (*_LABELS, *_SCORES)
+            # The answer must never be in the input.
+            label = self.label or _first([name for name in usual if name not in (text, pair)], names)
+            if not label:
+                raise refused("of labels", "label")
+            if label in (text, pair):
+                raise refused(
+                    f"of labels beside its texts: {shorten(label)} is both", "label", "text", "pair"
+                )
+        return replace(self, text=text, pair=pair, label=label, id=self.id or _first(IDS, names))
 
 
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(shorten(name) for name in names) or "none"
+def _first(wanted: Iterable[str], names: Sequence[str]) -> str:
+    return next((name for name in wanted if name in names), "")
 
 
-def holds_questions(names: Iterable[str]) -> bool:
-    """Whether a table with these columns is one of questions over paragraphs."""
-    return {"question", "context"} <= set(names)
-
-
-TextRow = tuple[str, Any, Any, Any, Any]
-"""Place, id, first text, second text (None for a single text), label as it is written (None or "" for none)."""
-
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
-_INTEGER = re.compile(r"-?\d{1,18}")
-_WHOLE = re.compile(r"(-?\d+)\.0+")
-_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
-
-
-def build_texts(
-    rows: Iterable[TextRow],
-    name: str,
+def read_texts(
+    table: Table,
+    columns: Columns,
     kind: TextKind,
     *,
     classes: tuple[str, ...] | None = None,
     names: Mapping[str, str] | None = None,
     labels_required: bool = True,
     empty_texts: bool = False,
+    max_examples: int | None = None,
     metric: Metric | None = None,
-    positive: int | None = 1,
+    positive: int | None = None,
 ) -> TextData:
-    """Check all `rows` and give their labels numbers; what is wrong with a row is reported with its place.
+    """Check the rows and give their labels numbers; what is wrong with a row is reported with its place.
 
     Args:
+        columns: Those to read; no label: none is read.
         classes: Names of the classes by number; any other is refused. None: all that occur, in order.
         names: The class each label of the source stands for; None: labels are names of classes.
         labels_required: False where the texts are only predicted on; a label may then be missing.
@@ -120,49 +115,41 @@ def build_texts(
         metric: What the set is judged by; None: accuracy, and Pearson's correlation for scores.
         positive: Of two classes, the one F1 is about; None: the rarer one, where classes have names.
     """
-    checked: list[tuple[str, str, str | None, Any]] = []
+    texts = [name for name in (columns.text, columns.pair) if name]
+    read: list[tuple[str, str, str | None]] = []
+    labels: list[Any] = []
     ids: set[str] = set()
-    for place, id, first, second, label in rows:
-        try:
-            id = str(id) if isinstance(id, int) else id
-            if not isinstance(id, str) or not id:
-                raise Flaw(f"the id must be a non-empty string, not {shorten(id)}")
-            if id in ids:
-                raise Flaw("the id was already used; give every row its own id")
-            for text in (first,) if second is None else (first, second):
-                if text != "" or not empty_texts:
-                    check_text(text, "text", "remove the row or write the text")
-            known = label is not None and label != ""
-            if labels_required and not known:
-                raise Flaw("there is no label; write it or remove the row")
-            value = None
-            if known:
-                value = _score(label) if kind == "score" else _class(label, names, classes)
-            checked.append((id, first, second, value))
-        except Flaw as flaw:
-            raise DataError(f"{place}: {flaw}") from None
-        ids.add(id)
-    if not checked:
-        raise DataError(f"{name}: there is no text in it; give a file that holds at least one")
-    if kind == "score":
-        examples = [TextExample(*row) for row in checked]
-        return TextData(examples, "score", (), name, metric or "pearson")
-    counts = Counter(row[3] for row in checked if row[3] is not None)
-    if classes is None:
-        classes = _in_order(counts)
-        if _like_scores(classes):
-            raise DataError(
-                f"{name}: the labels look like scores ({', '.join(classes[:3])}, ...); add --text.task score, "
-                "or name another column as the label"
-            )
-    if positive is None:
-        positive = positive_class(classes, counts)
-    numbers = {name: i for i, name in enumerate(classes)}
-    examples = [
-        TextExample(id, first, second, None if label is None else numbers[label])
-        for id, first, second, label in checked
-    ]
-    return TextData(examples, "label", classes, name, metric or "accuracy", positive)
+    wanted = [*texts, *(name for name in (columns.label, columns.id) if name)]
+    for number, row in islice(table.read(wanted), max_examples):
+        with at(table.place(number)):
+            # A column may have no name, such as the row numbers pandas writes.
+            id = row.get(columns.id) if columns.id else None
+            id = check_id(f"row-{number}" if id is None or id == "" else id, ids)
+            for name in texts:
+                if row.get(name) is None:
+                    raise Flaw(f"there is nothing under {shorten(name)}; write the text or remove the row")
+                if row[name] != "" or not empty_texts:
+                    check_text(row[name], "text")
+            label = row.get(columns.label) if columns.label else None
+            if label is None or label == "" or (names is not None and label == -1):
+                if labels_required:
+                    raise Flaw("there is no label; write it or remove the row")
+                label = None
+            else:
+                label = _score(label) if kind == "score" else _class(label, names, classes)
+            read.append((id, row[columns.text], row[columns.pair] if columns.pair else None))
+            labels.append(label)
+    if not read:
+        raise DataError(f"{table.name}: there is no text in it; give a file that holds at least one")
+    if kind == "label":
+        counts = Counter(label for label in labels if label is not None)
+        classes = _in_order(counts, table.name) if classes is None else classes
+        positive = positive_class(classes, counts) if positive is None else positive
+        numbers = {name: i for i, name in enumerate(classes)}
+        labels = [numbers.get(label) for label in labels]
+    examples = [TextExample(*texts, label) for texts, label in zip(read, labels, strict=True)]
+    metric = metric or ("accuracy" if kind == "label" else "pearson")
+    return TextData(examples, kind, classes or (), table.name, metric, 1 if positive is None else positive)
 
 
 def class_name(label: Any) -> str:
@@ -203,13 +190,12 @@ def _score(label: Any) -> float:
     raise Flaw(f"a score must be a number, not {shorten(label)}; correct it")
 
 
-def _in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Whole numbers by size, anything else by the alphabet: the order of rows decides nothing."""
-    names = list(names)
+def _in_order(found: Iterable[str], source: str) -> tuple[str, ...]:
+    """The classes, whole numbers by size, anything else by the alphabet: the order of rows decides nothing."""
+    names = list(found)
+    if all(map(_NUMBER.fullmatch, names)) and any("." in name or "e" in name.lower() for name in names):
+        raise DataError(
+            f"{source}: the labels look like scores ({', '.join(names[:3])}, ...); add --text.task score, "
+            "or name another column as the label"
+        )
     return tuple(sorted(names, key=int if all(map(_INTEGER.fullmatch, names)) else None))
-
-
-def _like_scores(names: Iterable[str]) -> bool:
-    """Whether all are numbers and one of them is not whole."""
-    names = list(names)
-    return all(map(_NUMBER.fullmatch, names)) and any("." in name or "e" in name.lower() for name in names)

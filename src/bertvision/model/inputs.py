@@ -20,9 +20,9 @@ def checked_texts(
     examples = [TextExample(str(i), a, b) for i, (a, b) in enumerate(zip(firsts, seconds, strict=True))]
     for example in examples:
         try:
-            check_text(example.first, first, "write it")
+            check_text(example.first, first)
             if example.second is not None:
-                check_text(example.second, second, "write it")
+                check_text(example.second, second)
         except Flaw as flaw:
             raise DataError(f"{first} {int(example.id) + 1}: {flaw}") from None
     return TextData(examples, "label", name="the texts")

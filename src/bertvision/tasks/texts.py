@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bertvision.data.examples import SpanData, TextData, answerable
 from bertvision.data.reframe import Reframe, reframe
-from bertvision.data.squad import SpanBuilder
+from bertvision.data.spans import SpanBuilder
 from bertvision.data.texts import Columns
 from bertvision.data.windows import Windows
 from bertvision.errors import ConfigError, DataError
@@ -159,7 +159,7 @@ def as_questions(data: SpanData | TextData) -> SpanData:
         return data.spans
     builder = SpanBuilder(data.name)
     for example in data.examples:
-        builder.add(example.id, example.first, builder.shared(example.second), ())
+        builder.add(example.id, example.first, example.second)
     return builder.build()
 
 

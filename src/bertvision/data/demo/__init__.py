@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertvision.data.examples import SpanData
-from bertvision.data.squad import read_squad
+from bertvision.data.spans import read_squad
 from bertvision.errors import ConfigError
 
 FOLDER = Path(__file__).parent
