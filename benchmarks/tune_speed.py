@@ -294,9 +294,9 @@ def tuned_here(
     plain = module.make_steps
     laps = Laps(math.ceil(len(train.windows) / batch), encoder.device)
 
-    def counting(tuning: Any) -> Any:
-        kept.append(tuning.heads[0])
-        steps = plain(tuning)
+    def counting(*values: Any) -> Any:
+        steps = plain(*values)
+        kept.append(steps.heads[0])
         update = steps.update
 
         def counted() -> None:

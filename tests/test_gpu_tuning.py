@@ -79,8 +79,8 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[GraphSteps]:
     made: list[GraphSteps] = []
 
     class Kept(GraphSteps):
-        def __init__(self, *values: Any) -> None:
-            super().__init__(*values)
+        def __init__(self, *values: Any, **more: Any) -> None:
+            super().__init__(*values, **more)
             made.append(self)
 
     monkeypatch.setattr(steps_module, "GraphSteps", Kept)

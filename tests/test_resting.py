@@ -28,8 +28,8 @@ class _Stream:
 class _WithoutGraphs(GraphSteps):
     """The steps of a GPU where nothing could be captured."""
 
-    def __init__(self, *values: Any) -> None:
-        super().__init__(*values)
+    def __init__(self, *values: Any, **more: Any) -> None:
+        super().__init__(*values, **more)
         self.graphs.possible = False
 
 

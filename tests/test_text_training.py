@@ -38,7 +38,6 @@ from bertvision.train.parallel import ALONE
 from bertvision.train.run_folder import read_metrics
 from bertvision.train.splits import Split
 from bertvision.train.steps import Steps, TokenSource
-from bertvision.train.tuning import Tuning
 
 # Adam divides by the gradient's own size; a large eps keeps it from blowing rounding up.
 SETTINGS: dict[str, Any] = {"epochs": 2.0, "eps": 1e-2, "weight_decay": 0.1, "lr": 1e-2}
@@ -146,7 +145,7 @@ def test_a_label_head_over_all_layers_trains_with_the_encoder(
 
 def test_the_pooler_reads_the_classification_token_wherever_it_stands(lively: Path) -> None:
     encoder, split = Encoder.load(str(lively)), split_of(label_texts(), lively)
-    steps = Steps(Tuning(encoder, [Job(split, head="cls_linear")], config_of(), ALONE))
+    steps = Steps(encoder, [Job(split, head="cls_linear")], config_of(), ALONE)
     inputs = TokenSource(encoder, split.windows).batch(np.arange(5))
     assert "cls" not in inputs, "here it is the first token"
     last = inputs["cls"] = inputs["mask"].sum(1) - 1

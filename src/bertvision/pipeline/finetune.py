@@ -29,7 +29,7 @@ from bertvision.train.finetune import tune_jobs
 from bertvision.train.job import Job, load_jobs, load_joined
 from bertvision.train.parallel import Parallel
 from bertvision.train.splits import Split, kept_logits, load_split, null_weighted, window_split
-from bertvision.train.tuning import shares_out
+from bertvision.train.steps import shares_out
 from bertvision.train.zoo import encoder_reference
 
 logger = logging.getLogger(__name__)

@@ -1,42 +1,51 @@
 """Fine-tune an encoder with a head, or with one for each of several tasks, in one continuous run with snapshots.
 
 A policy (encoder/policy.py) says what of the encoder trains. A snapshot is the encoder at a fraction of an epoch, with
-its own output layers, which are heads like any other (train/snapshots.py).
+its own output layers, which are heads like any other:
+
+    snapshot-1/encoder/        Hugging Face format, or a delta of its base
+    snapshot-1/head/           of the only task; of several snapshot-1/heads/NAME/
 """
 
 import logging
 import math
+import os
+import re
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from bertvision.artifacts import atomic_folder
+from bertvision.config import to_mapping
 from bertvision.console import progress
+from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.freeze import check_policy
 from bertvision.encoder.load import check_apart
-from bertvision.encoder.policy import counts_text
-from bertvision.errors import TrainingError
-from bertvision.train.batching import Batch, Batching
-from bertvision.train.config import FinetuneConfig, MultitaskConfig, TuneConfig
-from bertvision.train.job import Job
+from bertvision.encoder.policy import counts_text, parse_policy
+from bertvision.encoder.stack import layers_of
+from bertvision.errors import ConfigError, TrainingError
+from bertvision.heads.files import save_head
+from bertvision.train.config import FinetuneConfig, TuneConfig
+from bertvision.train.job import Job, plan_of
 from bertvision.train.memory import begin_peak, peak_bytes
 from bertvision.train.optim import learning_rate
-from bertvision.train.parallel import ALONE, Parallel, rank_parts
+from bertvision.train.parallel import ALONE, Parallel, is_sharded, rank_parts
 from bertvision.train.randomness import rank_seed
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.sharded import is_sharded
-from bertvision.train.snapshots import Scores, keep_snapshot, score_kept_snapshot, score_snapshot
-from bertvision.train.splits import Split, null_weighted
-from bertvision.train.steps import TokenSource, make_steps
-from bertvision.train.tuning import Tuning, check_tuning
+from bertvision.train.splits import Split, dev_logits, kept_logits, null_weighted, score_logits
+from bertvision.train.steps import TokenSource, make_steps, shares_out
 
 logger = logging.getLogger(__name__)
 
+Scores = dict[str, Any]
+"""Of one task its metrics; of several their metrics by name."""
 _NAMED = 8
 """Questions of a broken batch that are named."""
 _ASKED = 8
@@ -80,17 +89,41 @@ def tune_jobs(
         # In bf16 one process computes on a copy of the weights, several under autocast: other numbers.
         "arithmetic": [encoder.device.type, encoder.precision, parallel.world],
     } | (jobs[0].identity if alone else {"tasks": {job.name: job.identity for job in jobs}})
-    check_tuning(encoder, jobs, config, parallel)  # before anything is written
+    _check(encoder, jobs, config, parallel)  # before anything is written
     if overwrite:
         check_apart(encoder.name, folder)
     run_folder = RunFolder(folder, key, overwrite=overwrite, parallel=parallel, track=config.track)
     run = _Run(encoder, jobs, config, run_folder)
     if run_folder.done:
-        run.score_again()
+        run.score_again(run_folder.results)
     else:
         run.begin()
         run.go()
-    return run_folder, run.snapshots
+    return run_folder, list(run.marks)
+
+
+def _check(encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, parallel: Parallel) -> None:
+    """Refuse what this encoder cannot do, before anything is changed or written."""
+    if config.epochs == 0:
+        raise ConfigError("--epochs 0 leaves nothing to do: give the length of the run")
+    check_policy(encoder.model, parse_policy(config.policy), name=encoder.name)
+    if config.checkpointing:
+        encoder.check_checkpointing()
+    if shares_out(config, parallel):
+        layers_of(encoder.model)  # they are shared out one by one
+    for job in jobs:
+        with torch.device("meta"):  # shapes alone: some heads do not fit every encoder
+            job.build(encoder, seed=config.seed)
+        job.plan(config.batch_size, config.batch_tokens)  # refuses examples that cannot be drawn so
+    names = [job.name for job in jobs]
+    distinct = len(set(names)) == len(names) and all(re.fullmatch(r"\w[\w.+-]*", name) for name in names)
+    if names != [""] and not distinct:
+        raise ConfigError(
+            f"the tasks need names of their own of letters, digits and - (they become folders), not {names}"
+        )
+    windows = jobs[0].train.windows
+    longest = np.array([windows.lengths.argmax()])
+    encoder.check_states(collate(windows, longest, pad_id=encoder.pad_id, device=encoder.device))
 
 
 class _Run:
@@ -99,46 +132,27 @@ class _Run:
     def __init__(self, encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, folder: RunFolder) -> None:
         self.encoder, self.jobs, self.config = encoder, jobs, config
         self.folder, self.parallel = folder, folder.parallel
-        mixing: dict[str, Any] = {}
-        if isinstance(config, MultitaskConfig):
-            mixing = {"order": config.order, "temperature": config.temperature}
-        plans = [job.plan(config.batch_size, config.batch_tokens) for job in jobs]
-        self.plan = Batching(plans, seed=config.seed, epochs=config.epochs, **mixing)
+        self.plan = plan_of(jobs, config)
+        self.total = self.plan.step_of(config.epochs)
+        # What the snapshots are scored on: a fingerprint for each task.
         devs = [job.dev.fingerprint if job.dev else None for job in jobs]
         self.dev = devs if any(devs) else None
-        """What the snapshots are scored on: a fingerprint for each task; None = nothing."""
-        # On little data two fractions may fall on one step; each gets its folder all the same.
-        self.marks = {f: self.plan.step_of(f) for f in sorted({*config.snapshots, config.epochs})}
-        """Step of each snapshot."""
-        self.total = self.plan.step_of(config.epochs)
+        # Fractions of an epoch by their folders; on little data two may fall on one step.
+        marks = sorted({*config.snapshots, config.epochs})
+        self.marks = {folder.folder / f"snapshot-{f:g}": f for f in marks}
+        # Steps after which tasks are scored on dev without a snapshot.
         self.evaluate_steps: set[int] = set()
-        """Steps after which tasks are scored on dev without a snapshot."""
         if config.score_every and self.dev is not None:
             count = math.floor(config.epochs / config.score_every + 1e-9)
             fractions = [min(config.score_every * i, config.epochs) for i in range(1, count + 1)]
-            self.evaluate_steps = {self.plan.step_of(f) for f in fractions} - {*self.marks.values()}
+            self.evaluate_steps = {*map(self.plan.step_of, fractions)} - {*map(self.plan.step_of, marks)}
         self.step = 0
-        self.saved: int | None = None
-        """Step of the last checkpoint."""
-        self.unread: list[tuple[int, Batch, Tensor]] = []
-        """Steps, their batches and losses, which may still be on the device."""
-        self.last: Batch = (0, np.zeros(0, np.int64))
-        """Batch of the last step."""
-        self.losses: list[tuple[int, float]] = []
-        """Since the last line of the log, each with its task."""
-        self.scores: dict[str, Scores] = {}
-        self.aside = 0.0
-        """Seconds that snapshots and their scores took."""
-        self.peak = 0
-        """Most bytes held while training; scores on the way are not counted."""
-
-    @property
-    def snapshots(self) -> list[Path]:
-        """Their folders, in order."""
-        return [self._snapshot_folder(fraction) for fraction in self.marks]
-
-    def _snapshot_folder(self, fraction: float) -> Path:
-        return self.folder.folder / f"snapshot-{fraction:g}"
+        self.saved: int | None = None  # step of the last checkpoint
+        self.unread: list[Tensor] = []  # losses of the last steps, which may still be on the device
+        self.losses: list[float] = []  # since the last line of the log
+        self.scores: dict[str, Scores] = {}  # of snapshots, by the names of their folders
+        self.aside = 0.0  # seconds that snapshots and their scores took
+        self.peak = 0  # most bytes held while training; scores on the way are not counted
 
     # ---- the loop
 
@@ -146,46 +160,44 @@ class _Run:
         """Make what trains, and go on from a checkpoint where there is one."""
         begin_peak(self.encoder.device)
         torch.manual_seed(rank_seed(self.config.seed, self.parallel.rank))
-        self.tuning = Tuning(self.encoder, self.jobs, self.config, self.parallel)
-        self.steps = make_steps(self.tuning)
+        self.steps = make_steps(self.encoder, self.jobs, self.config, self.parallel)
         self.sources = [TokenSource(self.encoder, job.train.windows) for job in self.jobs]
         if self.parallel.main:
-            logger.info("%s: %s", self.config.identity["policy"], counts_text(*self.tuning.counts))
-        where = self.folder.resume(*self.tuning.state)
+            logger.info("%s: %s", self.config.identity["policy"], counts_text(*self.steps.counts))
+        where = self.folder.resume(*self.steps.state)
         if where is not None:
             self.steps.refresh()
             self.step = self.saved = where["step"]
-            self._remember(where["scores"], where["dev"])
-            self.aside = where["aside"]
-            self.losses = [(job, loss) for job, loss in where["losses"]]
+            self.losses, self.aside = where["losses"], where["aside"]
+            self._remember(where)
             logger.info("fine-tuning continues at step %d", self.step)
 
     def go(self) -> None:
         """Take all steps that are left."""
         saved = time.monotonic()
         with progress("fine-tune", self.total, unit="steps", done=self.step) as bar:
-            for batch in self.plan.steps(self.step, self.total):
+            for job, windows in self.plan.steps(self.step, self.total):
                 lr = learning_rate(self.config, self.step, self.total)
-                self._take(batch, lr)
+                self._take(job, windows, lr)
                 bar.advance()
                 if self.encoder.device.type == "cpu":  # nothing has to be waited for
                     self._read_losses()
                 if self.step % self.config.log_every == 0 or self.step == self.total:
-                    self._read_losses()
                     bar.show(loss=self._log_losses(lr), lr=lr)
-                fractions = [f for f, mark in self.marks.items() if mark == self.step]
-                for fraction in [*fractions, *([None] if self.step in self.evaluate_steps else [])]:
+                for folder, fraction in self.marks.items():
+                    if self.plan.step_of(fraction) == self.step:
+                        self._keep(folder, fraction)
+                if self.step in self.evaluate_steps:
                     self._read_losses()
-                    self._evaluate(fraction)
+                    self._score(self.steps.whole(), None)
                 if self.step < self.total and self._due(saved):
                     self._checkpoint()
                     saved = time.monotonic()
         self.folder.close_log()
         self._end()
 
-    def _take(self, batch: Batch, lr: float) -> None:
+    def _take(self, job: int, windows: NDArray[np.int64], lr: float) -> None:
         """One step: this process's windows of the batch, part by part, then the update."""
-        job, windows = batch
         self.steps.prepare(self.step, self.total, lr, job)
         group, share = self.jobs[job].task.group, self.jobs[job].weight / len(windows)
         parts = rank_parts(windows, self.parallel, group=group, accumulate=self.config.accumulate)
@@ -195,18 +207,15 @@ class _Run:
         ]
         self.steps.update()
         self.step += 1
-        self.last = batch
-        self.unread.append((self.step, batch, torch.stack(losses).sum()))
+        self.unread.append(torch.stack(losses).sum())
 
     def _end(self) -> None:
         self.encoder.model.eval().requires_grad_(False)
         self._score_missing()
         seconds = max(self.folder.seconds - self.aside, 1e-9)
-        trainable, total = self.tuning.counts
-        tokens = sum(
-            int(self.jobs[job].train.windows.lengths[windows].sum())
-            for job, windows in self.plan.steps(0, self.total)
-        )
+        trainable, total = self.steps.counts
+        lengths = [job.train.windows.lengths for job in self.jobs]
+        tokens = sum(int(lengths[job][windows].sum()) for job, windows in self.plan.steps(0, self.total))
         self.folder.finish(
             {
                 "steps": self.total,
@@ -216,7 +225,7 @@ class _Run:
                 "train_seconds": seconds,
                 "tokens_per_second": tokens / seconds,
                 "peak_bytes": self.peak,
-                "snapshots": {f.name: self.scores[f.name] for f in self.snapshots if f.name in self.scores},
+                "snapshots": self.scores,
                 "dev": self.dev,
             }
         )
@@ -227,32 +236,34 @@ class _Run:
         """Look at the losses of the steps since the last time; one that is no number ends the run."""
         if not self.unread:
             return
-        losses = torch.stack([loss for _, _, loss in self.unread]).float()
+        losses = torch.stack(self.unread).float()
         self.parallel.sum_([losses])
-        for (step, batch, _), value in zip(self.unread, losses.tolist(), strict=True):
+        for step, value in enumerate(losses.tolist(), self.step + 1 - len(self.unread)):
             if not math.isfinite(value):
-                raise TrainingError(self._broken(f"the loss became {value} at", step, batch))
-            self.losses.append((batch[0], value))
+                raise TrainingError(self._broken(f"the loss became {value} at", step))
+            self.losses.append(value)
         self.unread.clear()
 
     def _log_losses(self, lr: float) -> float:
         """Write a line of the log: the mean loss since the last one, of several tasks theirs too."""
-        mean = sum(loss for _, loss in self.losses) / len(self.losses)
+        self._read_losses()
+        mean = sum(self.losses) / len(self.losses)
         record = {"step": self.step, "epoch": self.plan.epochs_done(self.step), "loss": mean, "lr": lr}
         if len(self.jobs) > 1:
+            taken = [job for job, _ in self.plan.steps(self.step - len(self.losses), self.step)]
             for number, job in enumerate(self.jobs):
-                own = [loss for which, loss in self.losses if which == number]
+                own = [loss for which, loss in zip(taken, self.losses, strict=True) if which == number]
                 if own:
                     record[f"loss_{job.name}"] = sum(own) / len(own)
         self.losses.clear()
         self.folder.log(record, step=self.step, group="finetune")
         return mean
 
-    def _broken(self, what: str, step: int, batch: Batch) -> str:
-        train = self.jobs[batch[0]].train
-        named = train.ids(batch[1])
-        more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        where = f"on the examples {', '.join(named[:_NAMED])}{more}"
+    def _broken(self, what: str, step: int) -> str:
+        """A sentence that names the step, its first examples, and what is left to go on from."""
+        ((job, windows),) = self.plan.steps(step - 1, step)
+        named = self.jobs[job].train.ids(windows)
+        where = f"on the examples {', '.join(named[:_NAMED])}{', ...' * (len(named) > _NAMED)}"
         kept = "no checkpoint was written before"
         if self.saved is not None:
             kept = f"the last good checkpoint, of step {self.saved}, is kept in {self.folder.folder}"
@@ -260,86 +271,114 @@ class _Run:
 
     def _check_weights(self, name: str) -> None:
         """Refuse to keep what the last step broke: its loss was a number, as it came before the update."""
+        self._read_losses()
         trained: list[Any] = self.steps.parameters
         own: list[Tensor] = [p.to_local() if is_sharded(p) else p for p in trained]
         broken = torch.stack([(~part.isfinite()).any() for part in own]).any().float()
         self.parallel.sum_([broken])  # a rank may hold a part of the weights
         if broken:
-            what = f"the weights of {name} are not finite after"
-            raise TrainingError(self._broken(what, self.step, self.last))
+            raise TrainingError(self._broken(f"the weights of {name} are not finite after", self.step))
 
-    # ---- checkpoints
+    # ---- checkpoints, snapshots and scores
 
     def _due(self, saved: float) -> bool:
         """Whether it is time for a checkpoint; rank 0's clock counts, and is not asked for at every step."""
         due = time.monotonic() - saved >= self.config.checkpoint_seconds
-        if self.parallel.alone:
-            return due
-        return self.step % _ASKED == 0 and self.parallel.share(due)
+        return due if self.parallel.alone else self.step % _ASKED == 0 and self.parallel.share(due)
 
     def _checkpoint(self) -> None:
-        self._read_losses()
         self._check_weights("the checkpoint")
-        names = ("step", "losses", "scores", "dev", "aside")
-        self.folder.save(*self.tuning.state, {name: getattr(self, name) for name in names})
+        where = {"step": self.step, "losses": self.losses, "aside": self.aside}
+        self.folder.save(*self.steps.state, where | {"snapshots": self.scores, "dev": self.dev})
         self.saved = self.step
 
-    # ---- snapshots and scores
-
-    def _evaluate(self, fraction: float | None) -> None:
-        """Keep the snapshot of this fraction, if one is given, and score every task where there is a dev set."""
+    def _keep(self, folder: Path, fraction: float) -> None:
+        """Keep a snapshot, and score it where there is a dev set."""
         began = time.monotonic()
-        folder = None if fraction is None else self._snapshot_folder(fraction)
-        if folder is not None:
-            self.peak = max(self.peak, peak_bytes(self.encoder.device))
-            self._check_weights(folder.name)
-        encoder, heads = self.tuning.whole()
-
-        def keep_and_score() -> Scores | None:
-            if folder is not None and fraction is not None:
-                encoder.changed()
-                about: dict[str, Any] = {"name": self.encoder.name, "settings": self.config.identity}
-                keep_snapshot(folder, encoder, self.jobs, heads, fraction=fraction, **about)
-            return None if self.dev is None else score_snapshot(encoder.copy(), self.jobs, heads, folder)
-
-        scores = self.parallel.on_main(keep_and_score)
-        if scores is not None and folder is not None:
-            self.scores[folder.name] = scores
-        if scores is not None:
-            self._log_scores(scores, {} if folder is None else {"snapshot": folder.name})
+        self.peak = max(self.peak, peak_bytes(self.encoder.device))
+        self._check_weights(folder.name)
+        encoder = self.steps.whole()
+        encoder.changed()
+        self.parallel.on_main(lambda: self._write(folder, encoder, fraction))
         self.aside += time.monotonic() - began
-        if folder is not None:
-            begin_peak(self.encoder.device)
+        self._score(encoder, folder)
+        begin_peak(self.encoder.device)
 
-    def _log_scores(self, scores: Scores, more: dict[str, Any]) -> None:
-        record = {"step": self.step, "epoch": self.plan.epochs_done(self.step)} | more
+    def _write(self, folder: Path, encoder: Encoder, fraction: float) -> None:
+        """Write the encoder and the heads that answer anything, in one step."""
+        with atomic_folder(folder) as temporary:
+            encoder.save(temporary / "encoder")
+            for job, head in zip(self.jobs, self.steps.heads, strict=True):
+                if not job.task.predicts:
+                    continue
+                own = job.folder(temporary)
+                own.mkdir(parents=True)
+                path = os.path.relpath(temporary / "encoder", own)
+                about = job.train.about | {
+                    "windows": to_mapping(job.train.config),
+                    "fit": self.config.identity,
+                    "encoder": {"name": self.encoder.name, "path": path, "fingerprint": encoder.fingerprint},
+                    "fraction": fraction,
+                    "label": job.name or folder.name,
+                }
+                save_head(head, own, about=about)
+
+    def _score(self, encoder: Encoder, folder: Path | None) -> None:
+        """Score every task on dev; logits are kept beside the heads of a snapshot."""
+        if self.dev is None:
+            return
+        began = time.monotonic()
+
+        def score() -> Scores:
+            twin, scores = encoder.copy(), {}
+            for job, head in zip(self.jobs, self.steps.heads, strict=True):
+                if job.dev is not None:
+                    place = job.folder(folder) if folder is not None and job.task.predicts else None
+                    scores[job.name] = score_logits(dev_logits(twin, head, job.dev, place), job.dev)
+            return self._flat(scores)
+
+        scores = self.parallel.on_main(score)
+        record: dict[str, Any] = {"step": self.step, "epoch": self.plan.epochs_done(self.step)}
+        if folder is not None:
+            self.scores[folder.name] = scores
+            record["snapshot"] = folder.name
         if len(self.jobs) == 1:
             self.folder.log(record | scores, step=self.step, group="dev")
-            return
-        for name, own in scores.items():
-            self.folder.log(record | {"task": name} | own, step=self.step, group=f"dev/{name}")
+        else:
+            for name, own in scores.items():
+                self.folder.log(record | {"task": name} | own, step=self.step, group=f"dev/{name}")
+        self.aside += time.monotonic() - began
 
-    def _remember(self, scores: dict[str, Scores], dev: Any) -> None:
+    def _flat(self, scores: Scores) -> Scores:
+        return scores if len(self.jobs) > 1 else next(iter(scores.values()), {})
+
+    def _remember(self, found: dict[str, Any]) -> None:
         """Take over scores of snapshots, unless they are of another dev set."""
-        self.scores = scores if self.dev is not None and dev == self.dev else {}
+        self.scores = found["snapshots"] if self.dev is not None and found["dev"] == self.dev else {}
 
     def _score_missing(self) -> bool:
         """Score the snapshots that were not scored on this dev set; whether there were any."""
-        missing = [folder for folder in self.snapshots if folder.name not in self.scores]
+        missing = [folder for folder in self.marks if folder.name not in self.scores]
         if self.dev is None or not missing:
             return False
         began = time.monotonic()
-        for folder in missing:
-            score = partial(score_kept_snapshot, folder, self.encoder, self.jobs)
-            self.scores[folder.name] = self.parallel.on_main(score)
+        how: dict[str, Any] = {"device": str(self.encoder.device), "precision": self.encoder.precision}
+
+        def score() -> dict[str, Scores]:
+            scores: dict[str, Scores] = {folder.name: {} for folder in missing}
+            for folder in missing:
+                for job in self.jobs:
+                    if job.dev is not None and job.task.predicts:
+                        logits = kept_logits(job.folder(folder), folder / "encoder", job.dev, **how)
+                        scores[folder.name][job.name] = score_logits(logits, job.dev)
+            return {name: self._flat(own) for name, own in scores.items()}
+
+        self.scores |= self.parallel.on_main(score)
         self.aside += time.monotonic() - began
         return True
 
-    def score_again(self) -> None:
-        """Score a finished run's snapshots on a dev set that they were not scored on."""
-        if self.dev is None:
-            return
-        results = self.folder.results
-        self._remember(results["snapshots"], results["dev"])
+    def score_again(self, results: dict[str, Any]) -> None:
+        """Score the snapshots of a finished run, which may have been scored on another dev set or on none."""
+        self._remember(results)
         if self._score_missing():
             self.folder.finish(results | {"snapshots": self.scores, "dev": self.dev})

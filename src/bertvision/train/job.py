@@ -25,8 +25,8 @@ from bertvision.heads.base import Head, check_unit, head_class
 from bertvision.heads.spec import HeadSpec, parse_head
 from bertvision.tasks.base import Task
 from bertvision.tasks.settings import PLAIN, TextConfig
-from bertvision.train.batching import TaskPlan
-from bertvision.train.config import JobConfig, TaskSpec
+from bertvision.train.batching import Batching, TaskPlan
+from bertvision.train.config import JobConfig, MultitaskConfig, TaskSpec, TuneConfig
 from bertvision.train.splits import Split, geometry_of, load_split, window_split
 
 
@@ -52,8 +52,9 @@ class Job(JobConfig):
     @property
     def identity(self) -> dict[str, Any]:
         """What decides its part in a result."""
-        drawn = {f.name: getattr(self, f.name) for f in dataclasses.fields(JobConfig)}
-        return drawn | {"train": self.train.fingerprint, "head": self.spec.label} | self.train.about
+        return (
+            _job_fields(self) | {"train": self.train.fingerprint, "head": self.spec.label} | self.train.about
+        )
 
     def build(self, encoder: Encoder, *, seed: int) -> Head:
         """Its head; one that reads another number of windows at once than its data has side by side is refused."""
@@ -81,7 +82,13 @@ class Job(JobConfig):
         return TaskPlan(lengths, size, tokens, classes, self.sampling, self.subset, group)
 
 
-# ---- the tasks of a recipe
+def plan_of(jobs: Sequence[Job], config: TuneConfig) -> Batching:
+    """The steps of a run over these tasks."""
+    mixing: dict[str, Any] = {}
+    if isinstance(config, MultitaskConfig):
+        mixing = {"order": config.order, "temperature": config.temperature}
+    plans = [job.plan(config.batch_size, config.batch_tokens) for job in jobs]
+    return Batching(plans, seed=config.seed, epochs=config.epochs, **mixing)
 
 
 def load_jobs(
@@ -111,8 +118,12 @@ def load_jobs(
         dev = None
         if spec.dev:
             dev = load_split(placed(spec.dev), encoder, windows, max_examples=max_dev_examples, like=train)
-        jobs.append(Job(train, dev, **{f.name: getattr(spec, f.name) for f in dataclasses.fields(JobConfig)}))
+        jobs.append(Job(train, dev, **_job_fields(spec)))
     return jobs
+
+
+def _job_fields(of: JobConfig) -> dict[str, Any]:
+    return {f.name: getattr(of, f.name) for f in dataclasses.fields(JobConfig)}
 
 
 def load_joined(
@@ -121,12 +132,9 @@ def load_joined(
     """Several sets of texts as one; the classes are those of the first."""
     parts: list[TextData] = []
     for source in sources:
+        classes = parts[0].classes or None if parts else None
         found = load_data(
-            source,
-            columns=text.columns,
-            task=text.task,
-            classes=parts[0].classes if parts and parts[0].classes else None,
-            max_examples=max_examples,
+            source, columns=text.columns, task=text.task, classes=classes, max_examples=max_examples
         )
         if not isinstance(found, TextData):
             raise ConfigError(

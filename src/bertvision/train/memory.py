@@ -11,16 +11,14 @@ from pathlib import Path
 
 import torch
 
-_PROCESS = Path("/proc/self")
-
 
 def begin_peak(device: torch.device) -> None:
     """Forget what was held at most before."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
-    with suppress(OSError):  # not Linux, or not allowed: the peak then counts from the beginning
-        (_PROCESS / "clear_refs").write_text("5")
+    with suppress(OSError):  # not Linux, or not allowed
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_bytes(device: torch.device) -> int:
@@ -28,8 +26,6 @@ def peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError):
-        for line in (_PROCESS / "status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    # In kilobytes, but on macOS in bytes.
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.train.config import OptimConfig
-from bertvision.train.sharded import is_sharded
+from bertvision.train.parallel import is_sharded
 
 _MOMENTUM = 0.9
 _LATE = 1e6

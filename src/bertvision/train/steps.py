@@ -1,4 +1,4 @@
-"""From a batch of a fine-tuning to losses, gradients and an update.
+"""What trains together in a fine-tuning, and its steps: from a batch to losses, gradients and an update.
 
     tokens ──► every layer of the encoder ──► states ──► the job's head ──► logits ──► loss of each window
 
@@ -22,16 +22,19 @@ from torch import Tensor, nn
 from bertvision.data.windows import Windows
 from bertvision.encoder.captured import GraphCache
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.stack import in_bf16, pooled_by, read_tokens
+from bertvision.encoder.freeze import count_trainable
+from bertvision.encoder.policy import parse_policy
+from bertvision.encoder.stack import in_bf16, layers_of, pooled_by, read_tokens
 from bertvision.heads.base import Head, running_statistics
 from bertvision.heads.layers import set_noise
 from bertvision.shapes import Bool, Float
 from bertvision.states.base import target_tensor, widths
 from bertvision.states.batch import StateBatch
-from bertvision.train.optim import set_rate
+from bertvision.train.config import TuneConfig
+from bertvision.train.job import Job
+from bertvision.train.optim import make_optimizer, set_rate
+from bertvision.train.parallel import Parallel, clip_, gathered_tensors, is_sharded, shard, wants_sharding
 from bertvision.train.randomness import noise_numbers
-from bertvision.train.sharded import clip_, is_sharded
-from bertvision.train.tuning import Tuning
 
 Inputs = dict[str, Tensor]
 """A batch: ids, types and mask (B, T), targets (B, K), bounds (B, 2), and cls (B,) where it is not the first token.
@@ -82,47 +85,86 @@ class TokenSource:
         }
 
 
-def make_steps(tuning: Tuning) -> "Steps":
-    """The steps that suit the device."""
-    return GraphSteps(tuning) if tuning.captured else Steps(tuning)
+def make_steps(encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, parallel: Parallel) -> "Steps":
+    """The steps that suit the device; `encoder` begins to train."""
+    captured = encoder.device.type == "cuda" and parallel.alone and not config.checkpointing
+    return (GraphSteps if captured else Steps)(encoder, jobs, config, parallel, captured=captured)
+
+
+def shares_out(config: TuneConfig, parallel: Parallel) -> bool:
+    """Whether the encoder's weights are split over the processes."""
+    return (config.shard or wants_sharding()) and not parallel.alone
 
 
 class Steps:
-    """Steps taken one operation at a time."""
+    """An encoder and a head for each job that train together, one operation at a time.
 
-    def __init__(self, tuning: Tuning) -> None:
-        self.tuning, self.config, self.parallel = tuning, tuning.config, tuning.parallel
-        self.encoder = tuning.encoder
-        self.model: Any = tuning.encoder.model
+    A checkpoint holds their parameters that train and the optimiser; all else follows from the settings.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        jobs: Sequence[Job],
+        config: TuneConfig,
+        parallel: Parallel,
+        *,
+        captured: bool = False,
+    ) -> None:
+        self.encoder, self.jobs, self.config, self.parallel = encoder, jobs, config, parallel
+        split = shares_out(config, parallel)
+        if not split:
+            encoder.model.to(encoder.device)  # a frozen one may be parked elsewhere
+        encoder.tune(parse_policy(config.policy), seed=config.seed)
+        if config.checkpointing:
+            encoder.checkpoint_gradients()
+        self.heads = [job.build(encoder, seed=config.seed).to(encoder.device) for job in jobs]
+        self.counts = count_trainable([encoder.model, *self.heads])
+        """Parameters that train, and all of them."""
+        self._twin = copy.deepcopy(encoder) if split and parallel.main else None
+        """Of an encoder that is split over the processes: a whole one, which snapshots are made from."""
+        if split:
+            dtype = torch.bfloat16 if encoder.precision == "bf16" else None
+            shard(encoder.model, layers_of(encoder.model), parallel, encoder.device, dtype=dtype)
+        self.model: Any = encoder.model
         """The model that is computed."""
-        groups = [group for o in tuning.optimizers.values() for group in o.param_groups]
-        self.parameters = [p for group in groups for p in group["params"]]
-        """All that trains."""
+        self.captured = captured
+        # A parameter that a batch gives no gradient rests: the heads of other jobs, the pooler under a loss of tokens.
+        self.optimizer = make_optimizer([encoder.model, *self.heads], config, capturable=captured)
+        own = {p for head in self.heads for p in head.parameters()}
+        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+        # All that trains, in the order in which a clip adds up: of several jobs the encoder's come first.
+        self.parameters = sorted(trained, key=lambda p: len(jobs) > 1 and p in own)
         self._tunes = any(p.requires_grad for p in self.model.parameters())
-        self._last_only = all(head.last_only for head in tuning.heads)
-        self._pooled = any(head.geometry.pooled for head in tuning.heads)
+        self._last_only = all(head.last_only for head in self.heads)
+        self._pooled = any(head.geometry.pooled for head in self.heads)
         self._step = self._job = 0
         self._progress = 0.0
+
+    @property
+    def state(self) -> tuple[dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
+        """What a checkpoint holds."""
+        heads = {f"head{i}": head for i, head in enumerate(self.heads)}
+        return {"encoder": self.encoder.model, **heads}, {"all": self.optimizer}
+
+    def whole(self) -> Encoder:
+        """The encoder as it is now; every process calls it, rank 0's is whole."""
+        if any(is_sharded(p) for p in self.encoder.model.parameters()):
+            weights = gathered_tensors(self.encoder.model.state_dict())
+            if self._twin is not None:
+                self._twin.model.load_state_dict(weights)
+        return self._twin or self.encoder
 
     def prepare(self, step: int, total: int, lr: float, job: int = 0) -> None:
         """Set what differs from step to step; the batch is of job number `job`."""
         self._step, self._job, self._progress = step, job, step / total
         self.model.train(self._tunes)  # a frozen encoder is read as it is used later: without dropout
         self._head.train()
-        for optimizer in self._optimizers:
-            set_rate(optimizer, lr)
+        set_rate(self.optimizer, lr)
 
     @property
     def _head(self) -> Head:
-        return self.tuning.heads[self._job]
-
-    @property
-    def _optimizers(self) -> list[torch.optim.Optimizer]:
-        return self.tuning.own_optimizers(self._job)
-
-    def _own(self) -> list[nn.Parameter]:
-        """What the present job trains."""
-        return [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
+        return self.heads[self._job]
 
     # ---- from a batch to gradients
 
@@ -139,7 +181,7 @@ class Steps:
 
     def _gradients(self, inputs: Inputs, weight: Float[Tensor, ""], first: bool) -> Float[Tensor, ""]:
         penalty = self._head.penalty(self._progress) if first else None
-        with self.encoder.autocast(cache=not self.tuning.captured):
+        with self.encoder.autocast(cache=not self.captured):
             total = self._losses(inputs).sum() * weight
         if penalty is not None:
             total = total + penalty / self.parallel.world
@@ -154,7 +196,7 @@ class Steps:
         batch = StateBatch(
             torch.stack(states), mask, inputs["targets"], windows, inputs["bounds"], pooled, cls
         )
-        return self.tuning.jobs[self._job].task.loss(self._head(batch), batch)
+        return self.jobs[self._job].task.loss(self._head(batch), batch)
 
     def _states(
         self, inputs: Inputs
@@ -171,25 +213,23 @@ class Steps:
 
     def update(self) -> None:
         """Gradients of all ranks together, clipped; one step; no gradients left."""
-        given = [p for p in self._own() if p.grad is not None]
+        given = [p for p in self.parameters if p.grad is not None]
         self.parallel.sum_([p.grad for p in given if p.grad is not None and not is_sharded(p)])
         self.parallel.mean_(running_statistics(self._head))
         self._apply(given)
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
 
     def _apply(self, given: Sequence[nn.Parameter]) -> None:
         if self.config.clip:
             clip_(given, self.config.clip)
-        for optimizer in self._optimizers:
-            optimizer.step()
+        self.optimizer.step()
 
 
 class GraphSteps(Steps):
     """Steps captured once for a shape and replayed; one process on a CUDA device."""
 
-    def __init__(self, tuning: Tuning) -> None:
-        super().__init__(tuning)
+    def __init__(self, *values: Any, **more: Any) -> None:
+        super().__init__(*values, **more)
         self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
         """Weights that train, in float32 and in bf16."""
         if self.encoder.precision == "bf16":
@@ -199,7 +239,7 @@ class GraphSteps(Steps):
             self._pairs = [(p, theirs[name]) for name, p in masters.items() if p.requires_grad]
         self.graphs = GraphCache("steps", most=_MOST)
         # A penalty depends on the progress, which a captured step would not see.
-        self.graphs.possible = all(head.penalty(0.0) is None for head in tuning.heads)
+        self.graphs.possible = all(head.penalty(0.0) is None for head in self.heads)
         self._static: dict[tuple[int, ...], tuple[Inputs, Tensor, Tensor]] = {}
         """Of each captured part: its inputs, weight and loss."""
         self._done: Counter[int] = Counter()
@@ -230,7 +270,7 @@ class GraphSteps(Steps):
         if self._job in self._reached:
             return self._added(inputs, weight, first)
         # The first time gradients begin from nothing, and whoever has one then was reached.
-        kept = {p: p.grad for p in self._own()}
+        kept = {p: p.grad for p in self.parameters}
         for p in kept:
             p.grad = None
         loss = self._added(inputs, weight, first)
@@ -282,10 +322,10 @@ class GraphSteps(Steps):
     def _whole_update(self) -> None:
         # Gradients stay where they are, because graphs add to the same memory in every step. To an optimiser one that
         # is zero is no rest: it would go on by its momentum and its decay.
-        resting = [(p, p.grad) for p in self._own() if p not in self._reached[self._job]]
+        resting = [(p, p.grad) for p in self.parameters if p not in self._reached[self._job]]
         for p, _ in resting:
             p.grad = None
-        given = [p for p in self._own() if p.grad is not None]
+        given = [p for p in self.parameters if p.grad is not None]
         self._apply(given)
         torch._foreach_zero_([p.grad for p in given])  # pyright: ignore[reportPrivateImportUsage, reportArgumentType]
         for p, memory in resting:
