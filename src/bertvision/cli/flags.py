@@ -41,7 +41,7 @@ def refuse(*cases: tuple[Any, str]) -> None:
             raise ConfigError(sentence)
 
 
-def parse(command: Callable[[Any], Any], words: list[str], prog: str) -> tuple[Any, bool]:
+def parse(command: Any, words: list[str], prog: str) -> tuple[Any, bool]:
     """The flags of a verb's function, and whether it should print JSON.
 
     A mistake ends the process with tyro's text and code 2.

@@ -141,10 +141,11 @@ class FitConfig(TrainConfig):
 
     def optim(self, spec: HeadSpec, seed: int) -> OptimConfig:
         """What one head is fitted with: its own settings where it has some, else the fit's."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(OptimConfig)}
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(OptimConfig)}
         own = dataclasses.asdict(spec.train).items()
         values |= {name: value for name, value in own if value is not None and name in values}
-        return OptimConfig(**values | {"seed": seed})
+        values["seed"] = seed
+        return OptimConfig(**values)
 
     def order_of(self, spec: HeadSpec, seed: int) -> int:
         """Seed of the order in which a head sees the data; a head's own seed (`adapter:seed=1`) does not change it."""
