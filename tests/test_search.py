@@ -2,27 +2,103 @@
 
 import functools
 import json
+import math
+import os
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 from killing import kill_when, start
-from sweep_cases import EPOCHS, fit, open_search, run, seen, toy_score, work
 
-from bertvision.errors import ArtifactError, ConfigError, OutputError
+from bertvision.errors import ArtifactError, OutputError
 from bertvision.train import search
-from bertvision.train.search import SearchConfig, Trial, check_optuna
+from bertvision.train.config import SearchConfig
+from bertvision.train.search import Search, Trial
+from bertvision.train.space import read_space
+
+EPOCHS = 4
+Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "WAIT", 0.2)
-    monkeypatch.setattr(search, "ATTEMPTS", 3)
+    for name, value in {"HEARTBEAT": 1, "GRACE": 2, "ATTEMPTS": 3}.items():
+        monkeypatch.setattr(search, name, value)
 
 
-def tried(rows: list[dict[str, Any]]) -> list[Any]:
-    return [(row["number"], row["values"], row["history"], row["status"]) for row in rows]
+# ---- a search without any fit
+
+
+def open_search(
+    folder: Path, *, key: dict[str, Any] | None = None, overwrite: bool = False, **values: Any
+) -> Search:
+    folder.mkdir(parents=True, exist_ok=True)
+    settings: dict[str, Any] = {"trials": 12, "startup": 4} | values
+    config = SearchConfig(**settings)
+    varied: dict[str, Any] = {"lr": {"low": 1e-4, "high": 1e-2, "log": True}, "size": [4, 8, 16]}
+    more: dict[str, Any] = {"key": key or {"of": "toy"}, "seed": 3, "epochs": EPOCHS, "overwrite": overwrite}
+    return Search(folder, read_space(["adapter"], varied), config, **more)
+
+
+def toy_score(values: dict[str, Any], epoch: int) -> float:
+    """Best at lr 1e-3 and size 8, and rising with the epochs."""
+    away = abs(math.log10(values["lr"]) + 3) + abs(math.log2(values["size"]) - 3) / 4
+    return 1 - away / 2 - 0.1 / epoch
+
+
+def fit(trial: Trial) -> tuple[dict[str, Any], float]:
+    """Report the toy's scores."""
+    score = 0.0
+    for epoch in range(1, EPOCHS + 1):
+        score = toy_score(trial.candidate.values, epoch)
+        if trial.report(epoch, score):
+            break
+    status = "pruned" if trial.pruned else "done"
+    return {"status": status, "head": trial.candidate.head, "values": trial.candidate.values}, score
+
+
+def run(folder: Path, **values: Any) -> Rows:
+    """A whole search in this process."""
+    opened = open_search(folder, **values)
+    opened.run(fit)
+    return opened.trials()
+
+
+def work(folder: Path, seconds: float, ready: int = 0, **values: Any) -> None:
+    """A process of a search: a line in trials.txt for each of its trials, which take `seconds`.
+
+    It begins when `ready` processes are there, so that all of them work at once.
+    """
+    search.HEARTBEAT, search.GRACE, search.ATTEMPTS = 1, 2, 3
+    opened = open_search(folder, **values)
+    (folder / f"{os.getpid()}.here").touch()
+    until = time.monotonic() + 60
+    while len(list(folder.glob("*.here"))) < ready and time.monotonic() < until:
+        time.sleep(0.01)
+
+    def slow(trial: Trial) -> tuple[dict[str, Any], float]:
+        with (folder / "trials.txt").open("a") as file:
+            file.write(f"{trial.number} {os.getpid()}\n")
+        time.sleep(seconds)
+        return fit(trial)
+
+    opened.run(slow)
+
+
+def seen(folder: Path) -> list[list[int]]:
+    """(trial, process) of every line that processes wrote."""
+    path = folder / "trials.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [[int(word) for word in line.split()] for line in lines]
+
+
+def tried(rows: Rows) -> list[Any]:
+    return [(row["values"], row["history"], row["status"]) for row in rows]
+
+
+# ---- which trials
 
 
 def test_as_many_trials_as_were_asked_for_and_more_when_asked_again(tmp_path: Path) -> None:
@@ -38,11 +114,12 @@ def test_as_many_trials_as_were_asked_for_and_more_when_asked_again(tmp_path: Pa
     assert len(more) == 15
 
 
-def test_tpe_finds_more_than_drawing(tmp_path: Path) -> None:
+def test_the_search_finds_more_than_drawing(tmp_path: Path) -> None:
     """On a score with one peak the mean of the later trials is above that of drawn ones."""
     means = []
-    for sampler in ("tpe", "random"):
-        rows = run(tmp_path / sampler, trials=40, startup=10, sampler=sampler, pruner="none")
+    for startup in (10, 40):
+        rows = run(tmp_path / str(startup), trials=40, startup=startup, pruner="none")
+        assert {len(row["history"]) for row in rows} == {EPOCHS}, "without a pruner all go on"
         means.append(sum(row["score"] for row in rows[20:]) / 20)
     assert means[0] > means[1] + 0.05
 
@@ -68,21 +145,17 @@ def test_the_median_rule_ends_trials(tmp_path: Path) -> None:
     assert 0 < ended < 26
 
 
-def test_without_a_pruner_all_go_on(tmp_path: Path) -> None:
-    assert {len(row["history"]) for row in run(tmp_path, pruner="none")} == {EPOCHS}
-
-
 def test_halving_lets_a_third_go_on(tmp_path: Path) -> None:
-    rows = run(tmp_path, trials=30, pruner="halving", sampler="random")
+    rows = run(tmp_path, trials=30, pruner="halving", startup=30)
     assert {len(row["history"]) for row in rows} <= {1, 3, EPOCHS}
     assert 5 <= sum(len(row["history"]) > 1 for row in rows) <= 20
 
 
-# ---- several processes
+# ---- several processes, and processes that end
 
 
 def test_processes_share_the_trials(tmp_path: Path) -> None:
-    processes = [start(functools.partial(work, tmp_path, 1.0, 3), tmp_path / f"log{i}") for i in range(3)]
+    processes = [start(functools.partial(work, tmp_path, 0.5, 3), tmp_path / f"log{i}") for i in range(3)]
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0, 0, 0]
@@ -98,49 +171,41 @@ def test_a_killed_search_makes_the_trials_it_would_have_made(tmp_path: Path) -> 
     expected = run(tmp_path / "whole")
     folder = tmp_path / "killed"
     folder.mkdir()
-    for trials in (1, 4, 7):  # killed within a trial, three times
+    for trials in (1, 4):  # killed within a trial, twice
         killed = functools.partial(work, folder, 0.5)
-        assert kill_when(killed, folder / "log", lambda n=trials: len(seen(folder)) >= n) == -9
+        assert kill_when(killed, folder / "log", lambda n=trials: len(seen(folder)) >= n, delay=0.2) == -9
     assert tried(run(folder)) == tried(expected)
 
 
-def test_a_trial_that_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
-    process = start(functools.partial(work, tmp_path, 30.0), tmp_path / "log")
-    try:
-        while not seen(tmp_path):
-            assert process.is_alive()
-        with pytest.raises(OutputError, match="another process works in"):
-            open_search(tmp_path, key={"of": "other"}, overwrite=True)
-        taken: list[int] = []
-
-        def once(trial: Trial) -> tuple[dict[str, Any], float]:
-            taken.append(trial.number)
-            process.kill()
-            return fit(trial)
-
-        open_search(tmp_path, trials=2).run(once)
-    finally:
-        process.kill()
-        process.join()
-    assert taken == [1, 0], "the abandoned one is continued"
+def test_a_trial_that_always_dies_is_given_up(tmp_path: Path) -> None:
+    for _ in range(3):
+        count = len(seen(tmp_path))
+        killed = functools.partial(work, tmp_path, 30.0, trials=1)
+        ready = lambda n=count: len(seen(tmp_path)) > n  # noqa: E731
+        assert kill_when(killed, tmp_path / "log", ready, delay=0.2) == -9
+    assert {number for number, _ in seen(tmp_path)} == {0}
+    assert [row["status"] for row in run(tmp_path, trials=1)] == ["killed"]
 
 
-def test_ctrl_c_leaves_a_trial_to_be_continued(tmp_path: Path) -> None:
-    def interrupted(trial: Trial) -> tuple[dict[str, Any], float]:
-        if trial.number == 2:
-            trial.report(1, 0.1)
-            raise KeyboardInterrupt
-        return fit(trial)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OutputError])
+def test_a_trial_whose_fit_raises_is_continued(tmp_path: Path, error: type[BaseException]) -> None:
+    def interrupted(trial: Trial) -> tuple[dict[str, Any], float | None]:
+        if trial.number == 0:
+            return {"status": "diverged"}, None  # without a score it counts
+        trial.report(1, 0.1)
+        raise error
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         open_search(tmp_path, trials=3).run(interrupted)
     rows = run(tmp_path, trials=3)
-    assert [row["number"] for row in rows] == [0, 1, 2]
-    assert rows[2]["history"][0] == 0.1
+    assert [row["status"] for row in rows] == ["diverged", "done", "done"]
+    assert rows[1]["history"][0] == 0.1
+
+
+# ---- what is refused
 
 
 def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
-    run(tmp_path)
     (tmp_path / "study.db").write_bytes(b"no database " * 1000)
     with pytest.raises(ArtifactError, match=r"study.db cannot be read"):
         open_search(tmp_path)
@@ -154,38 +219,3 @@ def test_other_settings_are_refused_or_begin_anew(tmp_path: Path) -> None:
     assert open_search(tmp_path, overwrite=True).trials(), "the same settings: nothing is replaced"
     assert open_search(tmp_path, key={"of": "other"}, overwrite=True).trials() == []
     assert not (tmp_path / "trials").exists()
-
-
-def test_a_trial_without_a_score_counts_and_one_that_raised_is_continued(tmp_path: Path) -> None:
-    def broken(trial: Trial) -> tuple[dict[str, Any], float | None]:
-        if trial.number == 1:
-            raise OutputError("the disk is full")
-        return {"status": "diverged"}, None
-
-    with pytest.raises(OutputError):
-        open_search(tmp_path, trials=2).run(broken)
-    assert [row["status"] for row in open_search(tmp_path).trials()] == ["diverged", "running"]
-    assert [row["status"] for row in run(tmp_path, trials=2)] == ["diverged", "done"]
-
-
-@pytest.mark.slow
-def test_a_trial_that_always_dies_is_given_up(tmp_path: Path) -> None:
-    for _ in range(3):
-        count = len(seen(tmp_path))
-        killed = functools.partial(work, tmp_path, 30.0, trials=1)
-        assert kill_when(killed, tmp_path / "log", lambda n=count: len(seen(tmp_path)) > n) == -9
-    assert {number for number, _ in seen(tmp_path)} == {0}
-    assert [row["status"] for row in run(tmp_path, trials=1)] == ["killed"]
-
-
-def test_settings_that_cannot_work() -> None:
-    with pytest.raises(ConfigError, match="--trials must be at least 1"):
-        SearchConfig(trials=0)
-    with pytest.raises(ConfigError, match="--startup must not be negative"):
-        SearchConfig(startup=-1)
-
-
-def test_without_optuna_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"bertvision\[sweep\].*--grid"):
-        check_optuna()

@@ -7,9 +7,6 @@ import pytest
 
 from bertvision.errors import ConfigError
 from bertvision.heads import parse_head
-from bertvision.pipeline.sweep import check_space
-from bertvision.tasks.span import SPAN
-from bertvision.train.config import FitConfig
 from bertvision.train.space import Range, read_space
 
 
@@ -72,22 +69,18 @@ def test_whole_numbers_stay_so_and_the_batch_size_belongs_to_the_fit() -> None:
 @pytest.mark.parametrize(
     ("heads", "flags", "sentence"),
     [
-        ("adapter", [], "nothing is varied"),
         ("adapter", ["sise=1,2"], "no head of the sweep has an option 'sise': did you mean size"),
         ("adapter", ["size"], "--vary size is no space"),
-        ("adapter", ["size=4..x"], "space size: .*high.*must be a number"),
         ("adapter", ["size=0.5..64"], "space size: .*whole number"),
         ("adapter", ["lr=1e-2..1e-4"], "space lr: .*low 0.01 must be below high"),
         ("adapter", ["lr=0..1:log"], "log needs a low above 0"),
-        ("adapter", ["lr=1e-3..1:lgo"], "space lr: .*lgo.*did you mean lo"),
         ("adapter", ["lr=0..1:step=0.1:points=3"], "a step or points, not both"),
         ("adapter", ["size=4,4"], "space size names a choice twice"),
         ("adapter", ["skip=yes,no"], "skip of head 'adapter:skip=yes' must be a bool"),
-        ("adapter", ["gelu=tanh,relu"], "gelu of head .* must be one of tanh, erf"),
         ("adapter", ["size=0,4"], "size of adapter"),
         ("adapter", ["batch_size=0,4"], "0 is no number of windows"),
         ("adapter", ["seed=0,1"], "no head of the sweep has an option 'seed'"),
-        ("adapter:size=4", ["size=4,8"], "sets size, which the space varies"),
+        ("adapter:size=4", ["size=4,8"], "sets size twice"),
         ("each_layer", ["lr=1e-3,1e-2"], "--heads each_layer stands for readers of all hidden states"),
         ("cls_linear", ["lr=1e-3,1e-2"], "use one of"),
     ],
@@ -103,5 +96,3 @@ def test_what_a_grid_or_an_optimiser_cannot_take_is_refused() -> None:
         read_space(["adapter"], {"batch_size": [8, 16]}).grid()
     with pytest.raises(ConfigError, match=r"space lr: .*give it choices, a step or points"):
         read_space(["adapter"], {"lr": {"low": 1e-4, "high": 1e-2}}).grid()
-    with pytest.raises(ConfigError, match="warmup is a part of all steps"):
-        check_space(read_space(["adapter"], {"warmup": {"low": 0, "high": 1}}), FitConfig(), SPAN)

@@ -13,7 +13,7 @@ from bertvision.train.config import FinetuneConfig, FitConfig, JobConfig, Multit
 WRONG: list[tuple[type, dict[str, Any], str]] = [
     (OptimConfig, {"lr": 0.0}, "lr"), (OptimConfig, {"lr": math.inf}, "lr"), (OptimConfig, {"lr": math.nan}, "lr"),
     (OptimConfig, {"warmup": 1.0}, "warmup"), (OptimConfig, {"clip": -1.0}, "clip"),
-    (OptimConfig, {"clip": math.nan}, "clip"), (OptimConfig, {"weight_decay": -0.1}, "weight_decay"),
+    (OptimConfig, {"clip": math.nan}, "clip"), (OptimConfig, {"weight_decay": -0.1}, "--weight-decay"),
     (OptimConfig, {"seed": -1}, "seed"), *((OptimConfig, {"eps": v}, "eps") for v in (0.0, -1e-8, math.nan, math.inf)),
     (FitConfig, {"epochs": 0}, "--epochs"), (FitConfig, {"batch_size": 0}, "--batch-size"),
     (FitConfig, {"patience": -1}, "--patience"), (FitConfig, {"heads": ()}, "--heads"),

@@ -16,9 +16,9 @@ from bertvision.pipeline.config import (
     FitArgs,
     MultitaskArgs,
     RunArgs,
+    SweepArgs,
     TripletArgs,
 )
-from bertvision.pipeline.sweep_config import SweepConfig
 
 if TYPE_CHECKING:
     from bertvision.pipeline.evaluate import Scored
@@ -72,7 +72,7 @@ def fit(args: FitArgs) -> Result:
     return fitted.to_json(), lambda: _show_fitted(fitted, args.out)
 
 
-def sweep(args: SweepConfig) -> Result:
+def sweep(args: SweepArgs) -> Result:
     from bertvision.pipeline.sweep import sweep
 
     results = sweep(args, command=command_line())

@@ -9,6 +9,7 @@ from bertvision.data.texts import Columns
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import DeviceConfig
 from bertvision.options import (
+    FIXED,
     FLAT,
     HIDDEN,
     POSITIONAL,
@@ -20,7 +21,7 @@ from bertvision.options import (
 )
 from bertvision.states.config import SourceConfig, StatesConfig
 from bertvision.tasks.settings import DecodeConfig, TextConfig
-from bertvision.train.config import FinetuneConfig, FitConfig, MultitaskConfig, TaskSpec
+from bertvision.train.config import FinetuneConfig, FitConfig, MultitaskConfig, SearchConfig, TaskSpec
 
 Folders = Annotated[tuple[Path, ...], POSITIONAL, arg(metavar="FOLDER ...")]
 
@@ -128,6 +129,36 @@ class FitArgs(TrainArgs, DataArgs):
     """Keep the encoder in --out, beside its heads: one folder that can be moved. Of a snapshot with adapters, LoRA or
     tuned biases that is a few MB; the encoder it was tuned from is still needed."""
     fit: Annotated[FitConfig, FLAT] = field(default_factory=FitConfig)
+    states: StatesConfig = field(default_factory=StatesConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepArgs(TrainArgs, DataArgs):
+    """Search for the best head: trials chosen by what earlier ones scored on dev, or with --grid all combinations in
+    one pass over the states.
+
+    What is varied stands under space: in a recipe, or after --vary: lr=1e-4..1e-2:log size=64,386.
+    The same command continues a killed one; given in several terminals it shares the trials.
+    """
+
+    encoder: Annotated[str, POSITIONAL, arg(metavar="ENCODER")] = "embedded"
+    """A snapshot folder, a folder in Hugging Face format, a name on the Hub, or embedded."""
+    train: str = ""
+    dev: str = ""
+    """Data the heads are scored on: its scores choose the trial and the epoch, so they flatter."""
+    out: Path = Path("runs/sweep")
+    """Folder for the study, its trials and the report."""
+    space: Annotated[dict, FIXED, HIDDEN] = field(default_factory=dict)
+    vary: tuple[str, ...] = ()
+    """What is varied, over what the recipe says: NAME=LOW..HIGH[:log][:step=S][:points=N] or NAME=A,B,C. Names are
+    options of the heads and of their training, and batch_size."""
+    grid: bool = False
+    """Fit every combination in one pass, without optuna; a range needs a step or points."""
+    keep_heads: bool = False
+    """Keep the heads of all trials, not only of the best."""
+    search: Annotated[SearchConfig, FLAT] = field(default_factory=SearchConfig)
+    fit: Annotated[FitConfig, FLAT] = field(default_factory=FitConfig)
+    """Settings of the fits; `heads` is what is searched, and the best epoch is kept whatever `keep` says."""
     states: StatesConfig = field(default_factory=StatesConfig)
 
 

@@ -25,8 +25,9 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -38,31 +39,78 @@ from bertvision.encoder.load import check_apart
 from bertvision.errors import ConfigError, OutputError, TrainingError
 from bertvision.heads.files import read_head_config
 from bertvision.heads.spec import HeadSpec, parse_head
+from bertvision.pipeline.config import SweepArgs
 from bertvision.pipeline.results import frame
-from bertvision.pipeline.sweep_config import SweepConfig
 from bertvision.report.results import RESULTS_FILE
 from bertvision.report.run import write_page
 from bertvision.states.config import StatesConfig
 from bertvision.states.source import choose_source
-from bertvision.train.config import FitConfig
 from bertvision.train.parallel import Parallel, rank_and_world
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.search import DATABASE, TRIALS, Search, Trial, check_optuna, remove_search
-from bertvision.train.space import Candidate, Space, read_space
+from bertvision.train.space import DATABASE, GRID, TRIALS, Candidate, Space, read_space
 from bertvision.train.splits import Split, load_split
 from bertvision.train.zoo import encoder_reference, fit_zoo, suited, zoo_members
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from bertvision.train.search import Search, Trial
 
-GRID = "grid"
+logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 """A candidate: number, head, values, status, score, scores (of each seed), history (of each epoch), folder, ..."""
 
 
+def sweep(args: SweepArgs, *, command: str = "") -> dict[str, Any]:
+    """Do the whole search; returns what results.json holds. Of several processes each calls it."""
+    for name in ("train", "dev"):
+        if not getattr(args, name):
+            raise ConfigError(f"--{name} is missing: a sweep fits heads on --train and scores them on --dev")
+    if args.dev.startswith("store:"):
+        raise ConfigError(f"--dev {args.dev} has no examples to score: name the data")
+    if not args.grid and find_spec("optuna") is None:
+        raise ConfigError(
+            "a search over trials needs optuna: run `pip install 'bertvision[sweep]'`, or use --grid, which does not"
+        )
+    if not args.grid and rank_and_world()[1] > 1:
+        raise ConfigError(
+            "trials are not run by accelerate launch or torchrun: give the command once for each device, they share "
+            "the study in --out"
+        )
+    began = time.monotonic()
+    with Parallel.start(choose_device(args.device)) as parallel:
+        parallel.on_main(lambda: check_output(args.out))
+        work = _load(args)
+        rows = work.grid(parallel) if args.grid else work.trials()
+        results = work.results(rows, command, time.monotonic() - began)
+        parallel.on_main(lambda: write_json(args.out / RESULTS_FILE, results))
+        parallel.on_main(lambda: write_page(results, args.out / "report.html"))
+    return results
+
+
+def _load(args: SweepArgs) -> "_Sweep":
+    folder, about = encoder_reference(args.encoder)
+    if args.overwrite:
+        check_apart(folder, args.out)
+    encoder = Encoder.load(folder, device=args.device, precision=args.precision)
+    reading: dict[str, Any] = {"stores": args.states.store, "text": args.text}
+    train = load_split(args.train, encoder, args.windows, max_examples=args.max_train_examples, **reading)
+    dev = load_split(args.dev, encoder, train.config, max_examples=args.max_dev_examples, like=train)
+    space = read_space(args.fit.heads, args.space, args.vary, unit=train.task.unit)
+    # Values that no head or optimiser takes are refused before anything is trained.
+    heads = tuple(dict.fromkeys(candidate.head for candidate in space.corners()))
+    members = zoo_members(dataclasses.replace(args.fit, heads=heads), train.task)
+    return _Sweep(args, encoder, about, train, dev, space, members)
+
+
+def best_of(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """The number of the best candidate that was trained to its end; of equals the first."""
+    done = [row for row in rows if row["status"] == "done"]
+    return max(done, key=lambda row: (row["score"], -row["number"]))["number"] if done else None
+
+
 @dataclass(frozen=True)
 class _Sweep:
-    config: SweepConfig
+    args: SweepArgs
     encoder: Encoder
     about: dict[str, Any]
     """How a head's folder names the encoder."""
@@ -72,33 +120,56 @@ class _Sweep:
     members: Sequence[tuple[str, HeadSpec, int]]
     """Heads that stand for all candidates."""
 
-    def fit(
-        self, candidates: Sequence[Candidate], name: str, *, states: StatesConfig, **more: Any
-    ) -> RunFolder:
+    def _fit(self, candidates: Sequence[Candidate], name: str, **more: Any) -> RunFolder:
         """A fit of these candidates in OUT/`name`, scored on dev after every epoch."""
         heads = tuple(candidate.head for candidate in candidates)
-        config = dataclasses.replace(self.config.fit, heads=heads, keep="best")
-        if batch_size := candidates[0].batch_size:
-            config = dataclasses.replace(config, batch_size=batch_size)
-        return fit_zoo(
-            self.encoder,
-            self.train,
-            folder=self.config.out / name,
-            config=config,
-            encoder_about=self.about,
-            states=states,
-            dev=self.dev,
-            **more,
-        )
+        size = candidates[0].batch_size or self.args.fit.batch_size
+        config = dataclasses.replace(self.args.fit, heads=heads, keep="best", batch_size=size)
+        data: dict[str, Any] = {"dev": self.dev, "encoder_about": self.about}
+        return fit_zoo(self.encoder, self.train, folder=self.args.out / name, config=config, **data, **more)
 
-    @property
-    def key(self) -> dict[str, Any]:
+    def _take_folder(self, way: str) -> None:
+        """Refuse a folder with a sweep of the other way, or delete that with --overwrite."""
+        out = self.args.out
+        output_folder(out)
+        other = GRID if way == TRIALS else TRIALS
+        if (out / (DATABASE if other == TRIALS else f"{GRID}/stage.json")).exists():
+            if not self.args.overwrite:
+                raise OutputError(
+                    f"{out} holds a sweep of another way ({other}): choose another --out, or use --overwrite "
+                    "to replace it"
+                )
+            remove(out / DATABASE)  # first: trials without their settings would belong to nothing
+            remove(out / other)
+
+    # ---- trials
+
+    def trials(self) -> list[Row]:
+        """Run trials until there are as many as were asked for; other processes may run some of them."""
+        from bertvision.train.search import Search
+
+        args = self.args
+        self._take_folder(TRIALS)
+        fit: dict[str, Any] = {"seed": args.fit.seed, "epochs": args.fit.epochs, "overwrite": args.overwrite}
+        search = Search(args.out, self.space, args.search, key=self._key(), **fit)
+        states = self._states_of_all(search)
+
+        def run(trial: "Trial") -> tuple[Row, float | None]:
+            row = {"number": trial.number, "score": None} | self._trial(trial, states)
+            shown = "" if row["score"] is None else f" {row['score']:.4g}"
+            logger.info("trial %d: %s, %s%s", row["number"], row["head"], row["status"], shown)
+            self._tidy([*search.trials(), row])
+            return row, row["score"]
+
+        search.run(run)
+        self._tidy(search.trials())
+        return search.trials()
+
+    def _key(self) -> dict[str, Any]:
         """Everything trials depend on; how many there are is not part of it."""
-        fit, states = self.config.fit.identity, self.config.states
-        for name in ("heads", "keep"):
-            del fit[name]
-        search = to_mapping(self.config.search)
-        del search["trials"]
+        fit, search, states = self.args.fit.identity, to_mapping(self.args.search), self.args.states
+        for mapping, name in ((fit, "heads"), (fit, "keep"), (search, "trials")):
+            del mapping[name]
         selection = states.selection.resolved(self.encoder.num_states)
         return {
             "encoder": self.encoder.fingerprint,
@@ -112,184 +183,115 @@ class _Sweep:
             "states": {"source": states.source, "dtype": states.dtype} | to_mapping(selection),
         }
 
+    def _states_of_all(self, search: "Search") -> StatesConfig:
+        """Where the states of every trial come from: chosen once, as they are read in all trials.
 
-def sweep(config: SweepConfig, *, command: str = "") -> dict[str, Any]:
-    """Do the whole search; returns what results.json holds. Of several processes each calls it."""
-    for name, value in (("train", config.train), ("dev", config.dev)):
-        if not value:
-            raise ConfigError(f"--{name} is missing: a sweep fits heads on --train and scores them on --dev")
-    if config.dev.startswith("store:"):
-        raise ConfigError(f"--dev {config.dev} has no examples to score: name the data")
-    if not config.grid:
-        check_optuna()
-        if rank_and_world()[1] > 1:
-            raise ConfigError(
-                "trials are not run by accelerate launch or torchrun: give the command once for each device, they "
-                "share the study in --out"
-            )
-    with Parallel.start(choose_device(config.device)) as parallel:
-        return _sweep(config, command, parallel)
-
-
-def _sweep(config: SweepConfig, command: str, parallel: Parallel) -> dict[str, Any]:
-    began = time.monotonic()
-    parallel.on_main(lambda: check_output(config.out))
-    folder, about = encoder_reference(config.encoder)
-    if config.overwrite:
-        check_apart(folder, config.out)
-    encoder = Encoder.load(folder, device=config.device, precision=config.precision)
-    train = load_split(
-        config.train, encoder, config.windows, max_examples=config.max_train_examples, stores=config.states.store,
-        text=config.text,
-    )  # fmt: skip
-    dev = load_split(config.dev, encoder, train.config, max_examples=config.max_dev_examples, like=train)
-    space = read_space(config.fit.heads, config.space, config.vary, unit=train.task.unit)
-    work = _Sweep(config, encoder, about, train, dev, space, check_space(space, config.fit, train.task))
-    rows = _grid(work, parallel) if config.grid else _trials(work)
-    results = _results(work, rows, command, time.monotonic() - began)
-    parallel.on_main(lambda: write_json(config.out / RESULTS_FILE, results))
-    parallel.on_main(lambda: write_page(results, config.out / "report.html"))
-    return results
-
-
-def check_space(space: Space, fit: FitConfig, task: Any) -> list[tuple[str, HeadSpec, int]]:
-    """Refuse values that no head or optimiser takes before anything is trained."""
-    heads = tuple(dict.fromkeys(candidate.head for candidate in space.corners()))
-    return zoo_members(dataclasses.replace(fit, heads=heads), task)
-
-
-def best_of(rows: Sequence[Mapping[str, Any]]) -> int | None:
-    """The number of the best candidate that was trained to its end; of equals the first."""
-    done = [row for row in rows if row["status"] == "done"]
-    return max(done, key=lambda row: (row["score"], -row["number"]))["number"] if done else None
-
-
-def _take_folder(config: SweepConfig) -> None:
-    """Refuse a folder with a sweep of the other way, or delete that with --overwrite."""
-    other, way = (DATABASE, "trials") if config.grid else (f"{GRID}/stage.json", "--grid")
-    if not (config.out / other).exists():
-        return
-    if not config.overwrite:
-        raise OutputError(
-            f"{config.out} holds a sweep of {way}: choose another --out, or use --overwrite to replace it"
+        A copy in memory would be made anew for each trial, so `auto` does not consider one.
+        """
+        train, args = self.train, self.args
+        states = train.states(args.states)
+        if states.source != "auto":
+            return states
+        possible = suited(dataclasses.replace(states, memory_gb=0.0), self.members, train.task)
+        opening: dict[str, Any] = {"label": "states of train", "origin": train.origin, "store": train.store}
+        opening["passes"] = args.fit.epochs * args.search.trials
+        source = search.choose(
+            "states", lambda: choose_source(self.encoder, train.windows, possible, **opening)
         )
-    if config.grid:
-        remove_search(config.out)
-    else:
-        remove(config.out / GRID)
+        return dataclasses.replace(states, source=source)
 
+    def _trial(self, trial: "Trial", states: StatesConfig) -> Row:
+        """Fit one candidate and report its dev scores epoch by epoch."""
+        candidate, latest = trial.candidate, {}
 
-# ---- trials
+        def on_epoch(epoch: int, scores: Mapping[str, float]) -> bool:
+            latest.update({name: score for name, score in scores.items() if math.isfinite(score)})
+            return trial.report(epoch, fmean(latest.values())) if latest else False
 
+        row = {"head": candidate.head, "values": candidate.values, "folder": trial.folder}
+        try:
+            # overwrite: the folder belongs to the search; what lies there is of another one
+            stage = self._fit([candidate], trial.folder, states=states, on_epoch=on_epoch, overwrite=True)
+        except TrainingError:
+            return row | {"status": "diverged"}
+        except torch.OutOfMemoryError:
+            return row | {"status": "out of memory"}
+        if stage.results["dropped"]:
+            return row | {"status": "diverged"}
+        scores = _scores(stage, list(stage.results["heads"]))
+        return row | scores | {"status": "pruned" if trial.pruned else "done", "seconds": stage.seconds}
 
-def _trials(work: _Sweep) -> list[Row]:
-    """Run trials until there are as many as were asked for; other processes may run some of them."""
-    config = work.config
-    output_folder(config.out)
-    _take_folder(config)
-    search = Search(
-        config.out,
-        work.space,
-        config.search,
-        key=work.key,
-        seed=config.fit.seed,
-        epochs=config.fit.epochs,
-        overwrite=config.overwrite,
-    )
-    states = _states_of_all(work, search)
+    def _tidy(self, rows: Sequence[Row]) -> None:
+        """Delete the heads of all ended trials but the best; one that was passed never comes first again."""
+        best = best_of(rows)
+        for row in rows if not self.args.keep_heads else ():
+            if row["status"] not in ("running", "killed") and row["number"] != best:
+                for head in (self.args.out / row["folder"]).glob("*.seed*"):
+                    remove(head)
 
-    def run(trial: Trial) -> tuple[Row, float | None]:
-        row = {"number": trial.number, "score": None} | _fit_trial(work, trial, states)
-        shown = "" if row["score"] is None else f" {row['score']:.4g}"
-        logger.info("trial %d: %s, %s%s", row["number"], row["head"], row["status"], shown)
-        _tidy(work, [*search.trials(), row])
-        return row, row["score"]
+    # ---- the grid
 
-    search.run(run)
-    rows = search.trials()
-    _tidy(work, rows)
-    return rows
+    def grid(self, parallel: Parallel) -> list[Row]:
+        """Fit every combination in one pass over the states."""
+        args, candidates = self.args, self.space.grid()
+        parallel.on_main(lambda: self._take_folder(GRID))
+        logger.info("a grid of %d heads, with %d seeds each", len(candidates), len(args.fit.seeds))
+        stage = self._fit(candidates, GRID, states=args.states, overwrite=args.overwrite, parallel=parallel)
+        rows = []
+        for number, candidate in enumerate(candidates):
+            label = parse_head(candidate.head).label
+            names = [f"{label}.seed{seed}" for seed in args.fit.seeds]
+            row: Row = {"number": number, "values": candidate.values, "head": candidate.head}
+            row |= {"status": "diverged", "score": None}
+            if not {*names} & {*stage.results["dropped"]}:
+                row |= {"status": "done", "folder": f"{GRID}/{names[0]}"} | _scores(stage, names)
+            rows.append(row)
+        return rows
 
+    # ---- results
 
-def _states_of_all(work: _Sweep, search: Search) -> StatesConfig:
-    """Where the states of every trial come from: chosen once, as they are read in all trials.
+    def results(self, rows: Sequence[Row], command: str, seconds: float) -> dict[str, Any]:
+        args, encoder, best = self.args, self.encoder, best_of(rows)
+        about = {"name": self.about["name"], "fingerprint": encoder.fingerprint}
+        about |= {
+            "parameters": encoder.num_parameters,
+            "states": encoder.num_states,
+            "hidden": encoder.hidden,
+        }
+        systems = [self._system(row) | {"best": row["number"] == best} for row in rows]
+        splits, device = {"train": self.train, "dev": self.dev}, str(encoder.device)
+        found = frame(systems, command, to_mapping(args), about, splits, device, encoder.precision)
+        spent = sum(row.get("seconds", 0.0) for row in rows)
+        return found | {
+            "fit": to_mapping(args.fit) | {"keep": "best", "seconds": spent},
+            "seconds": seconds,
+            "sweep": {
+                "mode": GRID if args.grid else TRIALS,
+                "search": None if args.grid else to_mapping(args.search),
+                "heads": list(self.space.heads),
+                "space": self.space.to_mapping(),
+            },
+        }
 
-    A copy in memory would be made anew for each trial, so `auto` does not consider one.
-    """
-    train, config = work.train, work.config
-    states = train.states(config.states)
-    if states.source != "auto":
-        return states
-    possible = suited(dataclasses.replace(states, memory_gb=0.0), work.members, train.task)
-    chosen = search.choose(
-        "states",
-        lambda: choose_source(
-            work.encoder,
-            train.windows,
-            possible,
-            label="states of train",
-            passes=config.fit.epochs * config.search.trials,
-            origin=train.origin,
-            store=train.store,
-        ),
-    )
-    return dataclasses.replace(states, source=chosen)
-
-
-def _fit_trial(work: _Sweep, trial: Trial, states: StatesConfig) -> Row:
-    """Fit one candidate and report its dev scores epoch by epoch."""
-    candidate, latest = trial.candidate, {}
-
-    def on_epoch(epoch: int, scores: Mapping[str, float]) -> bool:
-        latest.update({name: score for name, score in scores.items() if math.isfinite(score)})
-        return trial.report(epoch, fmean(latest.values())) if latest else False
-
-    name = f"{TRIALS}/{trial.folder.name}"
-    row = {"head": candidate.head, "values": candidate.values, "folder": name}
-    try:
-        # overwrite: the folder belongs to the search; what lies there is of another one
-        stage = work.fit([candidate], name, states=states, on_epoch=on_epoch, overwrite=True)
-    except TrainingError:
-        return row | {"status": "diverged"}
-    except torch.OutOfMemoryError:
-        return row | {"status": "out of memory"}
-    if stage.results["dropped"]:
-        return row | {"status": "diverged"}
-    status = "pruned" if trial.pruned else "done"
-    return row | _scores(stage, list(stage.results["heads"])) | {"status": status, "seconds": stage.seconds}
-
-
-def _tidy(work: _Sweep, rows: Sequence[Row]) -> None:
-    """Delete the heads of all ended trials but the best; a trial that was passed never comes first again."""
-    best = best_of(rows)
-    for row in rows if not work.config.keep_heads else ():
-        if row["status"] != "running" and row["number"] != best:
-            for head in (work.config.out / TRIALS / f"{row['number']:04d}").glob("*.seed*"):
-                remove(head)
-
-
-# ---- the grid
-
-
-def _grid(work: _Sweep, parallel: Parallel) -> list[Row]:
-    """Fit every combination in one pass over the states."""
-    config, candidates = work.config, work.space.grid()
-    parallel.on_main(lambda: _take_folder(config))
-    logger.info("a grid of %d heads, with %d seeds each", len(candidates), len(config.fit.seeds))
-    stage = work.fit(candidates, GRID, states=config.states, overwrite=config.overwrite, parallel=parallel)
-    rows = []
-    for number, candidate in enumerate(candidates):
-        label = parse_head(candidate.head).label
-        names = [f"{label}.seed{seed}" for seed in config.fit.seeds]
-        row: Row = {"number": number, "values": candidate.values, "head": candidate.head}
-        row |= {"status": "diverged", "score": None}
-        if not set(names) & set(stage.results["dropped"]):
-            row |= {"status": "done", "folder": f"{GRID}/{names[0]}"} | _scores(stage, names)
-        rows.append(row)
-    return rows
-
-
-# ---- results
+    def _system(self, row: Row) -> dict[str, Any]:
+        scores, parameters, seeds = row.get("scores") or [], row.get("parameters"), list(self.args.fit.seeds)
+        several = len(scores) > 1
+        score = {
+            "mean": row["score"],
+            "sd": stdev(scores) if several else None,
+            "per_seed": dict(zip(map(str, seeds), scores, strict=False)) if several else None,
+            "interval": None,
+        }
+        return {key: row.get(key) for key in ("values", "status", "history", "seconds", "folder")} | {
+            "name": f"{row['number']:04d}",
+            "kind": "head",
+            "label": row.get("head", "unknown"),
+            "parameters": parameters,
+            "percent": None if parameters is None else 100 * parameters / self.encoder.num_parameters,
+            "seeds": seeds,
+            "scores": {"dev": {self.train.task.metric: score}},
+            "epochs": len(row.get("history", [])),
+        }
 
 
 def _scores(stage: RunFolder, names: Sequence[str]) -> Row:
@@ -304,49 +306,4 @@ def _scores(stage: RunFolder, names: Sequence[str]) -> Row:
         "history": [fmean(curve[i] for curve in curves if i < len(curve)) for i in range(longest)],
         "seconds": sum(member["seconds"] for member in members),
         "parameters": read_head_config(stage.folder / names[0])["parameters"],
-    }
-
-
-def _results(work: _Sweep, rows: Sequence[Row], command: str, seconds: float) -> dict[str, Any]:
-    config, encoder = work.config, work.encoder
-    about = {
-        "name": work.about["name"],
-        "fingerprint": encoder.fingerprint,
-        "parameters": encoder.num_parameters,
-    }
-    about |= {"states": encoder.num_states, "hidden": encoder.hidden}
-    systems, best = [_system(work, row) for row in rows], best_of(rows)
-    for row, system in zip(rows, systems, strict=True):
-        system["best"] = row["number"] == best
-    splits, device = {"train": work.train, "dev": work.dev}, str(encoder.device)
-    found = frame(systems, command, to_mapping(config), about, splits, device, encoder.precision)
-    mode = {"mode": "trials", "search": to_mapping(config.search)}
-    space = {"heads": list(work.space.heads), "space": work.space.to_mapping()}
-    return found | {
-        "fit": to_mapping(config.fit)
-        | {"keep": "best", "seconds": sum(row.get("seconds", 0.0) for row in rows)},
-        "seconds": seconds,
-        "sweep": ({"mode": "grid", "search": None} if config.grid else mode) | space,
-    }
-
-
-def _system(work: _Sweep, row: Row) -> dict[str, Any]:
-    scores, parameters, seeds = row.get("scores") or [], row.get("parameters"), list(work.config.fit.seeds)
-    several = len(scores) > 1
-    score = {
-        "mean": row["score"],
-        "sd": stdev(scores) if several else None,
-        "per_seed": dict(zip(map(str, seeds), scores, strict=False)) if several else None,
-        "interval": None,
-    }
-    kept = {key: row.get(key) for key in ("values", "status", "history", "seconds", "folder")}
-    return kept | {
-        "name": f"{row['number']:04d}",
-        "kind": "head",
-        "label": row.get("head", "unknown"),
-        "parameters": parameters,
-        "percent": None if parameters is None else 100 * parameters / work.encoder.num_parameters,
-        "seeds": seeds,
-        "scores": {"dev": {work.train.task.metric: score}},
-        "epochs": len(row.get("history", [])),
     }

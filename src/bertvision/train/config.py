@@ -10,10 +10,11 @@ OptimConfig                   optimiser, schedule, seed; what one head is fitted
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from bertvision.config import to_mapping
+from bertvision.config import part_of, to_mapping
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.heads.catalogue import expand
@@ -24,12 +25,34 @@ Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 Sampling = Literal["natural", "balanced", "weighted"]
 MixOrder = Literal["sequential", "mixed", "temperature"]
 
-_NULL_WEIGHT = "--null-weight must be a finite number above 0"
+_POSITIVE: tuple[Callable[[Any], bool], str] = (lambda x: 0 < x < math.inf, "a finite number above 0")
+_NOT_NEGATIVE: tuple[Callable[[Any], bool], str] = (lambda x: 0 <= x < math.inf, "finite and not negative")
+_AT_LEAST_ONE: tuple[Callable[[Any], bool], str] = (lambda x: x >= 1, "at least 1")
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    # Adam's first step is ten times the rate, and float32 ends at 3e38.
+    "lr": (lambda x: 0 < x <= 1e36, "above 0 and at most 1e36"),
+    "warmup": (lambda x: 0 <= x < 1, "at least 0 and below 1, a part of all steps"),
+    "seed": (lambda x: 0 <= x < 2**63, "at least 0 and below 2**63"),
+    "temperature": (lambda x: x > 0, "above 0"),
+    "heads": (bool, "at least one head (`bertvision heads` lists them)"),
+    "seeds": (
+        lambda x: len(set(x)) == len(x) > 0 and min(x) >= 0,
+        "one or more different numbers, none negative",
+    ),
+    **dict.fromkeys(("eps", "null_weight", "activation_gb", "weight"), _POSITIVE),
+    **dict.fromkeys(("clip", "weight_decay", "checkpoint_seconds", "patience", "score_every"), _NOT_NEGATIVE),
+    **dict.fromkeys(("batch_tokens", "subset", "startup"), _NOT_NEGATIVE),
+    **dict.fromkeys(("log_every", "trials"), _AT_LEAST_ONE),
+}
+"""What a setting of this name must be, whichever class has it."""
 
 
-def _require(holds: bool, rule: str, value: object) -> None:
-    if not holds:
-        raise ConfigError(f"{rule}, not {value}")
+def _check(config: Any, where: str = "", **more: tuple[Callable[[Any], bool], str]) -> None:
+    """Refuse the first setting that breaks its rule; `more` are rules of this class alone."""
+    for name, (holds, rule) in (_RULES | more).items():
+        if hasattr(config, name) and not holds(value := getattr(config, name)):
+            shown = name if where else f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{shown}{where} must be {rule}, not {value}")
 
 
 @dataclass(frozen=True)
@@ -56,16 +79,7 @@ class OptimConfig:
     """Order of the data, dropout and initial weights."""
 
     def __post_init__(self) -> None:
-        # Adam's first step is ten times the rate, and float32 ends at 3e38.
-        _require(0 < self.lr <= 1e36, "lr must lie above 0 and not above 1e36", self.lr)
-        _require(
-            0 <= self.warmup < 1, "warmup must be at least 0 and below 1, a part of all steps", self.warmup
-        )
-        _require(0 < self.eps < math.inf, "eps must be a finite number above 0", self.eps)
-        for name in ("clip", "weight_decay"):
-            value = getattr(self, name)
-            _require(0 <= value < math.inf, f"{name} must be a finite number, not negative", value)
-        _require(0 <= self.seed < 2**63, "seed must not be negative and lie below 2**63", self.seed)
+        _check(self)
 
 
 @dataclass(frozen=True)
@@ -81,12 +95,6 @@ class TrainConfig(OptimConfig):
 
     _aside: ClassVar[tuple[str, ...]] = ("checkpoint_seconds", "track")
     """Settings that decide no result."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require(self.batch_size >= 1, "--batch-size must be at least 1", self.batch_size)
-        rule = "--checkpoint-seconds must not be negative"
-        _require(self.checkpoint_seconds >= 0, rule, self.checkpoint_seconds)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -123,15 +131,7 @@ class FitConfig(TrainConfig):
     in several parts."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        _require(self.epochs >= 1, "--epochs of the fit must be at least 1", self.epochs)
-        _require(0 < self.null_weight < math.inf, _NULL_WEIGHT, self.null_weight)
-        _require(self.patience >= 0, "--patience must not be negative", self.patience)
-        rule = "--activation-gb must be a finite number above 0"
-        _require(0 < self.activation_gb < math.inf, rule, self.activation_gb)
-        _require(bool(self.heads), "--heads must name at least one (`bertvision heads` lists them)", "none")
-        distinct = len(set(self.seeds)) == len(self.seeds) > 0 and min(self.seeds) >= 0
-        _require(distinct, "--seeds must be different numbers, none negative", self.seeds)
+        _check(self, epochs=_AT_LEAST_ONE, batch_size=_AT_LEAST_ONE)
 
     @property
     def scores_epochs(self) -> bool:
@@ -141,11 +141,9 @@ class FitConfig(TrainConfig):
 
     def optim(self, spec: HeadSpec, seed: int) -> OptimConfig:
         """What one head is fitted with: its own settings where it has some, else the fit's."""
-        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(OptimConfig)}
-        own = dataclasses.asdict(spec.train).items()
-        values |= {name: value for name, value in own if value is not None and name in values}
-        values["seed"] = seed
-        return OptimConfig(**values)
+        own = {name: value for name, value in dataclasses.asdict(spec.train).items() if value is not None}
+        own.pop("patience", None)
+        return dataclasses.replace(part_of(OptimConfig, self), **own | {"seed": seed})
 
     def order_of(self, spec: HeadSpec, seed: int) -> int:
         """Seed of the order in which a head sees the data; a head's own seed (`adapter:seed=1`) does not change it."""
@@ -153,6 +151,22 @@ class FitConfig(TrainConfig):
 
     def patience_of(self, spec: HeadSpec) -> int:
         return self.patience if spec.train.patience is None else spec.train.patience
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """How the trials of a sweep are chosen and which are ended early."""
+
+    trials: int = 40
+    """Trials in all, including those of other processes and earlier runs."""
+    startup: int = 10
+    """Trials that are drawn at random before the search and the pruner have enough to go by."""
+    pruner: Literal["median", "halving", "none"] = "median"
+    """median: end a trial whose best dev score so far is below the median of others at its epoch; halving: let only
+    the best third continue after epochs 1, 3, 9, ...; none: train all to the end."""
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 # ---- an encoder and what trains with it
@@ -189,19 +203,11 @@ class TuneConfig(TrainConfig):
     _aside: ClassVar[tuple[str, ...]] = (*TrainConfig._aside, "log_every", "score_every", "shard")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         object.__setattr__(self, "policy", str(parse_policy(self.policy)))  # one spelling
-        _require(0 <= self.epochs < math.inf, "--epochs must be finite and not negative", self.epochs)
-        _require(
-            0 <= self.score_every < math.inf,
-            "--score-every must be finite and not negative",
-            self.score_every,
-        )
-        _require(self.log_every >= 1, "--log-every must be at least 1", self.log_every)
-        _require(self.batch_tokens >= 0, "--batch-tokens must not be negative", self.batch_tokens)
         # A batch by tokens has as many windows as fit.
         most = math.inf if self.batch_tokens else self.batch_size
-        _require(1 <= self.accumulate <= most, f"--accumulate must lie between 1 and {most}", self.accumulate)
+        within = (lambda x: 1 <= x <= most, f"between 1 and {most}")
+        _check(self, epochs=_NOT_NEGATIVE, batch_size=_AT_LEAST_ONE, accumulate=within)
         for fraction in self.snapshots:
             if not 0 < fraction <= self.epochs:
                 raise ConfigError(
@@ -226,7 +232,6 @@ class FinetuneConfig(TuneConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_head(self.head)
-        _require(0 < self.null_weight < math.inf, _NULL_WEIGHT, self.null_weight)
 
 
 @dataclass(frozen=True)
@@ -237,10 +242,6 @@ class MultitaskConfig(TuneConfig):
     """sequential: task after task in every epoch; mixed: their batches shuffled; temperature: tasks drawn at random."""
     temperature: float = 1.0
     """With --order temperature: a task of n examples is drawn in proportion to n ** (1 / temperature)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require(self.temperature > 0, "--temperature must be above 0", self.temperature)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,11 +265,7 @@ class JobConfig:
 
     def __post_init__(self) -> None:
         _check_head(self.head)
-        rule = f"weight of task {self.name} must be a finite number above 0"
-        _require(0 < self.weight < math.inf, rule, self.weight)
-        for name in ("batch_size", "subset"):
-            value = getattr(self, name)
-            _require(value >= 0, f"{name} of task {self.name} must not be negative", value)
+        _check(self, f" of task {self.name}", batch_size=_NOT_NEGATIVE)
 
 
 @dataclass(frozen=True)

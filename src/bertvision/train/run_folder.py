@@ -69,11 +69,6 @@ class RunFolder:
                 raise ConfigError(f"--track {' '.join(track)} needs {name}: run `pip install {name}`")
         self._track, self._trackers = track, []
         self._lock: filelock.BaseFileLock | None = None
-        if names := ", ".join(differences(parallel.share(key), key)):
-            raise ConfigError(
-                f"process {parallel.rank} has other settings than process 0 ({names}): start all of them with the "
-                "same command, data and encoder"
-            )
         found: dict[str, Any] = parallel.on_main(lambda: self._open(overwrite))
         self.done: bool = found["done"]
         self.results: dict[str, Any] = found.get("results", {})
@@ -91,7 +86,7 @@ class RunFolder:
     def _open(self, overwrite: bool) -> dict[str, Any]:
         """Make the folder ready; returns the content of its stage.json."""
         if self.folder.is_dir():
-            self._lock = _locked(self.folder)
+            self._lock = lock_folder(self.folder)
         found = read_json(self._state_file) if self._state_file.exists() else None
         if found is not None and found["key"] != self.key:
             if not overwrite:
@@ -107,7 +102,7 @@ class RunFolder:
             found = None
         if found is None:
             output_folder(self.folder)
-            self._lock = self._lock or _locked(self.folder)
+            self._lock = self._lock or lock_folder(self.folder)
             # Without stage.json nobody knows what settings they belong to.
             remove(self.checkpoint)
             remove(self.metrics)
@@ -274,7 +269,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
     return names
 
 
-def _locked(folder: Path) -> filelock.BaseFileLock | None:
+def lock_folder(folder: Path) -> filelock.BaseFileLock | None:
     """Lock a folder for this process, which may lock it again; None where the file system has no locks."""
     lock = filelock.FileLock(folder / LOCK, is_singleton=True, thread_local=False)
     try:

@@ -1,89 +1,63 @@
-"""A search over trials: optuna chooses them, several processes may share them, and a killed one is continued.
+"""Trials of a sweep, with optuna's storage, samplers, pruners, heartbeat and retry.
 
 FOLDER/study.db        optuna's storage (SQLite): values, scores and states of all trials, settings of the search
-FOLDER/trials/0007/    the fit of trial 7 (train/zoo.py), with 0007.lock beside it
+FOLDER/trials/0007/    the fit of trial 7 (train/zoo.py)
 
-A process locks the trial it runs, and the lock ends with the process: whoever finds a running trial unlocked continues
-it from its checkpoint before it begins a new one. A new trial follows from the seed, its number and the trials known by
-then, so one process that is killed and started again makes the trials it would have made undisturbed.
+Processes that are given the same command share the study. A trial whose process is gone sends no heartbeat any more:
+optuna queues it again with its values and scores, and it goes on from the checkpoint in its folder. The values of a new
+trial follow from the seed, its number and the trials known by then. This module needs optuna.
 """
 
-import importlib.util
+import logging
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
+
+import optuna
+from filelock import FileLock
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import TPESampler
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from bertvision.artifacts import disk_trouble, remove
-from bertvision.errors import ArtifactError, ConfigError, OutputError
+from bertvision.errors import ArtifactError, BertvisionError, OutputError
+from bertvision.train.config import SearchConfig
+from bertvision.train.run_folder import differences, lock_folder
+from bertvision.train.space import DATABASE, TRIALS, Candidate, Range, Space, Value
 
-if TYPE_CHECKING:
-    import optuna
-    from filelock import FileLock
+logger = logging.getLogger(__name__)
 
-    from bertvision.train.space import Candidate, Space, Value
-
-
-DATABASE = "study.db"
-TRIALS = "trials"
-WAIT = 1.0
-"""Seconds between two looks at trials that other processes run."""
+HEARTBEAT, GRACE = 5, 20
+"""Seconds between two signs of life of a trial, and without one until it counts as left behind."""
 ATTEMPTS = 6
 """How often a trial is begun or continued: its process may need more memory than there is."""
 _REDUCTION = 3
 """Of the trials at an epoch, successive halving lets one in so many continue."""
 
 
-@dataclass(frozen=True)
-class SearchConfig:
-    """How trials are chosen and which are ended early."""
-
-    trials: int = 40
-    """Trials in all, including those of other processes and earlier runs."""
-    sampler: Literal["tpe", "random"] = "tpe"
-    """tpe: trials near the good ones; random: all of them drawn, to compare with."""
-    startup: int = 10
-    """Trials that are drawn at random before tpe and the pruner have enough to go by."""
-    pruner: Literal["median", "halving", "none"] = "median"
-    """median: end a trial whose best dev score so far is below the median of others at its epoch; halving: let only
-    the best third continue after epochs 1, 3, 9, ...; none: train all to the end."""
-
-    def __post_init__(self) -> None:
-        if self.trials < 1:
-            raise ConfigError(f"--trials must be at least 1, not {self.trials}")
-        if self.startup < 0:
-            raise ConfigError(f"--startup must not be negative, not {self.startup}")
-
-
-def check_optuna() -> None:
-    """Refuse a search where optuna is not installed; it is not imported."""
-    if importlib.util.find_spec("optuna") is None:
-        raise ConfigError(
-            "a search over trials needs optuna: run `pip install 'bertvision[sweep]'`, or use --grid, which does not"
-        )
-
-
 class Trial:
     """A trial that this process runs."""
 
-    def __init__(self, trial: "optuna.Trial", search: "Search", lock: "FileLock") -> None:
-        self.stored, self.lock, self._epochs = trial, lock, search.epochs
-        self.number = trial.number
-        self.folder = search.folder / TRIALS / f"{self.number:04d}"
+    def __init__(self, trial: optuna.Trial, number: int, search: "Search") -> None:
+        self.number, self._stored, self._epochs = number, trial, search.epochs
         self.candidate = _suggest(trial, search.space)
         self.pruned = bool(trial.user_attrs.get("pruned"))
         """Whether it was ended early; stored before its weights are saved, so that a kill cannot hide it."""
 
+    @property
+    def folder(self) -> str:
+        return f"{TRIALS}/{self.number:04d}"
+
     def report(self, epoch: int, score: float) -> bool:
         """Record the score after an epoch; returns whether the trial should end."""
-        with warnings.catch_warnings():
-            # Of an epoch that is trained again after a kill, optuna keeps the first score.
-            warnings.filterwarnings("ignore", message=".*already reported", category=UserWarning)
-            self.stored.report(score, epoch)
-        if not self.pruned and epoch < self._epochs and self.stored.should_prune():
-            self.stored.set_user_attr("pruned", True)
+        self._stored.report(score, epoch)
+        if not self.pruned and epoch < self._epochs and self._stored.should_prune():
+            self._stored.set_user_attr("pruned", True)
             self.pruned = True
         return self.pruned
 
@@ -94,7 +68,7 @@ class Search:
     def __init__(
         self,
         folder: Path,
-        space: "Space",
+        space: Space,
         config: SearchConfig,
         *,
         key: dict[str, Any],
@@ -102,18 +76,16 @@ class Search:
         epochs: int,
         overwrite: bool = False,
     ) -> None:
-        import optuna
-        from filelock import FileLock
-
-        from bertvision.train.run_folder import differences
-
         self.folder, self.space, self.config, self.seed, self.epochs = folder, space, config, seed, epochs
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._lock = FileLock(folder / ".study.lock")  # one process at a time chooses or ends a trial
+        self._lock = FileLock(folder / ".study.lock")
+        warnings.filterwarnings("ignore", category=ExperimentalWarning)
+        # Of an epoch that is trained again after a kill, optuna keeps the first score.
+        warnings.filterwarnings("ignore", message=".*already reported", category=UserWarning)
         with self._lock:
+            self._retry = RetryHeartbeatStaleTrialCallback(ATTEMPTS - 1, inherit_intermediate_values=True)
             self._study = self._open()
-            found = self._study.user_attrs.get("key")
-            if found is not None and (names := differences(found, key)):
+            if names := differences(self._study.user_attrs.get("key", key), key):
                 if not overwrite:
                     raise OutputError(
                         f"{folder} holds a sweep with other settings ({', '.join(names)}): choose another --out, "
@@ -123,22 +95,27 @@ class Search:
                 self._study = self._open()
             self._study.set_user_attr("key", key)
 
-    def _open(self) -> "optuna.Study":
-        import optuna
-        from optuna.exceptions import StorageInternalError
-        from sqlalchemy.exc import SQLAlchemyError
-
-        path = self.folder / DATABASE
+    def _open(self) -> optuna.Study:
+        path, kind = self.folder / DATABASE, self.config.pruner
+        pruners = {
+            "median": lambda: MedianPruner(n_startup_trials=self.config.startup),
+            "halving": lambda: SuccessiveHalvingPruner(min_resource=1, reduction_factor=_REDUCTION),
+            "none": NopPruner,
+        }
         try:
             with disk_trouble(self.folder):
-                storage = optuna.storages.RDBStorage(
-                    f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}}
+                storage = RDBStorage(
+                    f"sqlite:///{path}",
+                    engine_kwargs={"connect_args": {"timeout": 60}},
+                    heartbeat_interval=HEARTBEAT,
+                    grace_period=GRACE,
+                    heartbeat_stale_trial_callback=self._retry,
                 )
                 return optuna.create_study(
                     storage=storage,
+                    pruner=pruners[kind](),
                     study_name="sweep",
                     direction="maximize",
-                    pruner=_pruner(self.config),
                     load_if_exists=True,
                 )
         except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
@@ -155,120 +132,85 @@ class Search:
             return self._study.user_attrs[name]
 
     def run(self, fit: Callable[[Trial], tuple[dict[str, Any], float | None]]) -> None:
-        """Run trials until there are as many as were asked for; a trial whose fit raises stays to be continued.
+        """Run trials until as many as were asked for have begun; a trial whose fit raises is queued again.
 
         Args:
             fit: Fits a trial; returns its outcome for the report, and its score. Without a score it counts as worse
                 than any other.
         """
-        while (trial := self._next()) is not None:
-            try:
-                outcome, score = fit(trial)
-                self._end(trial.stored, outcome, None if trial.pruned else score)
-            finally:
-                trial.lock.release()
+        number = 0
 
-    def _next(self) -> Trial | None:
-        """An abandoned trial, else a new one; None when there are as many as were asked for and all have ended."""
-        from optuna.trial import Trial as Stored
-
-        while True:
-            with self._lock:
-                trials = self._study.get_trials(deepcopy=False)
-                running = [trial for trial in trials if not trial.state.is_finished()]
-                for trial in running:
-                    if lock := _locked(self.folder, trial.number):
-                        self._study.sampler = self._sampler(trial.number)
-                        # Attached to what the study holds: it keeps its values and its scores.
-                        if found := self._begun(Stored(self._study, trial._trial_id), lock):
-                            return found
-                if len(trials) < self.config.trials and (lock := _locked(self.folder, len(trials))):
-                    self._study.sampler = self._sampler(len(trials))
-                    return self._begun(self._study.ask(), lock)
-                if not running:
-                    return None
-            time.sleep(WAIT)  # other processes run the last trials, which may be abandoned yet
-
-    def _begun(self, stored: "optuna.Trial", lock: "FileLock") -> Trial | None:
-        """The trial, unless its processes were killed too often."""
-        before = stored.user_attrs.get("attempts", 0)
-        if before < ATTEMPTS:
-            stored.set_user_attr("attempts", before + 1)
-            return Trial(stored, self, lock)
-        self._end(stored, {"status": "killed"}, None)
-        lock.release()
-        return None
-
-    def _end(self, stored: "optuna.Trial", outcome: dict[str, Any], score: float | None) -> None:
-        from optuna.trial import TrialState
-
-        with self._lock:
+        def objective(stored: optuna.Trial) -> float:
+            nonlocal number
+            number = stored.number
+            latest = [one.number for one in self._latest()]
+            trial = Trial(stored, latest.index(number), self)
+            self._lock.release()  # it was held while the values were drawn, so that no two processes draw alike
+            outcome, score = fit(trial)
             stored.set_user_attr("outcome", outcome)
-            self._study.tell(stored, score, state=TrialState.PRUNED if score is None else None)
+            if score is None or trial.pruned:
+                raise optuna.TrialPruned
+            return score
 
-    def _sampler(self, number: int) -> "optuna.samplers.BaseSampler":
-        from optuna.exceptions import ExperimentalWarning
-        from optuna.samplers import RandomSampler, TPESampler
+        if TrialState.RUNNING in self._states():
+            logger.info("a trial runs elsewhere or was left behind: waiting %d s for it", GRACE + 2)
+            time.sleep(GRACE + 2)  # the database counts whole seconds
+        while True:
+            self._lock.acquire()
+            try:
+                fail_stale_trials(self._study)
+                states = self._states()
+                if len(states) >= self.config.trials and TrialState.WAITING not in states:
+                    return
+                self._study.sampler = self._sampler(len(states))
+                self._study.optimize(objective, n_trials=1)
+            except (BertvisionError, KeyboardInterrupt):
+                self._retry(self._study, self._study.get_trials()[number])
+                raise
+            finally:
+                self._lock.release()
 
+    def _sampler(self, number: int) -> TPESampler:
+        """The sampler of one trial: its values follow from its number and the trials before it."""
         seed = (self.seed * 1_000_003 + number) % 2**32
-        if self.config.sampler == "random":
-            return RandomSampler(seed=seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            # Trials that other processes run count as bad ones, so that two do not try the same.
-            return TPESampler(
-                seed=seed, n_startup_trials=self.config.startup, multivariate=True, constant_liar=True
-            )
+        # Trials that other processes run count as bad ones, so that two do not try the same.
+        startup = self.config.startup
+        return TPESampler(seed=seed, n_startup_trials=startup, multivariate=True, constant_liar=True)
+
+    def _latest(self) -> list[FrozenTrial]:
+        """The last attempt at each trial, in the order of the first ones: a retry has a number of its own in optuna."""
+        found: dict[int, FrozenTrial] = {}
+        for trial in self._study.get_trials(deepcopy=False):
+            first = RetryHeartbeatStaleTrialCallback.retried_trial_number(trial)
+            found[trial.number if first is None else first] = trial
+        return list(found.values())
+
+    def _states(self) -> list[TrialState]:
+        return [trial.state for trial in self._latest()]
 
     def trials(self) -> list[dict[str, Any]]:
         """Every trial for the report, in the order of their numbers."""
         rows = []
-        for trial in self._study.get_trials(deepcopy=False):
-            scores = [trial.intermediate_values[epoch] for epoch in sorted(trial.intermediate_values)]
-            row: dict[str, Any] = {"number": trial.number, "values": dict(trial.params), "status": "running"}
+        for number, trial in enumerate(self._latest()):
+            scores = [score for _, score in sorted(trial.intermediate_values.items())]
+            row: dict[str, Any] = {"number": number, "values": dict(trial.params)}
             row |= {"history": scores, "score": max(scores, default=None)}
+            row["status"] = "killed" if trial.state == TrialState.FAIL else "running"
             rows.append(row | trial.user_attrs.get("outcome", {}))
         return rows
 
 
 def remove_search(folder: Path) -> None:
-    """Delete a search and its trials; optuna is not needed."""
-    for lock in (folder / TRIALS).glob("*.lock"):
-        if not (own := _locked(folder, int(lock.stem))):
-            raise OutputError(f"another process works in {folder}: end it before --overwrite")
-        own.release()
+    """Delete a search and its trials, unless another process fits one of them."""
+    for trial in (folder / TRIALS).glob("*"):
+        lock_folder(trial)
     with disk_trouble(folder):
         remove(folder / DATABASE)  # first: trials without their settings would belong to nothing
         remove(folder / TRIALS)
 
 
-def _locked(folder: Path, number: int) -> "FileLock | None":
-    """The lock of a trial; None where another process has it."""
-    from filelock import FileLock, Timeout
-
-    (folder / TRIALS).mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / TRIALS / f"{number:04d}.lock", thread_local=False)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return None
-    return lock
-
-
-def _pruner(config: SearchConfig) -> "optuna.pruners.BasePruner":
-    from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
-
-    if config.pruner == "median":
-        return MedianPruner(n_startup_trials=config.startup)
-    if config.pruner == "halving":
-        return SuccessiveHalvingPruner(min_resource=1, reduction_factor=_REDUCTION)
-    return NopPruner()
-
-
-def _suggest(trial: "optuna.Trial", space: "Space") -> "Candidate":
+def _suggest(trial: optuna.Trial, space: Space) -> Candidate:
     """Values for what is varied; a trial that has values keeps them."""
-    from bertvision.train.space import Range
-
     head = space.heads[0] if len(space.heads) == 1 else trial.suggest_categorical("head", space.heads)
     values: dict[str, Value] = {}
     for name, d in space.of(head).items():

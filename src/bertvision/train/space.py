@@ -15,8 +15,11 @@ a search over trials keeps to the steps.
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args, get_type_hints
+
+import numpy as np
 
 from bertvision.config import from_mapping
 from bertvision.errors import ConfigError, nearest
@@ -29,6 +32,9 @@ BATCH = "batch_size"
 """The one name that belongs to the fit and not to a head."""
 
 Value = bool | int | float | str
+
+DATABASE, TRIALS, GRID = "study.db", "trials", "grid"
+"""What a search over trials, and a grid, leave in the folder of a sweep."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +61,19 @@ class Range:
             raise ConfigError("log needs a low above 0 and no step")
         if self.step < 0 or self.points < 0 or (self.step and self.points):
             raise ConfigError("give a step or points, not both, and neither below 0")
-        if self.whole and not all(float(end).is_integer() for end in (self.low, self.high, self.step)):
+        if self.whole and any(end % 1 for end in (self.low, self.high, self.step)):
             raise ConfigError("it is a whole number, so its low, high and step must be as well")
 
     @property
     def grid(self) -> tuple[Value, ...]:
         """The values a grid takes."""
         if self.step:
-            count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-            return tuple(self.rounded(self.low + i * self.step) for i in range(count))
-        if not self.points:
+            values = np.arange(self.low, self.high + 1e-9 * self.step, self.step)
+        elif self.points:
+            values = (np.geomspace if self.log else np.linspace)(self.low, self.high, self.points)
+        else:
             raise ConfigError("a grid cannot take every number of a range: give it choices, a step or points")
-        low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
-        steps = [low + (high - low) * i / max(self.points - 1, 1) for i in range(self.points)]
-        values = [self.rounded(math.exp(value) if self.log else value) for value in steps]
-        return tuple(dict.fromkeys(values))  # whole numbers may coincide
+        return tuple(dict.fromkeys(map(self.rounded, values.tolist())))  # whole numbers may coincide
 
     def rounded(self, value: float) -> int | float:
         """To four digits, inside the range: more than a search can distinguish."""
@@ -104,25 +108,24 @@ class Space:
     def of(self, head: str) -> dict[str, Dimension]:
         """What is varied of one head, with whole numbers where the option wants them."""
         known = _options(head)
-        found: dict[str, Dimension] = {}
-        for name, dimension in self.dimensions.items():
-            if name in known:
-                whole = isinstance(dimension, Range) and known[name] is int
-                found[name] = _of_space(name, replace, dimension, whole=True) if whole else dimension
+        found = {name: dimension for name, dimension in self.dimensions.items() if name in known}
+        for name, dimension in found.items():
+            if isinstance(dimension, Range) and known[name] is int:
+                with _named(name):
+                    found[name] = replace(dimension, whole=True)
         return found
 
     def candidate(self, head: str, values: Mapping[str, Value]) -> Candidate:
         """The head with these values, numbers of ranges rounded."""
-        dimensions = self.of(head)
-        used: dict[str, Value] = {}
-        for name, value in values.items():
-            dimension = dimensions[name]
-            used[name] = dimension.rounded(float(value)) if isinstance(dimension, Range) else value
-        own = [f"{name}={_text(value)}" for name, value in used.items() if name != BATCH]
-        text = head + ("" if not own else ("," if ":" in head else ":") + ",".join(own))
+        used = dict(values)
+        for name, dimension in self.of(head).items():
+            if isinstance(dimension, Range):
+                used[name] = dimension.rounded(float(values[name]))
+        own = ",".join(f"{name}={_text(value)}" for name, value in used.items() if name != BATCH)
         batch = used.get(BATCH)
         if batch is not None and (type(batch) is not int or batch < 1):
             raise ConfigError(f"space {BATCH}: {batch} is no number of windows: give whole numbers above 0")
+        text = head + ("," if ":" in head else ":") * bool(own) + own
         return Candidate(text, batch, ({"head": head} if len(self.heads) > 1 else {}) | used)
 
     def grid(self) -> list[Candidate]:
@@ -133,14 +136,12 @@ class Space:
             )
         found = []
         for head in self.heads:
-            values = {
-                name: _of_space(name, lambda d: d.grid, d) if isinstance(d, Range) else d
-                for name, d in self.of(head).items()
-            }
-            found += [
-                self.candidate(head, dict(zip(values, chosen, strict=True)))
-                for chosen in itertools.product(*values.values())
-            ]
+            values: dict[str, tuple[Value, ...]] = {}
+            for name, d in self.of(head).items():
+                with _named(name):
+                    values[name] = d.grid if isinstance(d, Range) else d
+            chosen = itertools.product(*values.values())
+            found += [self.candidate(head, dict(zip(values, some, strict=True))) for some in chosen]
         return found
 
     def corners(self) -> Iterator[Candidate]:
@@ -184,34 +185,32 @@ def read_space(
     for name in space.dimensions:
         if name not in known:
             raise ConfigError(f"no head of the sweep has an option {name!r}: {nearest(name, sorted(known))}")
-        for head in texts:
-            options = head.partition(":")[2].replace("-", "_").split(",")
-            if name in (option.partition("=")[0].strip() for option in options):
-                raise ConfigError(f"head {head!r} sets {name}, which the space varies: leave one of them out")
     for candidate in space.corners():
-        parse_head(candidate.head)
+        parse_head(candidate.head)  # refuses what the head sets itself, too
     return space
 
 
 def _dimension(name: str, value: Any) -> Dimension:
     """A dimension from a recipe's mapping; a bare list means choices."""
     if isinstance(value, Mapping) and "choices" not in value:
-        return _of_space(name, from_mapping, Range, value, source="it")
+        with _named(name):
+            return from_mapping(Range, value, source="it")
     choices = value["choices"] if isinstance(value, Mapping) and len(value) == 1 else value
     if not isinstance(choices, list | tuple) or not choices:
         raise ConfigError(f"space {name}: give choices, or low and high, not {value!r}")
     if not all(isinstance(choice, Value) for choice in choices):
         raise ConfigError(f"space {name}: choices must be numbers, texts or true and false, not {choices!r}")
-    found = tuple(_plain(choice) for choice in choices)
-    if len({_text(choice) for choice in found}) < len(found):  # 64 and "64" are one choice
+    found = tuple(map(_plain, choices))
+    if len(set(map(_text, found))) < len(found):  # 64 and "64" are one choice
         raise ConfigError(f"space {name} names a choice twice: {', '.join(map(_text, found))}")
     return found
 
 
-def _of_space(name: str, make: Any, *args: Any, **more: Any) -> Any:
-    """The result of `make`; its error names the dimension."""
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Let an error name the dimension."""
     try:
-        return make(*args, **more)
+        yield
     except ConfigError as error:
         raise ConfigError(f"space {name}: {error}") from error
 
@@ -245,7 +244,7 @@ def _plain(value: Value) -> Value:
 
 def _text(value: Value) -> str:
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
