@@ -35,11 +35,9 @@ from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import parse_head
 from bertvision.states.base import widths
-from bertvision.states.files import Files
-from bertvision.states.identity import Identity
 from bertvision.states.live import LiveStates
 from bertvision.states.plan import HEAD_RUN, epoch_batches, group_calls
-from bertvision.states.store import plan_store
+from bertvision.states.store import Identity, Store
 from bertvision.states.stored import StoredStates
 from bertvision.tasks.span_loss import span_loss
 from bertvision.train.config import FitConfig
@@ -165,8 +163,7 @@ def stored_states(encoder: Encoder, windows: Windows, dtype: Any, root: str) -> 
         encoder=encoder.name, configuration="", precision=encoder.precision, windows="", preprocessing={},
         layers=tuple(range(encoder.num_states)), hidden=encoder.hidden, positions="all", dtype=dtype,
     )  # fmt: skip
-    files = Files(root) / identity.key
-    store = plan_store(files, identity, windows, encoder=encoder.name, data="random").begin()
+    store = Store.at(root, identity, windows, encoder=encoder.name, data="random").begin()
     states = StoredStates(encoder, store)
     began = time.perf_counter()
     states.fill(f"store {dtype}")

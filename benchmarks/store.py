@@ -60,8 +60,8 @@ from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import parse_head
 from bertvision.states.base import States
-from bertvision.states.identity import StateType
 from bertvision.states.live import LiveStates
+from bertvision.states.shard import StateType
 from bertvision.states.store import Store
 from bertvision.states.stored import StoredStates
 from bertvision.train.config import FitConfig
@@ -271,8 +271,8 @@ def count_bytes(bench: Bench, encoder: Encoder, folder: Path) -> None:
 
 def _sizes(store: Store) -> dict[str, int]:
     """Bytes of a store's files when it is finished."""
-    names = store.files.names()
-    return {"shards": store.nbytes} | {name: size for name, size in names.items() if "shard-" not in name}
+    others = [path for path in sorted(store.folder.iterdir()) if "shard-" not in path.name]
+    return {"shards": store.nbytes} | {path.name: path.stat().st_size for path in others}
 
 
 def _check_sizes(encoder: Encoder, windows: Windows, folder: Path) -> None:

@@ -28,13 +28,11 @@ from torch import Tensor
 
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.states.codec import encode
 from bertvision.states.config import EVERYTHING
-from bertvision.states.files import Files
-from bertvision.states.identity import Identity, Origin, StateType
 from bertvision.states.plan import head_batches
-from bertvision.states.store import Store, open_store, plan_store
-from bertvision.states.stored import StoredStates
+from bertvision.states.shard import StateType
+from bertvision.states.store import Identity, Origin, Store, open_store
+from bertvision.states.stored import StoredStates, encode
 
 PADDED = 386
 """Tokens the papers pad a window to."""
@@ -290,8 +288,7 @@ def open_zarr(ragged: bool) -> Callable[[Case, Path], Reader]:
 def new_store(root: Path, encoder: Encoder, windows: Windows, dtype: StateType) -> Store:
     """An empty store below `root`."""
     identity = Identity.of(encoder, Origin("benchmark", {}, "benchmark"), EVERYTHING, dtype)
-    store = plan_store(Files(root) / identity.key, identity, windows, encoder=encoder.name, data="benchmark")
-    return store.begin()
+    return Store.at(str(root), identity, windows, encoder=encoder.name, data="benchmark").begin()
 
 
 def write_store(dtype: StateType) -> Callable[[Case, Path], None]:

@@ -12,7 +12,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import parse_head
 from bertvision.states.base import States
-from bertvision.states.memory import MemoryStates
+from bertvision.states.live import MemoryStates
 from bertvision.train import fit as fit_module
 from bertvision.train.config import FitConfig
 from bertvision.train.fit import FitRun, FittedHead, fit

@@ -18,12 +18,10 @@ from bertvision.data.spans import read_squad
 from bertvision.data.windows import WindowConfig, Windows, unpack_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import BertvisionError
-from bertvision.states.codec import encode
 from bertvision.states.config import EVERYTHING, Selection
-from bertvision.states.files import Files
-from bertvision.states.identity import Identity, Origin, StateType
-from bertvision.states.store import Store, open_store, plan_store
-from bertvision.states.stored import StoredStates
+from bertvision.states.shard import StateType
+from bertvision.states.store import Identity, Origin, Store, open_store
+from bertvision.states.stored import StoredStates, encode
 
 IDENTITY = Identity("e", "c", "fp32", "w", {"stride": 1}, (0, 1, 2), hidden=4, positions="all", dtype="fp32")
 ORIGIN = Origin(fingerprint="toy", preprocessing={}, name="toy")
@@ -101,8 +99,7 @@ def toy_store(
 ) -> Store:
     """The store of toy windows, empty unless it was there."""
     which = Identity.of(encoder, origin, selection, dtype)
-    files = Files(root) / which.key
-    return plan_store(files, which, windows, encoder="toy", data="toy", shard_tokens=shard_tokens).begin()
+    return Store.at(str(root), which, windows, encoder="toy", data="toy", shard_tokens=shard_tokens).begin()
 
 
 def extract(store: Store, encoder: Encoder, *, tokens_per_call: int = 200) -> None:

@@ -1,4 +1,4 @@
-"""`bertvision cache`: stores are extracted, listed, shown, checked and removed."""
+"""`bertvision cache`: stores are extracted, listed, shown, checked, removed, and read by a fit."""
 
 import json
 import os
@@ -10,21 +10,34 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from cache_runner import WINDOWS, answered, as_json
-from cli_runner import bertvision, tree
-from fsspec.implementations.memory import MemoryFileSystem
+from cli_runner import Outcome, bertvision, tree
+from safetensors.numpy import load_file
 from store_cases import flip
+from text_tables import write_labels
 
 from bertvision.cli.cache import ACTIONS
-from bertvision.cli.cache.texts import age, short
+from bertvision.encoder.encoder import Encoder
 from bertvision.states.shard import shard_name
 from bertvision.states.store import open_store
 
+WINDOWS = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
 HALF = ("--shard-tokens", "300")
 SMALL = ("--dtype", "int8", "--layers", "0,-1", "--positions", "context")
 Source = tuple[str | Path, ...]
+
+
+def answered(*words: str | Path) -> Outcome:
+    outcome = bertvision("cache", *words)
+    assert outcome.code == 0, outcome.err
+    return outcome
+
+
+def as_json(*words: str | Path) -> Any:
+    return json.loads(answered(*words, "--json").out)
 
 
 def sentence(*words: str | Path) -> str:
@@ -98,17 +111,11 @@ def other(root: Path, store: Path) -> Path:
 # ---- help and mistakes
 
 
-def test_help_lists_the_actions_and_describes_their_flags() -> None:
+def test_help_lists_the_actions() -> None:
     listed = bertvision("cache").out
-    assert listed == bertvision("cache", "--help").out == bertvision("cache", "-h").out
+    assert listed == bertvision("cache", "--help").out
     for action, text in ACTIONS.items():
         assert re.search(rf"^  {action} +{re.escape(text)}$", listed, re.MULTILINE)
-        shown = answered(action, "--help").out
-        flags = re.findall(r"^  (--[a-z][\w.-]*)(.*\n(?: {6,}.*\n)*)", shown, re.MULTILINE)
-        assert {"--store", "--json"} <= {flag for flag, _ in flags}
-        for flag, said in flags:
-            described = said.partition("(default:")[0].partition("(required)")[0]
-            assert len(re.findall(r"[a-z]{2,}", described)) >= 2, f"{flag} of {action} is not described"
 
 
 def test_looking_at_stores_needs_no_torch(root: Path, store: Path) -> None:
@@ -122,26 +129,24 @@ def test_looking_at_stores_needs_no_torch(root: Path, store: Path) -> None:
         [sys.executable, "-c", code, str(root), store.name], capture_output=True, text=True, timeout=60, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "1 store removed" in done.stdout
+    assert "1 stores removed" in done.stdout
 
 
 MISTAKES = {
     "lst": "did you mean ls",
     "zzz": "known: extract, ls",
-    "--store x ls": "'--store'",
     "extract embedded --data demo:dev --shard-tokens 0": "--shard-tokens",
     "extract embedded --data demo:dev --tokens-per-call -1": "--tokens-per-call",
-    "extract embedded --data demo:dev --cache-gb -1": "--cache-gb",
     "extract embedded --data demo:dev --layers 0,9": "error: --layers names 9",
-    "extract nowhere/bert --data demo:dev": "nowhere/bert",
     "extract embedded --data nowhere.json": "nowhere.json",
     "extract embedded --data demo:dev --store nothing://x": "nothing://x",
     "extract embedded --data demo:dev --store /dev/null/x": "cannot write /dev/null/x",
+    "ls --store memory://x": "not on this machine",
     "info abc": "'abc'",
-    "info ./": "./ holds no stored states",
+    "info ./": "'./' means no store",
     "verify abc": "'abc'",
     "rm": "--all",
-    "rm abc --all": "not both",
+    "rm abc --all": "or pick them with",
     "rm --older-than -1": "--older-than",
 }
 
@@ -153,41 +158,27 @@ def test_a_mistake_is_one_sentence(words: str, tmp_path: Path, monkeypatch: pyte
     assert tree(tmp_path) == {}
 
 
-def test_ages_and_names() -> None:
-    shown = [age(seconds) for seconds in (3.4, 300, 10_800, 8 * 86_400, None)]
-    assert shown == ["3 s", "5 min", "3 h", "8 d", "unknown"]
-    names = ("/runs/a/finetune/snapshot-1/encoder", "embedded", "org/model", "demo:train")
-    assert [short(name) for name in names] == ["finetune/snapshot-1", *names[1:]]
-
-
 # ---- extract
 
 
-def test_extract_announces_the_size_and_is_right(source: Source, tmp_path: Path) -> None:
+def test_extract_announces_the_size_and_makes_only_what_is_missing(source: Source, tmp_path: Path) -> None:
     outcome = answered("extract", *source, "--store", tmp_path, *HALF, "--json")
     result = json.loads(outcome.out)
     shards = {name: len(content or b"") for name, content in tree(tmp_path).items() if "shard-" in name}
     assert (result["bytes"], result["shards"]) == (sum(shards.values()), len(shards)) == (result["bytes"], 6)
-    assert Path(result["store"]) == tmp_path / result["key"]
-    assert result["tokens"] == result["encoded_tokens"]
+    store = tmp_path / result["key"]
+    assert (Path(result["store"]), result["tokens"]) == (store, result["encoded_tokens"])
     before, _, after = outcome.err.partition("encode: ")
-    assert "in 6 shards" in before
-    assert re.search(r"to write to \S+; the disk has [\d.]+ \wB free", before)
+    assert re.search(r"in 6 shards, .* to write to \S+; the disk has [\d.]+ \wB free", before)
     assert after
-    again = as_json("extract", *source, "--store", tmp_path)
-    assert (again["key"], again["encoded_tokens"]) == (result["key"], 0)
-
-
-def test_extract_makes_only_what_is_missing(source: Source, root: Path, store: Path) -> None:
-    before, opened = files(store), open_store(store)
+    whole, opened = files(store), open_store(store)
     for number in (1, 4):
         (store / shard_name(number)).unlink()
-    outcome = answered("extract", *source, "--store", root, "--shard-tokens", "500", "--json")
+    again = answered("extract", *source, "--store", tmp_path, "--shard-tokens", "500", "--json")
     wanted = sum(int(opened.windows.lengths[opened.plan.shards[number]].sum()) for number in (1, 4))
-    assert json.loads(outcome.out)["encoded_tokens"] == wanted
-    assert "encode: 4 of 6 shards are there" in outcome.err
-    assert "begun with --shard-tokens 300" in outcome.err
-    assert files(store) == before
+    assert json.loads(again.out)["encoded_tokens"] == wanted
+    assert "encode: 4 of 6 shards are there" in again.err
+    assert files(store) == whole
 
 
 # ---- ls and info
@@ -217,10 +208,9 @@ def test_ls_shows_the_last_used_first(
 
 def test_nothing_is_shown_as_nothing(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "nowhere"):
-        assert answered("ls", "--store", place).out.startswith(f"no stores in {place}; the disk has ")
-    assert as_json("ls", "--store", tmp_path)["stores"] == []
-    assert answered("verify", "--store", tmp_path).out == f"no stores in {tmp_path}\n"
-    assert answered("rm", "--all", "--store", tmp_path).out == "nothing to remove\n"
+        assert answered("ls", "--store", place).out.startswith(f"0 stores in {place}: 0 B; the disk has ")
+    for words in (("ls",), ("verify",), ("rm", "--all")):
+        assert not any(as_json(*words, "--store", tmp_path).get(name) for name in ("stores", "removed"))
 
 
 def test_info_shows_everything(root: Path, store: Path, source: Source) -> None:
@@ -233,7 +223,7 @@ def test_info_shows_everything(root: Path, store: Path, source: Source) -> None:
     text = answered("info", store).out
     for part in (
         store.name, str(source[0]), str(source[2]), shown["plan"]["identity"]["encoder"], r"doc stride +24",
-        "layers +0, 1, 2", "hidden +32", "shards +5", "planned +6", "finished +False", rf"missing +1: {shard_name(3)}",
+        "layers +0, 1, 2", "hidden +32", "shards +5", "planned +6", "finished +False", rf"missing +{shard_name(3)}",
     ):  # fmt: skip
         assert re.search(part, text), part
 
@@ -242,10 +232,10 @@ def test_an_ambiguous_beginning_names_both(root: Path, store: Path) -> None:
     twin = store.name[:8] + "0" * 24
     shutil.copytree(store, root / twin)
     for action in ("info", "verify", "rm"):
-        said = sentence(action, store.name[:8], "--store", root)
-        assert store.name in said
-        assert twin in said
-    assert "cannot be empty" in sentence("rm", "", "--store", root)
+        assert f"{store.name} and {twin}" in sentence(action, store.name[:8], "--store", root).replace(
+            f"{twin} and {store.name}", f"{store.name} and {twin}"
+        )
+    assert "means no store" in sentence("rm", "", "--store", root)
     assert len(list(root.iterdir())) == 3
 
 
@@ -295,8 +285,8 @@ def test_a_damaged_store_is_shown(name: str, damage: str, root: Path, store: Pat
     assert found.out.count("every byte as written") == 1, "the other store is whole"
     assert "2 stores" in listed
     if name == "plan.json":
-        assert f"{store.name[:12]} is damaged" in listed
-        assert "damaged" in shown
+        assert re.search(rf"^{store.name[:12]}: .*plan.json is", listed, re.MULTILINE)
+        assert "plan.json is" in shown
     if damage == "closed":
         path.chmod(0o644)
     elif name == "windows.safetensors":
@@ -315,7 +305,7 @@ def test_rm_removes_what_is_named_and_says_what_that_freed(root: Path, store: Pa
     removed = as_json("rm", store.name[:4], store.name, store, "--store", root)
     assert (removed["freed"], [one["key"] for one in removed["removed"]]) == (size, [store.name])
     assert list(root.iterdir()) == [other]
-    assert "1 store removed, " in answered("rm", "--all", "--store", root).out
+    assert "1 stores removed, " in answered("rm", "--all", "--store", root).out
     assert list(root.iterdir()) == []
 
 
@@ -330,37 +320,29 @@ def test_rm_picks_by_use_and_state(root: Path, store: Path, other: Path) -> None
     assert picked("--unfinished") == [other.name]
 
 
-def test_rm_stops_at_what_is_not_ours(root: Path, store: Path) -> None:
-    for name in ("thesis.tex", ".git", ".env", ".lock.bak", ".tmp-1"):
+def test_rm_leaves_what_is_not_ours(root: Path, store: Path, other: Path) -> None:
+    names = {"thesis.tex", ".env", ".lock.bak", ".tmp-1"}
+    for name in names:
         (store / name).write_text("years of work")
-        for words in ((store,), ("--all",)):
-            assert f"holds {name}, which no store has" in sentence("rm", *words, "--store", root)
-        (store / name).unlink()
+    (store / ".git").mkdir()
     for ours in (".lock", ".shard-00007.safetensors.tmp-12"):
         (store / ours).touch()
     assert "2 stores removed" in answered("rm", "--all", "--store", root).out
+    assert list(root.iterdir()) == [store]
+    assert {path.name for path in store.iterdir()} == names | {".git"}
 
 
 @pytest.mark.parametrize("name", ["plan.json", "windows.safetensors", "shard-00000.safetensors"])
-@pytest.mark.parametrize("content", ["{}", "not json", '{"schema": 2, "key": "mine"}'])
-def test_a_folder_of_somebody_else_is_no_store(name: str, content: str, tmp_path: Path) -> None:
+def test_a_folder_of_somebody_else_is_no_store(name: str, tmp_path: Path) -> None:
     project = tmp_path / "other" / "proj"
     project.mkdir(parents=True)
-    (project / name).write_text(content)
-    before = tree(tmp_path)
-    assert as_json("ls", "--store", project.parent)["stores"] == []
-    for flags in (("--unfinished",), ("--all",)):
-        assert as_json("rm", *flags, "--store", project.parent)["removed"] == []
-    assert "holds no stored states" in sentence("rm", project)
-    assert tree(tmp_path) == before
-
-
-def test_a_store_may_have_any_name_but_that_of_another(root: Path, store: Path) -> None:
-    shutil.copytree(store, root / "my copy")
-    twin = Path(shutil.copytree(store, root / ("0" * 32)))
-    rows = {one["key"]: one["finished"] for one in as_json("ls", "--store", root)["stores"]}
-    assert (rows["my copy"], rows[twin.name]) == (True, False)
-    assert f"belongs to the store {store.name}" in answered("info", twin.name, "--store", root).out
+    for content in ("{}", "not json", '{"schema": 2, "key": "mine"}'):
+        (project / name).write_text(content)
+        before = tree(tmp_path)
+        assert as_json("ls", "--store", project.parent)["stores"] == []
+        assert as_json("rm", "--all", "--store", project.parent)["removed"] == []
+        assert "means no store" in sentence("rm", project)
+        assert tree(tmp_path) == before
 
 
 def test_rm_leaves_a_store_that_another_process_writes(root: Path, store: Path) -> None:
@@ -375,36 +357,116 @@ def test_rm_leaves_a_store_that_another_process_writes(root: Path, store: Path) 
         outcome = answered("rm", store.name, "--store", root)
         writer.communicate("")
     assert "is being written by another process and stays" in outcome.err
-    assert outcome.out == "nothing to remove\n"
     assert (store / shard_name(0)).exists()
-    assert "1 store removed" in answered("rm", store.name, "--store", root).out
+    assert "1 stores removed" in answered("rm", store.name, "--store", root).out
 
 
-# ---- elsewhere
+# ---- a fit reads what was extracted: by the same settings, or by the store's key alone
 
 
-def test_all_actions_at_an_address_of_fsspec(source: Source, store: Path, tmp_path: Path) -> None:
-    address, memory = f"memory://{tmp_path.name}/stores", MemoryFileSystem()
-    place = f"/{tmp_path.name}/stores/{store.name}"
+def forbid_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def layer_states(*_: object) -> None:
+        raise AssertionError("the encoder was asked")
 
-    def there() -> dict[str, bytes]:
-        return {Path(str(path)).name: memory.cat_file(path) for path in memory.ls(place, detail=False)}
+    monkeypatch.setattr(Encoder, "layer_states", layer_states)
 
-    made = as_json("extract", *source, "--store", address, *HALF)
-    assert made["key"] == store.name
-    assert there() == files(store)
-    listed = as_json("ls", "--store", address)
-    assert [(one["key"], one["finished"]) for one in listed["stores"]] == [(store.name, True)]
-    assert listed["free"] is None
-    assert as_json("info", store.name[:6], "--store", address)["plan"] == as_json("info", store)["plan"]
-    answered("verify", "--store", address)
-    content = bytearray(memory.cat_file(f"{place}/{shard_name(1)}"))
-    content[len(content) // 2] ^= 1
-    memory.pipe_file(f"{place}/{shard_name(1)}", bytes(content))
-    found = bertvision("cache", "verify", "--drop", "--store", address)
-    assert found.code == 1
-    assert f"{address}/{store.name}/{shard_name(1)}: " in found.out
-    answered("extract", *source, "--store", address)
-    assert there() == files(store)
-    assert as_json("rm", store.name, "--store", address)["freed"] > made["bytes"]
-    assert as_json("ls", "--store", address)["stores"] == []
+
+def fitted(out: Path, *words: str | Path) -> str:
+    """Where a fit found its states."""
+    done = bertvision("fit", *words, "--epochs", "2", "--out", out, "--json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)["states"]
+
+
+@pytest.mark.parametrize("how", ["stored", "auto"])
+@pytest.mark.parametrize(
+    "flags", [(), ("layers", "0,2", "dtype", "int8", "positions", "context"), ("dtype", "fp32")]
+)
+def test_a_fit_after_an_extraction_does_not_encode(
+    how: str, flags: tuple[str, ...], source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, _, data, *windows = source
+    own = [f"--{word}" if i % 2 == 0 else word for i, word in enumerate(flags)]
+    theirs = [f"--states.{word}" if i % 2 == 0 else word for i, word in enumerate(flags)]
+    answered("extract", *source, "--store", tmp_path / "stores", "--max-examples", "20", *own)
+    forbid_encoding(monkeypatch)
+    fit = (encoder, "--train", data, *windows, "--heads", "learned_pooling", *theirs,
+           "--states.store", tmp_path / "stores", "--states.source", how)  # fmt: skip
+    assert fitted(tmp_path / "fit", *fit, "--max-train-examples", "20") == "stored"
+    assert len(list((tmp_path / "stores").iterdir())) == 1
+    with pytest.raises(AssertionError, match="the encoder was asked"):  # other data, another store
+        fitted(tmp_path / "other", *fit, "--max-train-examples", "21")
+
+
+def test_a_store_is_fitted_on_without_its_data(
+    tiny_bert: Path, toy_squad: Path, toy_encoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same heads as from the data, which is gone by then; states of other settings are found by the key alone."""
+    data = shutil.copy(toy_squad, tmp_path / "data.json")
+    stores = tmp_path / "stores"
+    cut = ("--dtype", "fp32", "--layers", "0,2", "--store", stores)
+    made = as_json("extract", tiny_bert, "--data", data, *WINDOWS, *cut)
+    flags = ("--heads", "last_state", "--states.store", stores)
+    same = ("--states.source", "stored", "--states.dtype", "fp32", "--states.layers", "0,2", *WINDOWS)
+    fitted(tmp_path / "a", tiny_bert, "--train", data, *flags, *same)
+    Path(data).unlink()
+    for words, said in (
+        ((toy_encoder("roberta"),), "name the encoder it was made with"),
+        ((tiny_bert, "--max-train-examples", "3"), "--max-train-examples"),
+        ((tiny_bert, "--max-seq-length", "48"), "has windows of its own"),
+        ((tiny_bert, "--states.layers", "0"), "has layers and positions of its own"),
+        ((tiny_bert, "--dev", f"store:{made['key']}"), "has no examples to score"),
+    ):
+        fit = ("fit", *words, "--train", f"store:{made['key']}", *flags, "--out", tmp_path / "h")
+        done = bertvision(*fit)
+        assert done.code == 2
+        assert said in done.err
+        assert not (tmp_path / "h").exists()
+    forbid_encoding(monkeypatch)
+    for number, name in enumerate((made["key"][:8], made["store"])):
+        out = tmp_path / f"b{number}"
+        fitted(out, tiny_bert, "--train", f"store:{name}", *flags)
+        for file in ("config.json", "model.safetensors"):
+            head = "last-state.seed0"
+            assert (out / head / file).read_bytes() == (tmp_path / "a" / head / file).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_labels(tmp_path_factory.mktemp("data") / "train.csv", 0)
+
+
+def test_texts_are_fitted_from_their_store(
+    tiny_bert: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt with quotes, no segment ids; the heads are those of states that were never stored."""
+    asked = ("--no-segments", "--text.prompt", 'Is it "so", or isn\'t it?', "--max-seq-length", "64")
+    fit = (tiny_bert, "--train", table, "--heads", "mean_pooler", "tenney_small", *asked)
+    fitted(tmp_path / "live", *fit, "--states.source", "live")
+    answered("extract", tiny_bert, "--data", table, *asked, "--store", tmp_path / "stores", "--dtype", "fp32")
+    forbid_encoding(monkeypatch)
+    flags = ("--states.source", "stored", "--states.store", tmp_path / "stores", "--states.dtype", "fp32")
+    assert fitted(tmp_path / "stored", *fit, *flags) == "stored"
+    for name in ("mean-pooler.seed0", "tenney-small.seed0"):
+        first, second = (load_file(tmp_path / out / name / "model.safetensors") for out in ("live", "stored"))
+        assert max(np.abs(first[key] - second[key]).max() for key in first) < 1e-6, name
+
+
+def test_stores_of_texts(
+    tiny_bert: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[CLS] alone is enough for heads that read no more; labels have no meaning without the data."""
+    extract = ("extract", tiny_bert, "--data", table, *WINDOWS, "--store", tmp_path / "stores")
+    small, whole = as_json(*extract, "--positions", "cls"), as_json(*extract)
+    assert small["bytes"] < whole["bytes"] / 4
+    assert "store:" not in answered(*extract).out
+    done = bertvision(
+        "fit", tiny_bert, "--train", f"store:{whole['key']}", "--heads", "tenney_small", "--states.store",
+        tmp_path / "stores", "--out", tmp_path / "h",
+    )  # fmt: skip
+    assert done.code == 2
+    assert "name the data instead" in done.err
+    forbid_encoding(monkeypatch)
+    fit = (tiny_bert, "--train", table, *WINDOWS, "--states.source", "stored", "--states.store")
+    for head in ("adapter_pooler:size=4", "mean_pooler"):
+        fitted(tmp_path / head.partition(":")[0], *fit, tmp_path / "stores", "--heads", head)

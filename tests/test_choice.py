@@ -22,8 +22,7 @@ from bertvision.errors import ConfigError, OutputError
 from bertvision.states import source as source_module
 from bertvision.states.catalogue import entries, make_room
 from bertvision.states.config import StatesConfig
-from bertvision.states.live import LiveStates
-from bertvision.states.memory import MemoryStates
+from bertvision.states.live import LiveStates, MemoryStates
 from bertvision.states.source import measure, open_states, store_of
 from bertvision.states.stored import StoredStates
 from bertvision.train import zoo as zoo_module
@@ -49,7 +48,6 @@ CASES: dict[str, tuple[dict[str, Any], tuple[float, float, bool], float, type]] 
     "a fifth of the disk is too little": ({"memory_gb": 0.0}, FAST, 1e5, LiveStates),
     "the limit of all stores": ({"memory_gb": 0.0, "cache_gb": 1e-6}, FAST, 1e12, LiveStates),
     "half precision is too little": ({}, (*FAST[:2], False), 1e12, LiveStates),
-    "but a store may have more": ({"dtype": "fp32"}, (*FAST[:2], False), 1e12, StoredStates),
     "no store may be begun": ({"memory_gb": 0.0, "keep": False}, FAST, 1e12, LiveStates),
     "windows of unknown origin": ({"memory_gb": 0.0, "origin": None}, FAST, 1e12, LiveStates),
     "one pass": ({"passes": 1}, FAST, 1e12, LiveStates),
@@ -118,10 +116,9 @@ def test_where_nothing_can_be_written_a_fit_goes_on_without_a_store(
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setattr(source_module, "measure", lambda *_, **__: FAST)
-    for place in (tmp_path / "file", "/proc/nowhere"):
-        assert type(opened(encoder, train, place, memory_gb=0.0, passes=3)) is LiveStates
-        with pytest.raises(OutputError, match=r"^(cannot write|the states need)"):
-            opened(encoder, train, place, source="stored")
+    assert type(opened(encoder, train, tmp_path / "file", memory_gb=0.0, passes=3)) is LiveStates
+    with pytest.raises(OutputError, match=r"^cannot write"):
+        opened(encoder, train, tmp_path / "file", source="stored")
 
 
 # ---- room
@@ -160,7 +157,8 @@ def test_the_least_recently_used_stores_go_first(
     assert left() == {9, 7, 5, 3, 0}
     with days[9].locked():
         make_room(new, (total - 1) / 1e9)
-    assert left() == {9, 7, 3, 0}, "the oldest is being written"
+    assert left() == {9, 7, 5, 3, 0}
+    assert os.listdir(days[7].folder) == ["thesis.tex"], "the oldest is being written; what is not ours stays"
     StoredStates(encoder, days[3])  # is in use
     with caplog.at_level(logging.INFO, "bertvision"):
         make_room(new, 0.0)

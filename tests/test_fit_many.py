@@ -25,7 +25,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Head, parse_head
 from bertvision.heads.base import head_class
 from bertvision.states.base import States
-from bertvision.states.memory import MemoryStates
+from bertvision.states.live import MemoryStates
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.walk import head_logits
 from bertvision.train.fit import FittedHead

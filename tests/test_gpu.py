@@ -20,12 +20,9 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, fused, parse_head
 from bertvision.heads.base import bare_batch, head_class
 from bertvision.states.config import Selection, StatesConfig
-from bertvision.states.files import Files
-from bertvision.states.identity import Identity
-from bertvision.states.live import LiveStates
-from bertvision.states.memory import MemoryStates
+from bertvision.states.live import LiveStates, MemoryStates
 from bertvision.states.source import measure
-from bertvision.states.store import plan_store
+from bertvision.states.store import Identity, Store
 from bertvision.states.stored import StoredStates
 from bertvision.tasks.base import Task
 from bertvision.tasks.label import LabelTask
@@ -189,7 +186,7 @@ def stored(root: Path, source: Encoder, data: Windows, dtype: Any = "fp32", **cu
         "layers": tuple(range(source.num_states)), "hidden": source.hidden, "positions": "all", "dtype": dtype,
     }  # fmt: skip
     which = Identity(**(values | cut))
-    store = plan_store(Files(root) / which.key, which, data, encoder="toy", data="toy", shard_tokens=2048)
+    store = Store.at(str(root), which, data, encoder="toy", data="toy", shard_tokens=2048)
     return StoredStates(source, store.begin(), tokens_per_call=2048)
 
 

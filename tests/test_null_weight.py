@@ -28,7 +28,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, OutputError
 from bertvision.heads.files import read_head_config
 from bertvision.states.config import StatesConfig
-from bertvision.states.memory import MemoryStates
+from bertvision.states.live import MemoryStates
 from bertvision.tasks.span import SPAN, SpanTask
 from bertvision.train.config import FitConfig
 from bertvision.train.finetune import tune

@@ -20,8 +20,7 @@ from bertvision.heads import load_head
 from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Selection, StatesConfig
-from bertvision.states.live import LiveStates
-from bertvision.states.memory import MemoryStates
+from bertvision.states.live import LiveStates, MemoryStates
 from bertvision.states.stored import StoredStates
 from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FitConfig

@@ -23,10 +23,8 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, EncoderError
 from bertvision.states.base import States
 from bertvision.states.batch import StateBatch
-from bertvision.states.codec import STORED
 from bertvision.states.config import Selection, StatesConfig
-from bertvision.states.live import LiveStates
-from bertvision.states.memory import MemoryStates
+from bertvision.states.live import LiveStates, MemoryStates
 from bertvision.states.plan import (
     HEAD_RUN,
     SHARD_TOKENS,
@@ -37,7 +35,7 @@ from bertvision.states.plan import (
     tokens_cut,
 )
 from bertvision.states.store import Store
-from bertvision.states.stored import StoredStates
+from bertvision.states.stored import STORED, StoredStates
 from bertvision.train.group import FittedHead
 from bertvision.train.splits import Split
 

@@ -24,7 +24,6 @@ from store_cases import (  # noqa: F401 (fixtures)
     fixture_encoder,
     fixture_whole,
     fixture_windows,
-    flip,
     marks,
     same_states,
     shard_bytes,
@@ -35,8 +34,7 @@ from store_cases import (  # noqa: F401 (fixtures)
 from bertvision.data.windows import Windows, pack_windows, unpack_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import OutputError
-from bertvision.states.identity import Origin
-from bertvision.states.store import PLAN, Store, open_store
+from bertvision.states.store import PLAN, Origin, Store, open_store
 from bertvision.states.stored import StoredStates
 
 
@@ -209,35 +207,6 @@ def test_of_two_plans_the_first_counts(
     assert shard_bytes(folder) == shard_bytes(alone.folder)
 
 
-def read_through(store: Path, encoder: Path, ready: Path, go: Path) -> None:
-    states = StoredStates(Encoder.load(str(encoder)), open_store(store), tokens_per_call=200)
-    ready.touch()
-    wait_for(go.exists)
-    for _ in range(3):
-        assert len(epoch_states(states)) == len(states.windows)
-
-
-def test_two_readers_of_a_damaged_store(tmp_path: Path, whole: dict[str, Path], tiny_bert: Path) -> None:
-    """Neither throws away what the other has just mended."""
-    store = copied(whole["fp32"], tmp_path / "states")
-    for number in range(store.num_shards):
-        flip(store.path(number), store.layout(number).nbytes // 2)
-    processes = []
-    for i in range(2):
-        reader = functools.partial(
-            read_through, store.folder, tiny_bert, tmp_path / f"ready{i}", tmp_path / "go"
-        )
-        processes.append(start(reader, tmp_path / f"log{i}"))
-    wait_for(lambda: len(list(tmp_path.glob("ready*"))) == 2)
-    (tmp_path / "go").touch()
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
-    assert shard_bytes(store.folder) == shard_bytes(whole["fp32"])
-    said = "".join((tmp_path / f"log{i}").read_text() for i in range(2))
-    assert said.count("is damaged") == store.num_shards
-
-
 def test_threads_that_write_and_read_the_same_shards(
     tmp_path: Path, encoder: Encoder, windows: Windows, whole: dict[str, Path]
 ) -> None:
@@ -259,21 +228,6 @@ def test_threads_that_write_and_read_the_same_shards(
 
 
 # ---- what else happens to folders
-
-
-def test_a_folder_that_vanishes_under_its_reader(
-    tmp_path: Path, encoder: Encoder, windows: Windows, whole: dict[str, Path]
-) -> None:
-    store = copied(whole["fp32"], tmp_path)
-    states = StoredStates(encoder, open_store(store.folder), tokens_per_call=200)
-    batches = states.epoch(0, batch_size=4, seed=0)
-    next(batches)
-    shutil.rmtree(store.folder)
-    assert len(list(batches)) == states.num_batches(4) - 1
-    assert same_states(states, open_store(whole["fp32"]))
-    again = toy_store(tmp_path, encoder, windows)
-    extract(again, encoder)
-    assert shard_bytes(again.folder) == shard_bytes(whole["fp32"])
 
 
 def read_only(folder: Path, encoder: Path, windows: Path, result: Path) -> None:

@@ -26,8 +26,7 @@ from bertvision.model.load import load
 from bertvision.model.trained import read_trained
 from bertvision.states.batch import StateBatch
 from bertvision.states.config import Selection, StatesConfig
-from bertvision.states.live import LiveStates
-from bertvision.states.memory import MemoryStates
+from bertvision.states.live import LiveStates, MemoryStates
 from bertvision.tasks.logits import NOT_READ, Logits
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span_decode import decode
@@ -164,9 +163,8 @@ def test_states_are_what_slicing_gives(encoder: Encoder, train: Split, selection
         whole = kind(encoder, windows, tokens_per_call=700)
         part = kind(encoder, windows, tokens_per_call=700, selection=selection)
         assert part.layers == selection.numbers(3)
-        assert part.num_states == len(part.layers)
         if isinstance(part, MemoryStates):
-            assert part.store.shape == (part.num_states, part.kept.num_tokens, 32), (
+            assert part.store.shape == (len(part.layers), part.kept.num_tokens, 32), (
                 "only what is read is kept"
             )
         assert (part.kept is windows) == (selection.positions == "all")
@@ -179,7 +177,7 @@ def test_states_are_what_slicing_gives(encoder: Encoder, train: Split, selection
                 for expected, found in zip(cut(a, windows, selection), own(b), strict=True):
                     assert torch.equal(expected, found)
                 assert b.mask.shape[1] == part.kept.lengths[b.windows].max()
-                assert b.states.shape == (part.num_states, *b.mask.shape, 32)
+                assert b.states.shape == (len(part.layers), *b.mask.shape, 32)
                 assert b.targets.tolist() == part.kept.labels[b.windows].tolist()
                 assert b.bounds.tolist() == part.kept.context[b.windows].tolist()
                 seen += len(b.windows)

@@ -25,7 +25,7 @@ from bertvision.errors import ConfigError, TrainingError
 from bertvision.heads import Geometry, Head, StateBatch, head_names, load_head, register
 from bertvision.states.base import States
 from bertvision.states.config import StatesConfig
-from bertvision.states.memory import MemoryStates
+from bertvision.states.live import MemoryStates
 from bertvision.states.plan import head_batches
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span import SPAN

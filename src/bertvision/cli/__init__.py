@@ -2,8 +2,8 @@
 
 A verb is a function of the same name: the class of its parameter has a field for each flag, and it returns its result
 for --json together with a function that prints it for people. The function's file is imported only when it is called,
-and torch only inside the function, so `--help` answers at once. A verb with several actions (`bertvision cache ls`) is
-a folder with a file and a function for each.
+and torch only inside the function, so `--help` answers at once. A verb with several actions (`bertvision cache ls`) has
+a function for each.
 """
 
 import errno
@@ -138,7 +138,6 @@ def find_command(words: Sequence[str]) -> tuple[Callable[[Any], Any] | str, list
         return module.help_text(), rest, f"bertvision {verb}"
     action, *rest = rest
     _check(action, module.ACTIONS, kind=f"action of {verb}")
-    module = importlib.import_module(f"bertvision.cli.{verb}.{action}")
     return getattr(module, action), rest, f"bertvision {verb} {action}"
 
 

@@ -2,6 +2,6 @@
 
 config.py   flags: where states come from, and which of them heads read (no torch)
 batch.py    StateBatch
-base.py     States, implemented by live.py, memory.py and stored.py
+base.py     States, implemented by live.py (live and memory) and stored.py
 source.py   open_states: the source that the settings name, or the one `auto` chooses
 """

@@ -1,8 +1,7 @@
 """`States`: batches of hidden states with their targets, the same whichever source is behind them.
 
-A source only implements `_states`, which yields the states of one batch after another. Which windows share a batch
-(plan.py), which tokens and layers are read, masks, targets and bounds are the same for all sources and live here,
-and so does one encoder call (`read`).
+A source only implements `_states`, which yields the states of one batch after another. All that is the same for every
+source lives here, and so does one encoder call (`read`).
 
 A batch has as many states as `layers` names and as many tokens as its windows have in `kept`; mask, bounds and
 positions count in `kept`. Which windows share a batch follows from the whole windows, whatever is read.
@@ -21,8 +20,8 @@ from torch import Tensor
 
 from bertvision.data.windows import Windows, keep_tokens, kept_tokens, labels_are_positions
 from bertvision.encoder.batch import collate, padded_positions
+from bertvision.encoder.device import Clock
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.timing import Clock
 from bertvision.shapes import Float, Num
 from bertvision.states.batch import StateBatch
 from bertvision.states.config import EVERYTHING, Selection
@@ -105,8 +104,7 @@ class States(ABC):
         self._pooled = self.layers.index(last) if encoder.has_pooler and last in self.layers else None
         self.widths = widths(encoder, windows.lengths)
         """(W,) how wide an encoder call is whose longest window this is."""
-        self.kept_widths = self.widths if self.kept is windows else widths(encoder, self.kept.lengths)
-        """(W,) how wide a batch is whose longest window this is."""
+        self._kept_widths = self.widths if self.kept is windows else widths(encoder, self.kept.lengths)
         self._seconds = 0.0
         self._clocks: list[Clock] = []
 
@@ -114,11 +112,6 @@ class States(ABC):
     def has_pooled(self) -> bool:
         """Whether batches hold the pooler's vectors."""
         return self._pooled is not None
-
-    @property
-    def num_states(self) -> int:
-        """States of a token in a batch."""
-        return len(self.layers)
 
     @property
     def times(self) -> StateTimes:
@@ -199,18 +192,13 @@ class States(ABC):
 
     def _shape(self, indices: NDArray[np.int64]) -> tuple[int, int, int, int]:
         """(L, B, T, H) of a batch of these windows."""
-        return (len(self.layers), len(indices), int(self.kept_widths[indices].max()), self.encoder.hidden)
+        return (len(self.layers), len(indices), int(self._kept_widths[indices].max()), self.encoder.hidden)
 
     def _encode(self, indices: NDArray[np.int64]) -> tuple[Float[Tensor, "B T H"], ...]:
         """One encoder call: the selected layers of all tokens."""
         clock = Clock(self.encoder.device)
-        tokens = collate(
-            self.windows,
-            indices,
-            pad_id=self.encoder.pad_id,
-            device=self.encoder.device,
-            width=int(self.widths[indices].max()),
-        )
+        width, device = int(self.widths[indices].max()), self.encoder.device
+        tokens = collate(self.windows, indices, pad_id=self.encoder.pad_id, device=device, width=width)
         states = self.encoder.layer_states(tokens)
         clock.stop()
         self._clocks.append(clock)

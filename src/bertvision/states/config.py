@@ -7,8 +7,8 @@ folder keeps the numbers under "states" where something is left out, so that it 
 """
 
 import dataclasses
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from bertvision.data.windows import Positions
 from bertvision.errors import ConfigError
@@ -60,18 +60,13 @@ EVERYTHING = Selection()
 
 
 @dataclass(frozen=True)
-class SourceConfig:
-    """Where hidden states come from."""
+class StoreConfig:
+    """Where and how hidden states are stored."""
 
-    source: Literal["auto", "live", "memory", "stored"] = "auto"
-    """live: encode in every pass; memory: encode once and keep them; stored: keep them on disk for this run and the
-    next; auto: measure, then choose."""
-    memory_gb: float = 6.0
-    """Most GB of states (in half precision) that auto keeps in memory."""
     store: str = ""
     """Folder or fsspec address (s3://..., gs://...) of stored states; by default ~/.cache/bertvision/states."""
     cache_gb: float = 100.0
-    """GB of stored states to keep. A new store that would exceed this first deletes the least recently used ones; auto
+    """GB of stored states to keep. A new store that would exceed it first deletes the least recently used ones; auto
     begins no larger store."""
     dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
     """How states are stored; auto: half precision. int8 has a scale for each token and layer."""
@@ -79,12 +74,21 @@ class SourceConfig:
     """Tokens the encoder reads in one call, pads included; 0 = 4,096 on a CPU, and on a GPU as many as give it
     enough to do."""
 
+
+@dataclass(frozen=True)
+class SourceConfig(StoreConfig):
+    """Where hidden states come from."""
+
+    source: Literal["auto", "live", "memory", "stored"] = "auto"
+    """live: encode in every pass; memory: encode once and keep them; stored: keep them on disk for this run and the
+    next; auto: measure, then choose."""
+    memory_gb: float = 6.0
+    """Most GB of states (in half precision) that auto keeps in memory."""
+
     def __post_init__(self) -> None:
-        if self.tokens_per_call < 0:
-            raise ConfigError(f"--states.tokens-per-call must not be negative, not {self.tokens_per_call}")
-        for name, value in (("memory-gb", self.memory_gb), ("cache-gb", self.cache_gb)):
-            if not value >= 0:
-                raise ConfigError(f"--states.{name} must not be negative, not {value}")
+        for name, value in vars(self).items():
+            if isinstance(value, int | float) and not value >= 0:
+                raise ConfigError(f"--states.{name.replace('_', '-')} must not be negative, not {value}")
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,7 @@ class StatesConfig(SourceConfig):
     @classmethod
     def of(cls, source: SourceConfig, selection: Selection) -> "StatesConfig":
         """This selection from that source."""
-        values: dict[str, Any] = {field.name: getattr(source, field.name) for field in fields(SourceConfig)}
-        return cls(**values, layers=selection.layers, positions=selection.positions)
+        return cls(**vars(source) | vars(selection))
 
     @property
     def selection(self) -> Selection:

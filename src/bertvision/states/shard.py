@@ -1,6 +1,6 @@
 """Shards: which windows each of them holds, and its file, whose size and header are known before anything is computed.
 
-    scales   (n, L)     float32, int8 only: a number is int8 * scale
+    scales   (n, L)     float32, int8 only: x is kept as round(x / s), s = max |x| / 127 over a token's H numbers
     crc      (w,)       CRC-32 of each window's states (and scales)
     states   (n, L, H)  the stored tokens of its windows, one window after another
 
@@ -15,18 +15,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.states.identity import Identity
 from bertvision.states.plan import SHARD_TOKENS, tokens_cut
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bertvision.states.store import Identity
 
+StateType = Literal["fp32", "bf16", "fp16", "int8"]
 Encoded = tuple[NDArray[Any], NDArray[np.float32] | None]
 """States (n, L, H) as they are stored, and the scales (n, L) of int8."""
 _STORAGE: dict[str, tuple[str, Any]] = {
@@ -40,7 +41,7 @@ def shard_name(number: int) -> str:
 
 
 class DamagedShard(Exception):
-    """A shard that is not what was written; whoever has the encoder makes it again."""
+    """A shard that is not what was written."""
 
     def __init__(self, number: int, why: str) -> None:
         super().__init__(f"{shard_name(number)}: {why}")
@@ -63,10 +64,6 @@ class ShardPlan:
         cut = tokens_cut(self.lengths, self.shard_tokens)
         return [windows[np.argsort(-self.lengths[windows], kind="stable")] for windows in cut]
 
-    def offsets(self, number: int) -> NDArray[np.int64]:
-        """(w + 1,) where each window of a shard begins, in its stored tokens, and where the last ends."""
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.kept[self.shards[number]])])
-
     @cached_property
     def places(self) -> NDArray[np.int64]:
         """(W, 2) the shard of each window, and which of its windows it is."""
@@ -79,9 +76,10 @@ class ShardPlan:
 class ShardLayout:
     """Where everything stands in a shard's file."""
 
-    def __init__(self, identity: Identity, plan: ShardPlan, number: int) -> None:
-        self.number, self.dtype = number, identity.dtype
-        self.windows, self.offsets = plan.shards[number], plan.offsets(number)
+    def __init__(self, identity: "Identity", plan: ShardPlan, number: int) -> None:
+        self.number, self.dtype, self.windows = number, identity.dtype, plan.shards[number]
+        self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(plan.kept[self.windows])])
+        """(w + 1,) where each window begins in the stored tokens, and where the last ends."""
         name, self.storage = _STORAGE[identity.dtype]
         self.scales = (int(self.offsets[-1]), len(identity.layers))  # (n, L)
         self.shape = (*self.scales, identity.hidden)
@@ -120,9 +118,8 @@ def write_shard(layout: ShardLayout, file: BinaryIO, parts: Iterable[Encoded]) -
             all_scales.append(scales)
     assert len(crc) == len(layout.windows)
     file.seek(len(layout.header))
-    for scales in all_scales:
-        file.write(scales.data.cast("B"))
-    file.write(np.array(crc, np.uint32).data.cast("B"))
+    for part in (*all_scales, np.array(crc, np.uint32)):
+        file.write(part.data.cast("B"))
 
 
 class Shard:
@@ -161,11 +158,6 @@ class Shard:
         """States (n, L, H) and scales (n, L) as torch sees them, without a copy."""
         scales = None if self.scales is None else as_tensor(self.scales, "fp32")
         return as_tensor(self.states, self.layout.dtype), scales
-
-    def verify(self) -> None:
-        """Check every window."""
-        for row in range(len(self._crc)):
-            self.place(row)
 
 
 def as_tensor(stored: NDArray[Any], dtype: str) -> "Tensor":

@@ -3,7 +3,7 @@
 The rule of `auto`, for states that are read in p passes. Heads cost the same wherever their states come from.
 
     stored    they are stored already, on a CPU; on a GPU where reading is faster than encoding
-    live      p < 2, or reading is not faster than encoding
+    live      p < 2, reading is not faster than encoding, or half precision cannot hold them
     memory    they fit --states.memory-gb and the memory that is free
     stored    reading is at least three times as fast as encoding (a disk is slower than memory), and they fit a fifth
               of the free disk and --states.cache-gb
@@ -27,16 +27,14 @@ from bertvision.artifacts import check_output
 from bertvision.console import size_text
 from bertvision.data.windows import Windows, kept_tokens
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ArtifactError, ConfigError, OutputError
+from bertvision.errors import ConfigError, OutputError
 from bertvision.states.base import States
-from bertvision.states.catalogue import begin
+from bertvision.states.catalogue import begin, free_space
 from bertvision.states.config import Source, StatesConfig
-from bertvision.states.files import Files
-from bertvision.states.identity import Identity, Origin, StateType
-from bertvision.states.live import LiveStates
-from bertvision.states.memory import MemoryStates
+from bertvision.states.live import LiveStates, MemoryStates
 from bertvision.states.plan import SHARD_TOKENS
-from bertvision.states.store import Store, default_root, plan_store
+from bertvision.states.shard import StateType
+from bertvision.states.store import Identity, Origin, Store
 from bertvision.states.stored import StoredStates
 
 logger = logging.getLogger(__name__)
@@ -61,22 +59,13 @@ def store_of(
     *,
     shard_tokens: int = SHARD_TOKENS,
 ) -> Store:
-    """The store of these states: finished, begun, or planned, of which nothing is written yet.
-
-    `shard_tokens` is for a new one.
-    """
+    """The store of these states: finished, begun, or planned, of which nothing is written yet."""
     # Half precision; an encoder's own bf16 stays as it is.
     half: StateType = "bf16" if encoder.precision == "bf16" and encoder.device.type == "cuda" else "fp16"
     dtype = half if config.dtype == "auto" else config.dtype
     identity = Identity.of(encoder, origin, config.selection, dtype)
-    return plan_store(
-        Files(config.store or default_root()) / identity.key,
-        identity,
-        windows,
-        encoder=encoder.name,
-        data=origin.name,
-        shard_tokens=shard_tokens,
-    )
+    names = {"encoder": encoder.name, "data": origin.name}
+    return Store.at(config.store, identity, windows, **names, shard_tokens=shard_tokens)
 
 
 def open_states(
@@ -85,24 +74,21 @@ def open_states(
     config: StatesConfig,
     *,
     label: str,
-    passes: int = 2,
     origin: Origin | None = None,
-    keep: bool = True,
     store: Store | None = None,
     source: Source | None = None,
-    targets: NDArray[Any] | None = None,
+    **choice: Any,
 ) -> States:
-    """The states from `source`, or from the one that `choose_source` chooses with these arguments."""
-    source = source or choose_source(
-        encoder, windows, config, label=label, passes=passes, origin=origin, keep=keep, store=store
-    )
-    options: dict[str, Any] = {"targets": targets, "tokens_per_call": config.tokens_per_call}
+    """The states from `source`, or from the one that `choose_source` chooses with the other arguments."""
+    choice |= {"label": label, "origin": origin, "store": store}
+    source = source or choose_source(encoder, windows, config, **choice)
+    options: dict[str, Any] = {"tokens_per_call": config.tokens_per_call}
     if source == "stored" and origin is not None:
         store = begin(store or store_of(encoder, windows, config, origin), config.cache_gb)
         if missing := len(store.missing()):
             logger.info(
                 "%s: %d of %d shards are missing in %s and are encoded when an epoch comes to them",
-                label, missing, store.num_shards, store.files.address,
+                label, missing, store.num_shards, store.folder,
             )  # fmt: skip
         return StoredStates(encoder, store, **options)
     if source == "memory":
@@ -116,7 +102,7 @@ def choose_source(
     config: StatesConfig,
     *,
     label: str,
-    passes: int,
+    passes: int = 2,
     origin: Origin | None = None,
     keep: bool = True,
     store: Store | None = None,
@@ -135,62 +121,46 @@ def choose_source(
         return config.source
     if store is not None:
         return "stored"
-    planned = None
-    try:
-        planned = None if origin is None else store_of(encoder, windows, config, origin)
-    except ArtifactError as error:
-        if config.source == "stored":
-            raise
-        logger.info("%s: no stored states are used: %s", label, error)
+    planned = None if origin is None else store_of(encoder, windows, config, origin)
     finished = planned is not None and planned.begun and not planned.missing()
-    choice: Source
+    choice: Source = "stored"
     if config.source == "stored":
         if keep or finished:
             return "stored"
         choice, why = "live", "no store has them, and reading them once makes none"
     elif finished and encoder.device.type == "cpu":
-        choice, why = "stored", "they are stored already"
+        why = "they are stored already"
     elif passes < 2 and not finished:
         choice, why = "live", "they are read once"
     else:
-        planned = planned if keep or finished else None
-        choice, why = _measured(encoder, windows, config, planned, finished=finished)
+        encode, read, half = measure(encoder, windows, config)
+        why = f"encoding makes {encode:,.0f} and reading {read:,.0f} tokens a second"
+        if read <= encode:
+            choice = "live"
+        elif not finished:
+            layers = config.selection.numbers(encoder.num_states)
+            tokens = int(kept_tokens(windows, config.positions).sum())
+            needed = 2 * len(layers) * tokens * encoder.hidden
+            free = _free_memory(encoder.device)
+            room = _room(planned, config.cache_gb) if keep and planned and read >= _FASTER * encode else 0.0
+            why += f"; they need {size_text(needed)}, and a store may take {size_text(room)}"
+            if not half:
+                choice, why = "live", f"{why}; half precision cannot hold them"
+            elif needed <= config.memory_gb * 1e9 and (free is None or needed < _MEMORY * free):
+                choice = "memory"
+            elif planned is None or planned.nbytes > room:
+                choice = "live"
     logger.info("%s: %s tokens: %s, because %s", label, f"{windows.num_tokens:,}", choice, why)
     return choice
 
 
-def _measured(
-    encoder: Encoder, windows: Windows, config: StatesConfig, store: Store | None, *, finished: bool
-) -> tuple[Source, str]:
-    """The choice by measurement, and the reasons for it; `store` is one that holds them or may be begun."""
-    encode, read, half = measure(encoder, windows, config)
-    rates = f"encoding makes {encode:,.0f} and reading {read:,.0f} tokens a second"
-    if read <= encode:
-        return "live", rates
-    if finished:
-        return "stored", f"they are stored already; {rates}"
-    layers, kept = config.selection.numbers(encoder.num_states), kept_tokens(windows, config.positions).sum()
-    needed, free = 2 * len(layers) * int(kept) * encoder.hidden, _free_memory(encoder.device)
-    if not half:
-        rates += "; half precision cannot hold them"
-    elif needed <= config.memory_gb * 1e9 and (free is None or needed < _MEMORY * free):
-        return "memory", f"{rates}; {size_text(needed)} fit into memory"
-    else:
-        rates += f"; {size_text(needed)} do not fit into memory"
-    if store is None or not (half or store.identity.dtype in ("bf16", "fp32")):
-        return "live", rates
-    if read < _FASTER * encode:
-        return "live", f"{rates}; a disk would hardly be faster"
-    disk, room = store.files.free(), config.cache_gb * 1e9
-    room = room if disk is None else min(room, _DISK * disk)
-    rates += f"; a store needs {size_text(store.nbytes)} and may take {size_text(room)}"
-    if store.nbytes > room:
-        return "live", rates
+def _room(store: Store, cache_gb: float) -> float:
+    """Bytes that a store begun by `auto` may take; 0 where nothing can be written."""
     try:
         check_output(store.folder)
-    except OutputError as error:
-        return "live", f"{rates}; {error}"
-    return "stored", rates
+    except OutputError:
+        return 0.0
+    return min(cache_gb * 1e9, _DISK * free_space(store.folder))
 
 
 def measure(encoder: Encoder, windows: Windows, config: StatesConfig) -> tuple[float, float, bool]:
@@ -221,8 +191,7 @@ def _sample(live: LiveStates) -> NDArray[np.int64]:
     budget = min(live.tokens_per_call, _SAMPLE) if live.encoder.device.type == "cpu" else live.tokens_per_call
     order = np.argsort(live.windows.lengths, kind="stable")
     middle = len(order) // 2
-    typical = max(int(live.widths[order[middle]]), 1)
-    count = max(1, min(len(order), budget // typical))
+    count = max(1, min(len(order), budget // max(int(live.widths[order[middle]]), 1)))
     begin = max(0, min(middle - count // 2, len(order) - count))
     return order[begin : begin + count]
 

@@ -1,34 +1,42 @@
-"""A store: the states of all windows of one dataset under one encoder, in shards.
+"""A store: the states of all windows of one dataset under one encoder, in shards. Importing this needs no torch.
 
     ROOT/KEY/plan.json             what it holds
              windows.safetensors   the windows with their labels: a store opens without the data it was made from
              shard-00000.safetensors ...
              .lock                 held by the process that writes
 
-A store is finished when all its shards are there; each of them can be read before. A store at another file system
-(s3://...) also has a local folder, below the default root: shards are made and read there, and copied as whole files.
+The key hashes everything that decides the numbers; names never count. A store is finished when all its shards are
+there; each of them can be read before. Where ROOT is an address (s3://...), the store lies below the default root: what
+is at the address is copied here when it is opened, and every new file is copied there.
 """
 
 import contextlib
+import hashlib
 import json
 import os
-import threading
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertvision.artifacts import atomic_file, disk_trouble, sweep, write_json
+from bertvision.artifacts import atomic_file, disk_trouble, sweep
 from bertvision.data.cutting import default_cache_dir
-from bertvision.data.windows import Windows, kept_tokens, pack_windows, unpack_windows
-from bertvision.errors import ArtifactError, OutputError
-from bertvision.states.files import Files
-from bertvision.states.identity import SCHEMA, Identity, is_key
+from bertvision.data.windows import (
+    Positions,
+    Windows,
+    kept_tokens,
+    pack_windows,
+    ragged_offsets,
+    unpack_windows,
+)
+from bertvision.errors import ArtifactError, ConfigError
+from bertvision.states.config import Selection
 from bertvision.states.plan import SHARD_TOKENS
 from bertvision.states.shard import (
     DamagedShard,
@@ -36,10 +44,16 @@ from bertvision.states.shard import (
     Shard,
     ShardLayout,
     ShardPlan,
+    StateType,
     shard_name,
     write_shard,
 )
 
+if TYPE_CHECKING:
+    from bertvision.encoder.encoder import Encoder
+
+SCHEMA = 2
+"""Version of the layout; raise it whenever a file of a store would be read differently."""
 PLAN, WINDOWS_FILE, LOCK = "plan.json", "windows.safetensors", ".lock"
 _OPEN = 4096
 """Shards held open: systems allow some ten thousand files to be mapped."""
@@ -50,29 +64,152 @@ def default_root() -> Path:
     return default_cache_dir() / "states"
 
 
+def local_root(address: str | Path) -> Path:
+    """The folder of stores that `--store` names; an address elsewhere is refused."""
+    if "://" in str(address) and not str(address).startswith("file://"):
+        raise ConfigError(f"{address} is not on this machine: --store must be a folder here")
+    return Path(str(address).removeprefix("file://") or default_root()).expanduser()
+
+
+class Remote:
+    """A folder at an address that fsspec knows (s3://, gs://, memory:// ...), copied as whole files."""
+
+    def __init__(self, address: str) -> None:
+        from fsspec.core import url_to_fs
+
+        self.address = address
+        with self._trouble():
+            self._system, self._path = url_to_fs(address)
+
+    @contextmanager
+    def _trouble(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, ImportError, NotImplementedError) as error:
+            raise ConfigError(
+                f"states cannot be stored at {self.address} ({error}): check the address and your rights there, or "
+                "install what it needs"
+            ) from error
+
+    def pull(self, folder: Path) -> None:
+        """Copy the files that are not in `folder` into it."""
+        with self._trouble():
+            names = [str(path).rpartition("/")[2] for path in self._system.glob(f"{self._path}/*.*")]
+            # The plan last: where a plan is, windows are.
+            for name in sorted(names, key=lambda name: name == PLAN):
+                if not (folder / name).exists():
+                    with atomic_file(folder / name) as temporary:
+                        self._system.get_file(f"{self._path}/{name}", str(temporary))
+
+    def push(self, path: Path) -> None:
+        """Copy a file there, under its own name."""
+        with self._trouble():
+            self._system.makedirs(self._path, exist_ok=True)
+            self._system.put_file(str(path), f"{self._path}/{path.name}")
+
+
+# ---- identity
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where windows come from."""
+
+    fingerprint: str
+    """Of data, tokenizer and window settings."""
+    preprocessing: dict[str, Any]
+    """The window settings."""
+    name: str
+    """What the user calls the data."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Everything that decides the numbers in a store."""
+
+    encoder: str
+    """Fingerprint of weights and tokenizer."""
+    configuration: str
+    """Hash of the model's settings: equal weights compute other states with another norm or activation."""
+    precision: str
+    """Arithmetic of the encoder: fp32 or bf16."""
+    windows: str
+    """Fingerprint of data, tokenizer and window settings."""
+    preprocessing: dict[str, Any]
+    """The window settings themselves."""
+    layers: tuple[int, ...]
+    """Hidden states that are stored; 0 is the embedding output."""
+    hidden: int
+    positions: Positions
+    dtype: StateType
+    schema: int = SCHEMA
+
+    @classmethod
+    def of(cls, encoder: "Encoder", origin: Origin, selection: Selection, dtype: StateType) -> "Identity":
+        """The identity of these states."""
+        return cls(
+            encoder=encoder.fingerprint,
+            configuration=encoder.configuration,
+            precision=encoder.precision,
+            windows=origin.fingerprint,
+            preprocessing=origin.preprocessing,
+            layers=selection.numbers(encoder.num_states),
+            hidden=encoder.hidden,
+            positions=selection.positions,
+            dtype=dtype,
+        )
+
+    @property
+    def key(self) -> str:
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def is_key(name: str) -> bool:
+    """Whether a name looks like a key."""
+    return re.fullmatch(r"[0-9a-f]{32}", name) is not None
+
+
+# ---- the store
+
+
 class Store:
     """Reads and writes the shards of one store."""
 
     def __init__(
         self,
-        files: Files,
+        folder: Path,
         identity: Identity,
         windows: Windows,
         *,
         encoder: str,
         data: str,
         shard_tokens: int = SHARD_TOKENS,
+        remote: Remote | None = None,
     ) -> None:
-        """`files` is where it belongs; `encoder` and `data` are names for people."""
-        self.files, self.identity, self.windows = files, identity, windows
+        """
+        Args:
+            encoder: Its name for people, and so is `data`.
+            shard_tokens: Of a new store; one that was begun keeps its own.
+            remote: Where every new file is copied to.
+        """
+        self.folder, self.identity, self.windows, self.remote = folder, identity, windows, remote
         self.encoder, self.data = encoder, data
-        self.folder = files.local or default_root() / identity.key
-        kept = kept_tokens(windows, identity.positions)
-        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
-        self.plan = ShardPlan(windows.lengths, np.diff(before[windows.offsets]), shard_tokens)
-        self._writing = threading.Lock()  # of threads, which would take the same temporary name
+        with contextlib.suppress(FileNotFoundError):
+            shard_tokens = read_plan(folder)["shard_tokens"]
+        kept = ragged_offsets(kept_tokens(windows, identity.positions).astype(np.int64))
+        self.plan = ShardPlan(windows.lengths, np.diff(kept[windows.offsets]), shard_tokens)
         self.shard = lru_cache(_OPEN)(self._open)
         """A shard by its number, its header checked; `DamagedShard` where it is missing or not what was written."""
+
+    @classmethod
+    def at(cls, root: str, identity: Identity, windows: Windows, **names: Any) -> "Store":
+        """The store of `identity` below a folder or an address."""
+        if "://" not in root or root.startswith("file://"):
+            return cls(local_root(root) / identity.key, identity, windows, **names)
+        remote, folder = Remote(f"{root}/{identity.key}"), default_root() / identity.key
+        remote.pull(folder)
+        return cls(folder, identity, windows, remote=remote, **names)
 
     @property
     def key(self) -> str:
@@ -81,7 +218,7 @@ class Store:
     @property
     def begun(self) -> bool:
         """Whether it is on the disk."""
-        return PLAN in self.files.names()
+        return (self.folder / PLAN).exists()
 
     @property
     def num_shards(self) -> int:
@@ -99,12 +236,11 @@ class Store:
         return ShardLayout(self.identity, self.plan, number)
 
     def path(self, number: int) -> Path:
-        """A shard's local file."""
         return self.folder / shard_name(number)
 
     def missing(self) -> list[int]:
         """Shards that are not there yet."""
-        names = self.files.names()
+        names = {path.name for path in self.folder.glob("shard-*")}
         return [number for number in range(self.num_shards) if shard_name(number) not in names]
 
     # ---- reading
@@ -114,8 +250,6 @@ class Store:
 
         path, content = self.path(number), np.zeros(0, np.uint8)
         try:
-            if self.files.local is None:
-                self._fetch(path.name)
             if size := path.stat().st_size:
                 # Torch maps without keeping the file open, so that many can be; privately, because it warns about
                 # memory that must not be written to.
@@ -123,13 +257,6 @@ class Store:
         except FileNotFoundError as error:
             raise DamagedShard(number, "the file is missing") from error
         return Shard(self.layout(number), content)
-
-    def _fetch(self, name: str) -> None:
-        """Copy a file to the local folder, where it is not there."""
-        with self._writing:
-            if not (self.folder / name).exists():
-                with atomic_file(self.folder / name) as temporary:
-                    temporary.write_bytes(self.files.read(name))
 
     def read(self, window: int) -> Encoded:
         """The states (n, L, H) of a window in the dtype they are stored in, and the scales (n, L) of int8."""
@@ -140,12 +267,9 @@ class Store:
 
     def verify(self, number: int) -> None:
         """Check every byte of a shard as it is now; `DamagedShard` where something is wrong."""
-        self.shard.cache_clear()
-        try:
-            content = self.files.read(shard_name(number))
-        except FileNotFoundError as error:
-            raise DamagedShard(number, "the file is missing") from error
-        Shard(self.layout(number), np.frombuffer(content, np.uint8)).verify()
+        shard = Shard(self.layout(number), np.fromfile(self.path(number), np.uint8))
+        for row in range(len(shard.layout.windows)):
+            shard.place(row)
 
     def mark_used(self) -> None:
         """Note that it is in use: the least recently used stores are deleted first."""
@@ -162,12 +286,7 @@ class Store:
         lock = FileLock(self.folder / LOCK)
         with disk_trouble(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                lock.acquire()
-            except NotImplementedError as error:
-                raise OutputError(
-                    f"{self.folder} lies on a disk without locks: choose another --states.store"
-                ) from error
+            lock.acquire()
         try:
             sweep(self.folder)  # what a killed process left
             yield
@@ -176,100 +295,63 @@ class Store:
 
     def begin(self) -> "Store":
         """This store on the disk, cut into shards as whoever began it did."""
-        if _read_windows(Files(self.folder)) is None or not (self.folder / PLAN).exists():
+        names: dict[str, Any] = {"encoder": self.encoder, "data": self.data}
+        if not self.begun or _read_windows(self.folder) is None:
             with self.locked():
-                if self.begun and self.files.local is None:
-                    self._fetch(PLAN)
                 # The windows first: where a plan is, windows are.
-                with atomic_file(self.folder / WINDOWS_FILE) as temporary:
-                    temporary.write_bytes(pack_windows(self.windows))
-                if not (self.folder / PLAN).exists():
-                    about = self._about()
-                    write_json(self.folder / PLAN, about | {"checksum": _checksum(about)})
-                self._publish(WINDOWS_FILE, PLAN)
-        return plan_store(self.files, self.identity, self.windows, encoder=self.encoder, data=self.data)
-
-    def _about(self) -> dict[str, Any]:
-        """What plan.json says."""
-        return {
-            "schema": SCHEMA,
-            "key": self.key,
-            "encoder": self.encoder,
-            "data": self.data,
-            "windows": len(self.windows),
-            "tokens": self.windows.num_tokens,
-            "shards": self.num_shards,
-            "bytes": self.nbytes,
-            "shard_tokens": self.plan.shard_tokens,
-            "identity": asdict(self.identity) | {"layers": list(self.identity.layers)},
-        }
+                self._put(WINDOWS_FILE, pack_windows(self.windows))
+                if not self.begun:
+                    about: dict[str, Any] = {"schema": SCHEMA, "key": self.key, **names}
+                    about |= {"windows": len(self.windows), "tokens": self.windows.num_tokens}
+                    about |= {"shards": self.num_shards, "bytes": self.nbytes}
+                    about |= {"shard_tokens": self.plan.shard_tokens, "identity": asdict(self.identity)}
+                    about["checksum"] = _checksum(about)
+                    self._put(PLAN, f"{json.dumps(about, indent=2, ensure_ascii=False)}\n".encode())
+        return Store(self.folder, self.identity, self.windows, remote=self.remote, **names)
 
     def write(self, number: int, parts: Iterable[Encoded]) -> None:
         """Write a shard from the states of its windows in their order, any number of windows a part."""
-        with self._writing, atomic_file(self.path(number)) as temporary, temporary.open("wb") as file:
+        with atomic_file(self.path(number)) as temporary, temporary.open("wb") as file:
             write_shard(self.layout(number), file, parts)
-        self._publish(shard_name(number))
+        if self.remote:
+            self.remote.push(self.path(number))
 
-    def _publish(self, *names: str) -> None:
-        """Copy files from the local folder to where the store belongs."""
-        for name in names if self.files.local is None else ():
-            self.files.put(self.folder / name)
-
-    def drop(self, number: int) -> None:
-        """Delete a shard."""
-        self.files.remove(shard_name(number))
-        self.path(number).unlink(missing_ok=True)
-        self.shard.cache_clear()
+    def _put(self, name: str, content: bytes) -> None:
+        with atomic_file(self.folder / name) as temporary:
+            temporary.write_bytes(content)
+        if self.remote:
+            self.remote.push(self.folder / name)
 
 
-def plan_store(
-    files: Files,
-    identity: Identity,
-    windows: Windows,
-    *,
-    encoder: str,
-    data: str,
-    shard_tokens: int = SHARD_TOKENS,
-) -> Store:
-    """The store of `identity` in `files`, or one that `begin` puts there, with shards of `shard_tokens`."""
-    with contextlib.suppress(FileNotFoundError):
-        shard_tokens = _read_plan(files, identity.key)["shard_tokens"]
-    return Store(files, identity, windows, encoder=encoder, data=data, shard_tokens=shard_tokens)
-
-
-def open_store(address: str | Path | Files, key: str = "") -> Store:
-    """A store by its folder, whose name does not count unless it was asked for by its `key`.
-
-    Needs neither its data nor its encoder.
-    """
-    files = address if isinstance(address, Files) else Files(address)
+def open_store(folder: str | Path) -> Store:
+    """A store by its folder, whose name does not count; needs neither its data nor its encoder."""
+    folder = Path(folder).expanduser()
     try:
-        about = _read_plan(files, key)
+        about = read_plan(folder)
     except FileNotFoundError as error:
         raise ArtifactError(
-            f"{address} holds no stored states: `bertvision cache ls` shows what there is"
+            f"{folder} holds no stored states: `bertvision cache ls` shows what there is"
         ) from error
-    windows = _read_windows(files)
+    windows = _read_windows(folder)
     if windows is None:
-        raise _damaged(files, f"{WINDOWS_FILE} cannot be read")
-    names = {name: about[name] for name in ("encoder", "data", "shard_tokens")}
-    identity = about["identity"] | {"layers": tuple(about["identity"]["layers"])}
-    return Store(files, Identity(**identity), windows, **names)
+        raise _damaged(folder, f"{WINDOWS_FILE} cannot be read")
+    identity = Identity(**about["identity"] | {"layers": tuple(about["identity"]["layers"])})
+    return Store(folder, identity, windows, encoder=about["encoder"], data=about["data"])
 
 
-def parse_plan(content: bytes, key: str = "") -> dict[str, Any]:
-    """What plan.json says; ValueError says why it cannot be used. `key` is the name of its store, where it has one."""
+def read_plan(folder: Path) -> dict[str, Any]:
+    """What plan.json says; FileNotFoundError where there is none."""
     try:
-        about = json.loads(content)
+        about = json.loads((folder / PLAN).read_bytes())
         whole = about.pop("checksum") == _checksum(about)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(folder / PLAN) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         whole, about = False, {}
     if not whole:
-        raise ValueError(f"{PLAN} is not what was written")
+        raise _damaged(folder, f"{PLAN} is not what was written")
     if about["schema"] != SCHEMA:
-        raise ValueError(f"its layout is {about['schema']} and this version reads {SCHEMA}")
-    if is_key(key) and about["key"] != key:
-        raise ValueError(f"{PLAN} belongs to the store {about['key']}")
+        raise _damaged(folder, f"its layout is {about['schema']} and this version reads {SCHEMA}")
     return about
 
 
@@ -277,20 +359,11 @@ def _checksum(about: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(about, sort_keys=True).encode())
 
 
-def _read_plan(files: Files, key: str) -> dict[str, Any]:
-    try:
-        return parse_plan(files.read(PLAN), key)
-    except ValueError as error:
-        raise _damaged(files, str(error)) from error
-
-
-def _read_windows(files: Files) -> Windows | None:
-    with contextlib.suppress(FileNotFoundError):
-        return unpack_windows(files.read(WINDOWS_FILE))
+def _read_windows(folder: Path) -> Windows | None:
+    with contextlib.suppress(OSError):
+        return unpack_windows((folder / WINDOWS_FILE).read_bytes())
     return None
 
 
-def _damaged(files: Files, why: str) -> ArtifactError:
-    return ArtifactError(
-        f"{files.address} is damaged ({why}): `bertvision cache rm` it and let it be made again"
-    )
+def _damaged(folder: Path, why: str) -> ArtifactError:
+    return ArtifactError(f"{folder} is damaged ({why}): `bertvision cache rm` it and let it be made again")

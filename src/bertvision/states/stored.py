@@ -4,9 +4,9 @@ Threads assemble the next batches while the heads work on this one: a window's s
 turned from (n, L, H) into their rows of (L, B, T, H). On a GPU they are put together in pinned memory, in the dtype
 they are stored in, and travel while the device is busy.
 
-A shard that is missing is encoded when a batch asks for it, and so is one that turns out to be damaged: a store that
-is being written serves the run that writes it. Its first epoch then waits for the encoder, the others for the disk,
-and all of them read what was stored, so that a killed run computes the same numbers when it goes on.
+A shard that is missing is encoded when a batch asks for it: a store that is being written serves the run that writes
+it. Its first epoch then waits for the encoder, the others for the disk, and all of them read what was stored, so that a
+killed run computes the same numbers when it goes on. A damaged shard ends the run; `cache verify --drop` removes it.
 
 A shard is made by whole encoder calls of its own, so that its bytes follow from the data alone, not from what was made
 before. One process at a time writes into a store; another that wants the same shard waits.
@@ -33,16 +33,56 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, EncoderError, OutputError
 from bertvision.shapes import Float
 from bertvision.states.base import Memory, States, StateTimes
-from bertvision.states.codec import STORED, encode, load_into
 from bertvision.states.config import Selection
 from bertvision.states.plan import cut_by_tokens
-from bertvision.states.shard import DamagedShard
+from bertvision.states.shard import DamagedShard, Encoded, StateType
 from bertvision.states.store import Store
 
 logger = logging.getLogger(__name__)
 
-_TRIES = 3
-"""How often a damaged shard is made again for one batch: a disk that never keeps it should end the run."""
+STORED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
+
+
+def encode(states: Float[Tensor, "L n H"], dtype: StateType) -> Encoded:
+    """The states as they are stored. int8: round(x / s), s = max |x| / 127 over the H numbers of a token in a layer.
+
+    `OverflowError` where a number is beyond the dtype, `FloatingPointError` where it is NaN or infinite.
+    """
+    scales = None
+    turned = states.transpose(0, 1)  # (n, L, H)
+    if dtype == "int8":
+        turned = turned.float()
+        scale = turned.abs().amax(-1) / 127  # (n, L)
+        # A scale that rounds by much would push numbers beyond 127.
+        scale = torch.where(scale < torch.finfo(torch.float32).tiny, 0.0, scale)
+        safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+        turned = (turned / safe[..., None]).round_()
+        scales = scale.contiguous().cpu().numpy()
+    stored = turned.to(STORED[dtype]).contiguous()
+    finite = stored if scales is None else torch.from_numpy(scales)
+    if not bool(finite.isfinite().all()):
+        raise OverflowError(dtype) if bool(states.isfinite().all()) else FloatingPointError(dtype)
+    if dtype == "bf16":
+        return stored.view(torch.int16).cpu().numpy().view(np.uint16), scales
+    return stored.cpu().numpy(), scales
+
+
+def load_into(target: Float[Tensor, "L n H"], stored: Tensor, scales: Tensor | None) -> None:
+    """Write stored numbers (n, L, H) into a batch, in its dtype; with scales (n, L) they are int8."""
+    target.copy_(stored.transpose(0, 1))
+    if scales is not None:
+        target.mul_(scales.T[..., None])
+
+
+@dataclass
+class _Job:
+    """A batch that threads put together."""
+
+    places: list[list[int]]
+    """Shard of each window, and which of its windows it is."""
+    states: Tensor
+    scales: Tensor | None
+    parts: list[Future[float]]
 
 
 class StoredStates(States):
@@ -65,9 +105,8 @@ class StoredStates(States):
         self._missing = set(store.missing())
         self._read = self._wait = self._write = 0.0  # seconds
         self._cuda = encoder.device.type == "cuda"
-        stored = identity.dtype
         # Heads are float32; autocast, where it is on, picks its own precision from half.
-        half = encoder.state_dtype if stored == "int8" else STORED[stored]
+        half = encoder.state_dtype if identity.dtype == "int8" else STORED[identity.dtype]
         self._dtype = torch.float32 if encoder.precision == "fp32" else half
         store.mark_used()
 
@@ -96,27 +135,15 @@ class StoredStates(States):
         if not self._missing:
             return
         began, encoded = time.perf_counter(), super().times.encode
-        for number in np.unique(self.store.plan.places[indices, 0]).tolist():
-            if number in self._missing:
-                self._make(number)
+        for number in sorted(self._missing.intersection(self.store.plan.places[indices, 0].tolist())):
+            self._make(number)
         encoding = super().times.encode - encoded
         self._write += max(0.0, time.perf_counter() - began - encoding)
 
-    def _make(self, number: int, *, verify: bool = False) -> None:
-        """Make a shard, unless another process has made it in the meantime.
-
-        With `verify` also one that is there and damaged.
-        """
-        store = self.store
-        with store.locked():
-            try:
-                if number in store.missing():
-                    self._encode_shard(number)
-                elif verify:
-                    store.verify(number)
-            except DamagedShard as damage:
-                logger.warning("%s is damaged (%s) and encoded again", store.path(number), damage.why)
-                store.drop(number)
+    def _make(self, number: int) -> None:
+        """Make a shard, unless another process has made it in the meantime."""
+        with self.store.locked():
+            if number in self.store.missing():
                 self._encode_shard(number)
         self._missing.discard(number)
 
@@ -126,8 +153,8 @@ class StoredStates(States):
         theirs, ours = store.identity.precision, self.encoder.precision
         if theirs != ours:
             raise ArtifactError(
-                f"{store.path(number)} was computed in {theirs} and is missing or damaged: an encoder in {ours} "
-                f"cannot make it again, use --precision {theirs}"
+                f"{store.path(number)} is missing and the store was computed in {theirs}: an encoder in {ours} cannot "
+                f"make it, use --precision {theirs}"
             )
         windows = store.plan.shards[number]
         calls = cut_by_tokens(self.widths[windows], self.tokens_per_call)
@@ -167,7 +194,7 @@ class StoredStates(States):
                 for part in job.parts:
                     part.cancel()
 
-    def _begin(self, indices: NDArray[np.int64], memory: Memory) -> "_Job":
+    def _begin(self, indices: NDArray[np.int64], memory: Memory) -> _Job:
         """Have threads put a batch together, each some of its rows."""
         shape, stored = self._shape(indices), self.store.identity.dtype
         scales = None
@@ -184,7 +211,7 @@ class StoredStates(States):
         job.parts = [pool.submit(self._fill, job, rows[i : i + size]) for i in rows[::size]]
         return job
 
-    def _fill(self, job: "_Job", rows: range) -> float:
+    def _fill(self, job: _Job, rows: range) -> float:
         """Read some rows of a batch; returns the seconds it took."""
         began = time.perf_counter()
         for row in rows:
@@ -200,48 +227,27 @@ class StoredStates(States):
                 job.scales[:, row, tokens:] = 0
         return time.perf_counter() - began
 
-    def _end(self, job: "_Job", memory: Memory) -> Float[Tensor, "L B T H"]:
+    def _end(self, job: _Job, memory: Memory) -> Float[Tensor, "L B T H"]:
         """The states of a batch when they are there."""
-        began, made = time.perf_counter(), list[int]()
-        while True:
-            try:
-                self._read += sum(part.result() for part in job.parts)
-                self._wait += time.perf_counter() - began
-                break
-            except DamagedShard as damage:
-                for part in job.parts:
-                    part.exception()  # no thread writes any more
-                made.append(damage.number)
-                if made.count(damage.number) > _TRIES:
-                    raise ArtifactError(
-                        f"{self.store.path(damage.number)} does not keep what is written to it: check the disk"
-                    ) from damage
-                self._make(damage.number, verify=True)
-                began = time.perf_counter()  # that was work of the encoder
-                job.parts = [_readers().submit(self._fill, job, range(len(job.places)))]
-        return self._to_device(job, memory) if self._cuda else job.states.to(self.encoder.device)
-
-    def _to_device(self, job: "_Job", memory: Memory) -> Float[Tensor, "L B T H"]:
-        stored, device = job.states, self.encoder.device
-        target = memory(tuple(stored.shape), self._dtype)
-        if stored.dtype == self._dtype:
-            target.copy_(stored, non_blocking=True)
+        began = time.perf_counter()
+        try:
+            self._read += sum(part.result() for part in job.parts)
+        except DamagedShard as damage:
+            raise ArtifactError(
+                f"{self.store.folder}/{damage}: remove it with `bertvision cache verify --drop` and run the "
+                "same command again, which makes it anew"
+            ) from damage
+        self._wait += time.perf_counter() - began
+        if not self._cuda:
+            return job.states.to(self.encoder.device)
+        target = memory(tuple(job.states.shape), self._dtype)
+        if job.states.dtype == self._dtype:
+            target.copy_(job.states, non_blocking=True)
         else:
-            target.copy_(stored.to(device, non_blocking=True))
+            target.copy_(job.states.to(target.device, non_blocking=True))
         if job.scales is not None:
-            target.mul_(job.scales.to(device, non_blocking=True)[..., None])
+            target.mul_(job.scales.to(target.device, non_blocking=True)[..., None])
         return target
-
-
-@dataclass
-class _Job:
-    """A batch that threads put together."""
-
-    places: list[list[int]]
-    """Shard of each window, and which of its windows it is."""
-    states: Tensor
-    scales: Tensor | None
-    parts: list[Future[float]]
 
 
 def _threads() -> int:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from bertvision.console import progress
-from bertvision.encoder.timing import Clock
+from bertvision.encoder.device import Clock
 from bertvision.errors import TrainingError
 from bertvision.heads.base import Head
 from bertvision.heads.spec import HeadSpec

@@ -26,11 +26,10 @@ from bertvision.errors import ArtifactError, ConfigError
 from bertvision.heads.base import Geometry, Head
 from bertvision.heads.files import load_head
 from bertvision.states.base import States
-from bertvision.states.catalogue import find_entry
+from bertvision.states.catalogue import find_entries
 from bertvision.states.config import Selection, StatesConfig
-from bertvision.states.identity import Origin
 from bertvision.states.live import LiveStates
-from bertvision.states.store import Store, default_root, open_store
+from bertvision.states.store import Origin, Store, local_root, open_store
 from bertvision.tasks.base import Task, task_for
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import PLAIN, DecodeConfig, TextConfig
@@ -147,7 +146,7 @@ def load_split(
     if source.startswith("store:"):
         if max_examples is not None:
             raise ConfigError(f"--train {source} is read as a whole: leave out --max-train-examples")
-        return _stored_split(source.removeprefix("store:"), encoder, stores or default_root())
+        return _stored_split(source.removeprefix("store:"), encoder, local_root(stores))
     if like is None:
         data = load_data(source, columns=text.columns, task=text.task, max_examples=max_examples)
         return window_split(data, encoder, config, text=text)
@@ -155,14 +154,14 @@ def load_split(
     return window_split(data, encoder, config, task=like.task, text=like.text)
 
 
-def _stored_split(name: str, encoder: Encoder, root: str | Path) -> Split:
+def _stored_split(name: str, encoder: Encoder, root: Path) -> Split:
     """The windows of a store. Their states are there, so neither texts nor tokenizer are needed."""
-    entry = find_entry(root, name)
-    store = open_store(entry.files, entry.key)
+    (entry,) = find_entries(root, (name,))
+    store = open_store(entry.folder)
     identity = store.identity
     if (identity.encoder, identity.configuration) != (encoder.fingerprint, encoder.configuration):
         raise ArtifactError(
-            f"{store.files.address} holds states of {store.encoder} (fingerprint {identity.encoder[:12]}), "
+            f"{store.folder} holds states of {store.encoder} (fingerprint {identity.encoder[:12]}), "
             f"not of {encoder.name} ({encoder.fingerprint[:12]}): name the encoder it was made with"
         )
     if not labels_are_positions(store.windows):
@@ -170,7 +169,7 @@ def _stored_split(name: str, encoder: Encoder, root: str | Path) -> Split:
             f"--train store:{name} has states of texts, but not what their labels mean: name the data instead, its "
             "states are found by it"
         )
-    config = from_mapping(WindowConfig, identity.preprocessing, source=store.files.address)
+    config = from_mapping(WindowConfig, identity.preprocessing, source=str(store.folder))
     data = SpanData([], [], store.data)
     return Split(data, store.windows, identity.windows, config, store)
 

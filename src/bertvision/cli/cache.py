@@ -1,0 +1,365 @@
+"""`bertvision cache ACTION`: hidden states on disk, made, listed, checked and removed. Only `extract` needs torch."""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from bertvision.cli.flags import JsonFlag, Result, refuse
+from bertvision.console import emit, emit_json, progress, size_text, table
+from bertvision.data.windows import WindowConfig
+from bertvision.encoder.device import DeviceConfig
+from bertvision.errors import ArtifactError, BertvisionError, ConfigError
+from bertvision.options import FLAT, POSITIONAL, OptionalFloat, OptionalInt, arg
+from bertvision.states.catalogue import Entry, begin, entries, find_entries, free_space
+from bertvision.states.config import Selection, StatesConfig, StoreConfig
+from bertvision.states.plan import SHARD_TOKENS
+from bertvision.states.shard import DamagedShard, shard_name
+from bertvision.states.store import PLAN, WINDOWS_FILE, local_root, open_store
+from bertvision.tasks.settings import TextConfig
+
+logger = logging.getLogger(__name__)
+
+ACTIONS = {
+    "extract": "encode a data set once and keep the hidden states; goes on where it was stopped",
+    "ls": "list the stores: size, last use, the encoder and the data each belongs to",
+    "info": "show everything one store says about itself",
+    "verify": "check every byte of the shards; --drop removes damaged ones",
+    "rm": "remove stores",
+}
+_KEY = 12
+"""Characters of a key that are shown; any beginning that only one store has is enough to name it."""
+
+
+def help_text() -> str:
+    rows = "\n".join(f"  {action:<10} {text}" for action, text in ACTIONS.items())
+    return (
+        "usage: bertvision cache [-h] ACTION [flags]\n\n"
+        "Hidden states kept on disk, so that heads are fitted without the encoder.\n\n"
+        f"actions:\n{rows}\n\n"
+        "flags of every action:\n"
+        "  --store FOLDER   where the stores are; by default ~/.cache/bertvision/states\n"
+        "  --json           print the result as JSON\n\n"
+        "  bertvision cache ACTION --help      the flags of an action\n"
+        "  fit, eval and run read a store with --states.source stored or auto (and --states.store FOLDER)\n"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreArgs:
+    """Flags of the actions that look at stores."""
+
+    store: str = ""
+    """Folder of the stores; by default ~/.cache/bertvision/states."""
+
+    @property
+    def root(self) -> Path:
+        return local_root(self.store)
+
+
+# ---- extract
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractArgs(DeviceConfig):
+    """Encode a data set once and keep the hidden states, for any number of fits with --states.source stored.
+
+    What is there already is not made again: the same command goes on where it was stopped.
+    """
+
+    encoder: Annotated[str, POSITIONAL, arg(metavar="ENCODER")]
+    """A snapshot folder, a folder in Hugging Face format, a name on the Hub, or embedded."""
+    data: str
+    """Questions: SQuAD .json, .jsonl, .csv, hub:NAME[:SPLIT], demo:train, a saved datasets folder. Texts with labels or
+    scores: glue:TASK:FILE, cs224n:SET:FILE, answerable:QUESTIONS, .csv, .tsv, .jsonl (--text.label names a column)."""
+    selection: Annotated[Selection, FLAT] = field(default_factory=Selection)
+    stored: Annotated[StoreConfig, FLAT] = field(default_factory=StoreConfig)
+    max_examples: OptionalInt = None
+    """Take only the first so many examples."""
+    shard_tokens: int = SHARD_TOKENS
+    """Tokens of a shard: the most that a kill loses. A store that was begun keeps its own."""
+    windows: Annotated[WindowConfig, FLAT] = field(default_factory=WindowConfig)
+    text: TextConfig = field(default_factory=TextConfig)
+
+    def __post_init__(self) -> None:
+        refuse((self.shard_tokens < 1, f"--shard-tokens must be at least 1, not {self.shard_tokens}"))
+
+
+def extract(args: ExtractArgs) -> Result:
+    try:
+        return _extract(args)
+    except BertvisionError as error:  # the flags of states have a prefix in other verbs
+        raise type(error)(str(error).replace("--states.", "--")) from error
+
+
+def _extract(args: ExtractArgs) -> Result:
+    from bertvision.artifacts import check_output
+    from bertvision.encoder.encoder import Encoder
+    from bertvision.states.source import store_of
+    from bertvision.states.stored import StoredStates
+    from bertvision.train.splits import load_split
+    from bertvision.train.zoo import encoder_reference
+
+    config = StatesConfig(**vars(args.stored) | vars(args.selection), source="stored")
+    if "://" not in config.store:
+        check_output(local_root(config.store))  # a mistyped folder should not cost an hour
+    encoder = Encoder.load(encoder_reference(args.encoder)[0], device=args.device, precision=args.precision)
+    split = load_split(args.data, encoder, args.windows, max_examples=args.max_examples, text=args.text)
+    store = store_of(encoder, split.windows, config, split.origin, shard_tokens=args.shard_tokens)
+    identity, windows = store.identity, store.windows
+    logger.info(
+        "%s windows, %s tokens, %d states of %d in %s: %s in %d shards, %s to write to %s; the disk has %s free",
+        f"{len(windows):,}", f"{windows.num_tokens:,}", len(identity.layers), identity.hidden, identity.dtype,
+        size_text(store.nbytes), store.num_shards, size_text(store.bytes_of(store.missing())), store.folder,
+        size_text(free_space(store.folder)),
+    )  # fmt: skip
+    store, began = begin(store, config.cache_gb), time.perf_counter()
+    encoded = StoredStates(encoder, store, tokens_per_call=config.tokens_per_call).fill()
+    seconds = time.perf_counter() - began
+    result = {
+        "store": str(store.folder),
+        "key": store.key,
+        "bytes": store.nbytes,
+        "shards": store.num_shards,
+        "windows": len(windows),
+        "tokens": windows.num_tokens,
+        "encoded_tokens": encoded,
+        "seconds": seconds,
+    }
+
+    def show() -> None:
+        rate = f"{encoded:,} tokens in {seconds:.1f} s, {encoded / max(seconds, 1e-9):,.0f} a second"
+        emit(f"store     {store.folder}")
+        emit(f"encoded   {rate if encoded else 'nothing: all shards were there'}")
+        emit(f"finished: fit reads it with --train {args.data} --states.source stored and the same settings")
+        if split.task.unit == "token":  # of texts a store does not know what their labels mean
+            where = f" --states.store {config.store}" * bool(config.store and not store.remote)
+            emit(f"          or without the data, with --train store:{store.key[:_KEY]}{where}")
+        elif identity.positions == "all":
+            emit("          heads that read [CLS] alone look for states made with --positions cls")
+
+    return result, show
+
+
+# ---- ls, info
+
+
+@dataclass(frozen=True)
+class LsArgs(StoreArgs):
+    """List the stores of hidden states, the last used first, with the encoder and the data each belongs to."""
+
+
+def ls(args: LsArgs) -> Result:
+    found, free = entries(args.root), free_space(args.root)
+    total = sum(entry.nbytes for entry in found)
+
+    def show() -> None:
+        if found:
+            columns = ("positions", "windows", "states", "tokens", "dtype", "data", "encoder")
+            table([_cells(entry) for entry in found], optional=columns)
+        for entry in found:
+            if entry.damage:
+                emit(f"{entry.key[:_KEY]}: {entry.damage}")
+        emit(f"{len(found)} stores in {args.root}: {size_text(total)}; the disk has {size_text(free)} free")
+
+    rows = [_row(entry) for entry in found]
+    return {"root": str(args.root), "stores": rows, "bytes": total, "free": free}, show
+
+
+def _cells(entry: Entry) -> dict[str, str]:
+    plan, unfinished = entry.plan, "damaged" if entry.damage else f"{entry.shards}/{entry.planned}"
+    cells = {
+        "key": entry.key[:_KEY],
+        "size": size_text(entry.nbytes),
+        "shards": "finished" if entry.finished else unfinished,
+        "used": _age(entry.age),
+    }
+    if plan:
+        identity = plan["identity"]
+        cells |= {name: f"{plan[name]:,}" for name in ("windows", "tokens")}
+        cells |= {"states": f"{len(identity['layers'])} x {identity['hidden']}"}
+        cells |= {name: identity[name] for name in ("dtype", "positions")}
+        cells |= {name: _short(plan[name]) for name in ("encoder", "data")}
+    names = (
+        "key",
+        "size",
+        "shards",
+        "windows",
+        "tokens",
+        "states",
+        "dtype",
+        "positions",
+        "encoder",
+        "data",
+        "used",
+    )
+    return {name: cells.get(name, "") for name in names}
+
+
+@dataclass(frozen=True)
+class InfoArgs(StoreArgs):
+    """Show what a store holds: encoder, data, window settings, layers, shards."""
+
+    name: Annotated[str, POSITIONAL, arg(metavar="STORE")]
+    """Its key, the beginning of it, or its folder."""
+
+
+def info(args: InfoArgs) -> Result:
+    (entry,) = find_entries(args.root, (args.name,))
+    row, identity = _row(entry), entry.plan.get("identity", {})
+
+    def show() -> None:
+        facts = row | {"weights": identity.get("encoder")} | identity.get("preprocessing", {})
+        facts |= {"bytes": size_text(entry.nbytes), "missing": ", ".join(entry.missing)}
+        facts |= {"age_seconds": None, "last used": f"{_age(entry.age)} ago"}
+        for name, value in facts.items():
+            if value not in (None, ""):
+                text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+                emit(f"{name.replace('_', ' '):<18} {text}")
+
+    return row | {"missing": entry.missing, "plan": entry.plan}, show
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    """What there is to say about a store in a list, for --json."""
+    facts = entry.plan | entry.plan.get("identity", {}) | {"encoder": entry.plan.get("encoder")}
+    names = ("windows", "tokens", "layers", "hidden", "dtype", "positions", "encoder", "data")
+    return {
+        "key": entry.key,
+        "folder": str(entry.folder),
+        "bytes": entry.nbytes,
+        "finished": entry.finished,
+        "damage": entry.damage,
+        "shards": entry.shards,
+        "planned": entry.planned,
+        "age_seconds": entry.age,
+    } | {name: facts.get(name) for name in names}
+
+
+def _age(seconds: float) -> str:
+    """How long ago, in one unit: "40 s", "5 min", "3 h", "12 d"."""
+    for unit, length, most in (("s", 1, 60), ("min", 60, 60), ("h", 3600, 48)):
+        if seconds < length * most:
+            return f"{max(seconds, 0) // length:.0f} {unit}"
+    return f"{seconds // 86400:.0f} d"
+
+
+def _short(text: str) -> str:
+    """The name of an encoder or of data; of a path its last two parts, without the `encoder` a snapshot ends in."""
+    parts = Path(text).parts
+    if len(parts) < 3 or ":" in parts[0]:  # a name, perhaps with its owner on the Hub, or an address
+        return text
+    return "/".join(parts[:-1][-2:] if parts[-1] == "encoder" else parts[-2:])
+
+
+# ---- verify
+
+
+@dataclass(frozen=True)
+class VerifyArgs(StoreArgs, JsonFlag):
+    """Check every byte of every shard against its checksums; exit code 1 where something is damaged."""
+
+    names: Annotated[tuple[str, ...], POSITIONAL, arg(metavar="[STORE ...]")] = ()
+    """Keys, beginnings of keys, or folders; none = every store."""
+    drop: bool = False
+    """Remove damaged shards, so that the next extraction or fit makes only those anew."""
+
+
+def verify(args: VerifyArgs) -> None:
+    rows = []
+    for entry in find_entries(args.root, args.names):
+        checked, damaged = _verify(entry, drop=args.drop)
+        missing = len([name for name in entry.missing if name not in damaged])
+        rows.append(
+            {"key": entry.key, "folder": str(entry.folder), "checked": checked, "missing": missing}
+            | {"damaged": damaged, "dropped": args.drop and bool(damaged)}
+        )
+        if not args.json:
+            there = f", {missing} not made yet" if missing else ""
+            verdict = f"{len(damaged)} damaged" if damaged else "every byte as written"
+            emit(f"{entry.key[:_KEY]}: {checked} shards checked{there}, {verdict}")
+            for name, why in damaged.items():
+                emit(f"  {entry.folder}/{name}: {why}")
+    total = sum(len(row["damaged"]) for row in rows)
+    if args.json:
+        emit_json({"stores": rows, "damaged": total})
+    elif total:
+        emit(
+            f"the next extraction or fit makes dropped shards and {WINDOWS_FILE} anew (--drop); `bertvision cache rm` "
+            f"removes a store without its {PLAN}"
+        )
+    if total:
+        raise SystemExit(1)
+
+
+def _verify(entry: Entry, *, drop: bool) -> tuple[int, dict[str, str]]:
+    """How many shards of a store were checked, and which files are damaged, and why."""
+    try:
+        store = open_store(entry.folder)
+    except ArtifactError as error:
+        return 0, {PLAN if entry.damage else WINDOWS_FILE: entry.damage or str(error)}
+    there, damaged = sorted(set(range(store.num_shards)) - set(store.missing())), {}
+    with progress(f"verify {entry.key[:_KEY]}", len(there), unit="shards") as bar:
+        for number in there:
+            try:
+                store.verify(number)
+            except DamagedShard as damage:
+                damaged[shard_name(number)] = damage.why
+                if drop:
+                    with store.locked():
+                        store.path(number).unlink(missing_ok=True)
+            bar.advance()
+    return len(there), damaged
+
+
+# ---- rm
+
+
+@dataclass(frozen=True)
+class RmArgs(StoreArgs):
+    """Remove stores: those that are named, or those that all given flags pick."""
+
+    names: Annotated[tuple[str, ...], POSITIONAL, arg(metavar="[STORE ...]")] = ()
+    """Keys, beginnings of keys, or folders."""
+    all: bool = False
+    """Every store."""
+    unfinished: bool = False
+    """Stores that lack shards, and damaged ones."""
+    older_than: OptionalFloat = None
+    """Stores that were not used for more than so many days."""
+
+
+def rm(args: RmArgs) -> Result:
+    removed = []
+    for entry in _chosen(args):
+        with entry.unused() as unused:
+            if unused:
+                entry.delete()
+                removed.append(entry)
+            else:
+                logger.warning("%s is being written by another process and stays", entry.key[:_KEY])
+    freed = sum(entry.nbytes for entry in removed)
+
+    def show() -> None:
+        for entry in removed:
+            emit(f"removed {entry.key[:_KEY]}: {size_text(entry.nbytes)}")
+        emit(f"{len(removed)} stores removed, {size_text(freed)} freed")
+
+    return {"removed": [_row(entry) for entry in removed], "freed": freed}, show
+
+
+def _chosen(args: RmArgs) -> list[Entry]:
+    """The stores that are named, or that the flags pick."""
+    picks = args.all or args.unfinished or args.older_than is not None
+    if bool(args.names) == picks:
+        raise ConfigError(
+            "name the stores to remove, or pick them with --all, --unfinished or --older-than DAYS"
+        )
+    oldest = (args.older_than or 0.0) * 86400
+    refuse((not oldest >= 0, f"--older-than must not be negative, not {args.older_than}"))
+    return [
+        entry
+        for entry in find_entries(args.root, args.names)
+        if not (args.unfinished and entry.finished) and (args.older_than is None or entry.age > oldest)
+    ]
