@@ -1,20 +1,16 @@
 """Decoding on the size of the SQuAD 2.0 dev set, against a double Python loop.
 
-    python benchmarks/decode.py                         # against a loop of the same shape, written below
-    python benchmarks/decode.py --utils-qa utils_qa.py  # against your own copy of transformers' example
+    python benchmarks/decode.py
 
 11,873 questions, 12,009 windows of SQuAD-like lengths (171 tokens on average, 384 at most), logits with
-several likely answers a window. The loop is given plain lists, which is kind to it, and a user's copy also
-`datasets.Dataset`s, which is what run_qa.py hands to it. It makes n-best lists too; ours are made on demand,
-so the time is given without and with them. The answers must be equal, question by question.
+several likely answers a window. The loop follows that of transformers' run_qa.py and is given plain lists, which is
+kind to it. It makes n-best lists too; ours are made on demand, so the time is given without and with them. The answers
+must be equal, question by question.
 """
 
 import argparse
-import importlib.util
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,15 +102,8 @@ def plain_features(
     return examples, features, padded[0], padded[1]
 
 
-class Examples(list):
-    """A list of dicts that also answers `examples["id"]`, as a Hugging Face data set does."""
-
-    def __getitem__(self, key: Any) -> Any:
-        return [one[key] for one in self] if isinstance(key, str) else super().__getitem__(key)
-
-
 def python_loop(
-    examples: Any, features: list[dict[str, Any]], predictions: tuple[np.ndarray, np.ndarray], **_: Any
+    examples: list[dict[str, Any]], features: list[dict[str, Any]], starts: np.ndarray, ends: np.ndarray
 ) -> dict[str, str]:
     """Every pair of the 20 best starts and ends of every window, one by one, under the same rules."""
     of_example: dict[str, list[int]] = {}
@@ -125,7 +114,7 @@ def python_loop(
         found: list[dict[str, Any]] = []
         null: dict[str, Any] = {"score": np.inf}
         for w in of_example[example["id"]]:
-            start, end, chars = predictions[0][w], predictions[1][w], features[w]["offset_mapping"]
+            start, end, chars = starts[w], ends[w], features[w]["offset_mapping"]
             if start[0] + end[0] < null["score"]:
                 null = {"score": start[0] + end[0], "start": start[0], "end": end[0], "chars": (0, 0)}
             best_ends = np.argsort(end)[::-1][:20].tolist()
@@ -157,24 +146,6 @@ def python_loop(
     return answers
 
 
-def users_loop(path: Path) -> Callable[..., dict[str, str]]:
-    """`postprocess_qa_predictions` of a user's copy of utils_qa.py."""
-    spec = importlib.util.spec_from_file_location("users_utils_qa", path)
-    if spec is None or spec.loader is None or not path.exists():
-        sys.exit(f"{path} is not a Python file: give the path of transformers' utils_qa.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.postprocess_qa_predictions
-
-
-def as_datasets(examples: list[dict[str, Any]], features: list[dict[str, Any]]) -> tuple[Any, Any]:
-    """The same as run_qa.py holds it: Arrow tables, with the columns that the encoder was fed."""
-    from datasets import Dataset
-
-    encoder = {name: [0] * LONGEST for name in ("input_ids", "token_type_ids", "attention_mask")}
-    return Dataset.from_list(examples), Dataset.from_list([{**feature, **encoder} for feature in features])
-
-
 def time_ours(
     data: SpanData, windows: Windows, logits: Logits, repeats: int
 ) -> tuple[dict[str, str], float, float]:
@@ -195,7 +166,6 @@ def time_ours(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--utils-qa", type=Path, help="your copy of transformers' utils_qa.py")
     parser.add_argument("--repeats", type=int, default=7, help="decodings, of which the median counts")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -206,19 +176,14 @@ def main() -> None:
     null = sum(not text for text in ours.values())
     print(f"bertvision {plain:.3f} s, with n-best lists {full:.3f} s; {null} questions without an answer")
 
-    examples, features, start, end = plain_features(data, windows, logits)
-    loop = users_loop(args.utils_qa) if args.utils_qa else python_loop
-    cases = {"the loop on lists": (Examples(examples), features)}
-    if args.utils_qa and importlib.util.find_spec("datasets"):
-        cases["the loop on data sets, as in run_qa.py"] = as_datasets(examples, features)
-    for name, (some_examples, some_features) in cases.items():
-        began = time.perf_counter()
-        theirs = loop(some_examples, some_features, (start, end), version_2_with_negative=True)
-        seconds = time.perf_counter() - began
-        print(f"{name} {seconds:.3f} s: {seconds / plain:.1f} x, with n-best lists {seconds / full:.1f} x")
-        different = [key for key in ours if ours[key] != theirs[key]]
-        if different:
-            sys.exit(f"{len(different)} of {len(ours)} answers differ, first those to {different[:5]}")
+    plainly = plain_features(data, windows, logits)
+    began = time.perf_counter()
+    theirs = python_loop(*plainly)
+    seconds = time.perf_counter() - began
+    print(f"the loop {seconds:.3f} s: {seconds / plain:.1f} x, with n-best lists {seconds / full:.1f} x")
+    different = [key for key in ours if ours[key] != theirs[key]]
+    if different:
+        sys.exit(f"{len(different)} of {len(ours)} answers differ, first those to {different[:5]}")
     print("all answers are equal")
 
 

@@ -39,7 +39,7 @@ from bertvision.states.live import LiveStates
 from bertvision.states.plan import HEAD_RUN, epoch_batches, group_calls
 from bertvision.states.store import Identity, Store
 from bertvision.states.stored import StoredStates
-from bertvision.tasks.span_loss import span_loss
+from bertvision.tasks.span_logits import span_loss
 from bertvision.train.config import FitConfig
 from bertvision.train.fit import FitRun
 

@@ -33,25 +33,18 @@ def test_calibration_by_hand(seed: int, examples: int, classes: int) -> None:
             sure = sum(chances[i].max() for i in inside) / len(inside)
             hit = sum(chances[i].argmax() == right[i] for i in inside) / len(inside)
             total += len(inside) / examples * abs(sure - hit)
-    assert calibration_error(chances, right) == pytest.approx(total)
+    assert calibration_error(right, chances) == pytest.approx(total)
     curve = calibration_curve(chances, right)
-    assert sum(part.count for part in curve) == examples
-    assert (curve[0].low, curve[-1].high) == (0.0, 1.0)
+    assert sum(part["count"] for part in curve) == examples
+    assert (curve[0]["low"], curve[-1]["high"]) == (0.0, 1.0)
 
 
-def test_a_bin_holds_its_upper_edge() -> None:
+def test_edges_and_certainty() -> None:
     curve = calibration_curve(np.array([[0.5, 0.5], [0.75, 0.25], [1.0, 0.0]]), np.array([0, 0, 0]), bins=4)
-    assert [part.count for part in curve] == [0, 1, 1, 1]
-
-
-def test_certainty_that_is_always_right_has_no_error() -> None:
+    assert [part["count"] for part in curve] == [0, 1, 1, 1], "a bin holds its upper edge"
     right = np.array([0, 1, 1])
-    assert calibration_error(np.eye(2)[right], right) == 0
-    assert calibration_error(np.eye(2)[1 - right], right) == 1
-
-
-def log_loss(logits: np.ndarray, right: np.ndarray, temperature: float) -> float:
-    return float(-np.log(softmax(logits / temperature)[np.arange(len(right)), right]).mean())
+    assert calibration_error(right, np.eye(2)[right]) == 0
+    assert calibration_error(right, np.eye(2)[1 - right]) == 1
 
 
 @pytest.mark.parametrize("planted", [0.4, 1.0, 5.0])
@@ -61,10 +54,12 @@ def test_the_temperature_that_was_planted_is_found(planted: float) -> None:
     drawn = (softmax(honest).cumsum(axis=1) < random.random((20_000, 1))).sum(axis=1)
     found = fit_temperature(honest * planted, drawn)
     assert found == pytest.approx(planted, rel=0.03)
-    assert calibration_error(softmax(honest * planted / found), drawn) < 0.02
-    best = log_loss(honest * planted, drawn, found)
-    grid = [log_loss(honest * planted, drawn, found * factor) for factor in (0.8, 0.95, 1.05, 1.25)]
-    assert all(best < other for other in grid)
+    assert calibration_error(drawn, softmax(honest * planted / found)) < 0.02
+
+    def log_loss(temperature: float) -> float:
+        return float(-np.log(softmax(honest * planted / temperature)[np.arange(20_000), drawn]).mean())
+
+    assert all(log_loss(found) < log_loss(found * factor) for factor in (0.8, 0.95, 1.05, 1.25))
 
 
 def test_a_few_rows_do_not_make_a_head_certain() -> None:
@@ -119,15 +114,6 @@ def test_no_other_pair_of_numbers_is_better(count: int) -> None:
             assert least <= loss(NoAnswer(float(shift), float(temperature)), diff, absent) + 1e-6
 
 
-def test_questions_that_are_separated_do_not_make_it_sure() -> None:
-    diff = np.array([-3.0, -2.0, -1.0, 1.0, 2.0, 3.0])
-    found = fit_no_answer(diff, diff > 0)
-    p = found.probability(diff)
-    assert (np.diff(p) > 0).all()
-    assert 0.01 < p[0] < 0.25
-    assert 0.75 < p[-1] < 0.99
-
-
 @pytest.mark.parametrize(
     ("diff", "absent"),
     [
@@ -143,20 +129,18 @@ def test_a_head_that_knows_nothing_still_rises(diff: np.ndarray, absent: np.ndar
     assert (np.diff(found.probability(np.sort(diff))) >= 0).all()
 
 
-def test_one_kind_of_question_is_not_enough() -> None:
-    with pytest.raises(DataError, match="with and without an answer"):
-        fit_no_answer(np.array([1.0, 2.0]), np.array([True, True]))
-
-
-def test_infinite_differences() -> None:
+def test_odd_cases_of_no_answer() -> None:
+    diff = np.array([-3.0, -2.0, -1.0, 1.0, 2.0, 3.0])
+    p = fit_no_answer(diff, diff > 0).probability(diff)
+    assert 0.01 < p[0] < 0.25, "questions that are separated do not make it sure"
+    assert 0.75 < p[-1] < 0.99
     p = NoAnswer(0.0, 1.0).probability(np.array([-np.inf, -1e300, 0.0, 1e300, np.inf]))
     assert p.tolist() == pytest.approx([0, 0, 0.5, 1, 1], abs=1e-12)
-
-
-@pytest.mark.parametrize("numbers", [(np.nan, 1.0), (0.0, 0.0), (0.0, -1.0), (0.0, np.inf)])
-def test_numbers_that_mean_nothing_are_refused(numbers: tuple[float, float]) -> None:
-    with pytest.raises(ConfigError, match="finite shift and a positive temperature"):
-        NoAnswer(*numbers)
+    with pytest.raises(DataError, match="with and without an answer"):
+        fit_no_answer(np.array([1.0, 2.0]), np.array([True, True]))
+    for numbers in ((np.nan, 1.0), (0.0, 0.0), (0.0, np.inf)):
+        with pytest.raises(ConfigError, match="finite shift and a positive temperature"):
+            NoAnswer(*numbers)
 
 
 def test_a_run_keeps_a_calibration_that_serves(finished_run: Path) -> None:
@@ -166,9 +150,8 @@ def test_a_run_keeps_a_calibration_that_serves(finished_run: Path) -> None:
 
     tuning = json.loads((read_trained(finished_run).folder / "metrics.json").read_text())["tuning"]
     assert tuning["on"]
-    (one,) = (
-        bv.load(finished_run).explain("Who built it?", "The mill was built by Ada Holt.")["tasks"].values()
-    )
+    told = bv.load(finished_run).explain("Who built it?", "The mill was built by Ada Holt.")["tasks"]
+    (one,) = told.values()
     expected = 1 / (1 + np.exp(-(one["score_diff"] - one["shift"]) / one["temperature"]))
     assert one["no_answer"] == pytest.approx(expected)
     assert one["shift"] == tuning["no_answer"]["shift"]

@@ -1,9 +1,12 @@
-"""Decoding against a loop that follows the rules one window and one pair at a time."""
+"""Answers to questions: decoding, thresholds and ensembles against loops over windows, pairs and thresholds."""
 
 import json
+import math
 import sys
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -11,14 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from span_cases import make_case, make_logits
 
-from bertvision.data.examples import SpanData
+from bertvision.data.examples import Answer, SpanData
 from bertvision.data.windows import Windows
-from bertvision.errors import ArtifactError, ConfigError, DataError
+from bertvision.errors import ConfigError
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span import SPAN, SpanTuning
+from bertvision.tasks.span_answers import best_threshold
 from bertvision.tasks.span_decode import decode
 from bertvision.tasks.span_logits import second_best, span_logits
+from bertvision.tasks.squad import score
 from bertvision.tasks.wordpiece import answer_ids
 
 INF = float("inf")
@@ -157,12 +162,13 @@ def test_nbest_lists_have_null_at_its_place(seed: int, size: int, ties: bool) ->
             rtol=1e-5,
         )
         null_at = [entry["text"] for entry in entries].index("")
-        assert answers.no_answer_probability[q] == entries[null_at]["probability"]
+        best, absent = answers.probabilities[q, [0, -1]].tolist()
+        assert absent == entries[null_at]["probability"]
         if candidates:
-            assert answers.probability[q] == entries[0 if null_at else 1]["probability"]
-            assert (answers.no_answer_probability[q] > answers.probability[q]) == (diff > 0)
+            assert best == entries[0 if null_at else 1]["probability"]
+            assert (absent > best) == (diff > 0)
         else:
-            assert answers.no_answer_probability[q] == 1
+            assert absent == 1
 
 
 def test_chunks_and_threads_do_not_change_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +236,7 @@ def test_second_best_masks_both_tops() -> None:
     _, windows = make_case(5)
     logits = make_logits(5, windows)
     masked = second_best(windows, logits)
-    for w, (begin, end) in enumerate(zip(windows.offsets[:-1], windows.offsets[1:], strict=True)):
+    for w, (begin, end) in enumerate(pairwise(windows.offsets)):
         for before, after in ((logits["start"], masked["start"]), (logits["end"], masked["end"])):
             expected = before[begin:end].copy()
             expected[np.argmax(expected)] = -1000
@@ -238,34 +244,11 @@ def test_second_best_masks_both_tops() -> None:
     assert logits["start"].min() > -1000, "the given logits stay as they are"
 
 
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        ({"decoding": "beam"}, "--decoding"),
-        ({"merging": "sum"}, "--merging"),
-        ({"n_best_size": 0}, "--n-best-size"),
-        ({"max_answer_length": 0}, "--max-answer-length"),
-        ({"null_score_diff_threshold": float("nan")}, "--null-score-diff-threshold"),
-    ],
-)
-def test_bad_settings_name_their_flag(flags: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        DecodeConfig(**flags)
-
-
-def test_foreign_or_broken_logits_are_refused() -> None:
-    data, windows = make_case(0)
-    logits = make_logits(0, windows)
-    with pytest.raises(ArtifactError, match="rows of start"):
-        decode(windows, span_logits(logits["start"][:-1], logits["end"][:-1]), data, DecodeConfig())
-    broken = logits["start"].copy()
-    broken[windows.offsets[1]] = np.nan
-    with pytest.raises(ArtifactError, match="first in window 1"):
-        decode(windows, span_logits(broken, logits["end"]), data, DecodeConfig())
-    with pytest.raises(DataError, match="do not belong"):
-        decode(windows, logits, data.take([0, 1]), DecodeConfig())
-    with pytest.raises(DataError, match="no questions"):
-        decode(windows, logits, data.take([]), DecodeConfig())
+@pytest.mark.parametrize("flag", ["n_best_size", "max_answer_length", "null_score_diff_threshold"])
+def test_bad_settings_name_their_flag(flag: str) -> None:
+    wrong: dict[str, Any] = {flag: math.inf if flag.endswith("threshold") else 0}
+    with pytest.raises(ConfigError, match="--" + flag.replace("_", "-")):
+        DecodeConfig(**wrong)
 
 
 def test_files_have_the_structure_of_run_qa(tmp_path: Path) -> None:
@@ -281,3 +264,84 @@ def test_files_have_the_structure_of_run_qa(tmp_path: Path) -> None:
     assert set(nbest["id-0"][0]) == {"start_logit", "end_logit", "text", "probability"}
     assert sum(entry["probability"] for entry in nbest["id-0"]) == pytest.approx(1)
     assert all(isinstance(value, float) for value in odds.values())
+
+
+# ---- the tuned threshold
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["google", "bertvision"]), st.booleans())
+def test_no_threshold_is_better(seed: int, decoding: Literal["google", "bertvision"], ties: bool) -> None:
+    data, windows = make_case(seed, questions=8)
+    answers = decode(windows, make_logits(seed, windows, ties=ties), data, DecodeConfig(decoding=decoding))
+    found = best_threshold(answers)
+    diffs = answers.score_diff[np.isfinite(answers.score_diff)].tolist()
+    tried = {t: score(data, answers.predictions(t)) for t in [*diffs, min(diffs, default=0.0) - 1.0, 0.0]}
+    reached = score(data, answers.predictions(found))["f1"]
+    assert reached == pytest.approx(max(s["f1"] for s in tried.values()), abs=1e-9)
+    # Of equally good thresholds the one closest to 0: so 0 itself whenever it is among the best.
+    if tried[0.0]["f1"] >= reached - 1e-12:
+        assert found == 0.0
+    if not ties:
+        assert found not in diffs, "half-way between the last that is answered and the first that is not"
+
+
+def test_neighbouring_floats_are_separated() -> None:
+    data, windows = make_case(6, questions=2, most_windows=1)
+    answers = decode(windows, make_logits(6, windows), data, DecodeConfig(max_context=False))
+    begin, end = answers.nbest_span[0, 0].tolist()
+    # The first question is answered rightly and the second has no answer: only a cut between them is perfect.
+    first = replace(data.examples[0], answers=(Answer(data.paragraphs[0][begin:end], begin),))
+    second = replace(data.examples[1], answers=())
+    tuned = SpanData(data.paragraphs, [first, second])
+    low = 1.0 + 2.0**-52  # half-way to its neighbour rounds up to the neighbour
+    diffs = np.array([low, np.nextafter(low, 2)])
+    assert diffs.mean() == diffs[1]
+    answers = replace(answers, data=tuned, score_diff=diffs)
+    assert best_threshold(answers) == low
+    assert score(tuned, answers.predictions(low))["f1"] == 100.0
+
+
+# ---- ensembles
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from(["max", "mean", "product"]), st.booleans())
+def test_an_ensemble_is_the_formula(seed: int, models: int, how: str, sharp: bool) -> None:
+    _, windows = make_case(seed)
+    members = [make_logits(seed + m, windows) for m in range(models)]
+    if sharp:
+        members[0] = span_logits(*(members[0][name] * np.float32(1e4) for name in ("start", "end")))
+    together = SPAN.join(members, windows, how)
+    assert together.log_probs
+    assert together.finite
+    operation = {"max": np.max, "mean": np.mean, "product": np.prod}[how]
+    for begin, end in pairwise(windows.offsets):
+        for name in ("start", "end"):
+            probabilities = np.stack([softmax(m[name][begin:end]) for m in members])
+            found = np.exp(together[name][begin:end].astype(np.float64))
+            np.testing.assert_allclose(found, operation(probabilities, axis=0), rtol=1e-5, atol=1e-37)
+    with pytest.raises(ConfigError, match="not by sum"):
+        SPAN.join(members, windows, "sum")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6))
+def test_max_with_bertvision_decoding_is_equation_1(seed: int) -> None:
+    data, windows = make_case(seed)
+    members = [make_logits(seed + m, windows) for m in range(2)]
+    answers = decode(windows, SPAN.join(members, windows), data, DecodeConfig(decoding="bertvision"))
+    for q in range(len(data)):
+        scores, tokens = [], []
+        for w in np.flatnonzero(windows.example == q):
+            part = slice(windows.offsets[w], windows.offsets[w + 1])
+            start, end = (np.maximum(*(softmax(m[side][part]) for m in members)) for side in ("start", "end"))
+            i, j = int(start.argmax()), int(end.argmax())
+            # The product of the two maxima, which do not sum to one over the window.
+            scores.append(start[i] * end[j])
+            tokens.append(None if (i == j == windows.null[w] or j < i) else (w, i, j))
+        best = int(np.argmax(scores))
+        assert bool(answers.is_null()[q]) == (tokens[best] is None)
+        if tokens[best] is not None:
+            assert tuple(answers.nbest_token[q, 0].tolist()) == tokens[best]
+            np.testing.assert_allclose(np.exp(answers.nbest_score[q, 0]), scores[best], rtol=1e-5)

@@ -20,7 +20,7 @@ from bertvision.states.live import LiveStates, MemoryStates
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.span_decode import decode
-from bertvision.tasks.span_loss import span_loss
+from bertvision.tasks.span_logits import SIDES, span_loss
 from bertvision.tasks.squad import score
 from bertvision.tasks.walk import head_logits
 from bertvision.train.optim import learning_rate
@@ -172,7 +172,7 @@ def test_biaffine_from_fit_to_answers(states: MemoryStates, train: Split, tmp_pa
     )  # the random encoder tells nobody which question was asked
     for found in (begin, {name: one.head for name, one in kept.items()}):
         for name, logits in head_logits(states, found, SPAN).items():
-            SPAN.check_logits(logits, train.windows)
+            logits.check(SIDES, train.windows.offsets)
             assert ("pairs" in logits.arrays) == name.startswith("biaffine")
             answers = decode(train.windows, logits, train.data, answer).predictions()
             exact.setdefault(name, []).append(float(score(train.data, answers)["exact"]))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from bertvision.tasks.label import LabelTask
 from bertvision.tasks.score import ScoreTask
-from bertvision.tasks.span_loss import span_loss
+from bertvision.tasks.span_logits import span_loss
 from bertvision.tasks.triplet import triplet_loss
 
 TASKS: dict[str, Any] = {
@@ -143,13 +143,6 @@ def test_pads_change_nothing_and_get_no_gradient() -> None:
     assert gradient[mask].any()
     mask[3] = False
     assert span_loss(logits, mask, labels).isfinite().all(), "a row of pads alone"
-
-
-def test_span_loss_of_stacked_heads() -> None:
-    logits, mask, labels = spans()
-    stacked = torch.stack([logits, -logits, 2 * logits])
-    together = torch.func.vmap(lambda one: span_loss(one, mask, labels))(stacked)
-    torch.testing.assert_close(together, torch.stack([span_loss(one, mask, labels) for one in stacked]))
 
 
 # ---- triplets

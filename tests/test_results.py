@@ -29,7 +29,7 @@ def made_up(seed: int, task: Any, data: TextData, skill: float) -> Any:
         return said(task, data, labels + random.normal(0, 3 * (1 - skill), len(data)))
     logits = random.normal(0, 1, (len(data), len(data.classes)))
     logits[np.arange(len(data)), labels.astype(int)] += 4 * skill - 1
-    return LabelAnswers(task, data, make_windows([1] * len(data)), logits, np.arange(len(data)))
+    return LabelAnswers(task, data, logits, np.arange(len(data)), labels.astype(int))
 
 
 def system(

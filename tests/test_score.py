@@ -258,5 +258,5 @@ def test_wordpiece_scores_by_hand() -> None:
     assert (found["HasAns_f1"], found["NoAns_f1"]) == pytest.approx((100 * 1.8 / 3, 50))
     ids = {"q0": [2, 3], "q1": [2, 3], "q2": [], "q3": [], "q4": [4]}
     assert score_wordpiece(data, ids, tokenize=tokenize) == found
-    with pytest.raises(DataError, match="lack 1 questions"):
+    with pytest.raises(DataError, match="lack 1 of the 5 questions"):
         score_wordpiece(data, {k: v for k, v in ids.items() if k != "q4"}, tokenize=tokenize)

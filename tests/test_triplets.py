@@ -20,14 +20,13 @@ from bertvision.data.windows import WindowConfig
 from bertvision.errors import ConfigError, DataError
 from bertvision.heads import Geometry, StateBatch, cost, load_head, parse_head, save_head
 from bertvision.heads.base import bare_batch
-from bertvision.tasks.triplet import TripletAnswers, TripletTask, triplet_loss
+from bertvision.tasks.triplet import TripletTask, triplet_loss
 
 RNG = np.random.default_rng(0)
 
 
 def metrics_of(distances: torch.Tensor) -> dict[str, float]:
-    made: Any = None
-    return TripletTask().score(TripletAnswers(made, made, distances.detach().double().numpy()))
+    return TripletTask().score(distances.detach().double().numpy())
 
 
 def sst(count: int = 60) -> TextData:

@@ -21,10 +21,15 @@ def make_texts(seed: int, *, examples: int = 12, classes: int = 3) -> TextData:
     return TextData(made, "label" if classes else "score", NAMES[:classes], name="toy.tsv")
 
 
-def make_windows(counts: list[int], group: int = 1) -> Windows:
-    """`counts[e]` rows of `group` windows for example e, two tokens each."""
+def make_windows(counts: list[int], group: int = 1, data: TextData | None = None) -> Windows:
+    """`counts[e]` rows of `group` windows for example e, two tokens each; labelled as `data` is."""
     example = np.repeat(np.arange(len(counts)), np.array(counts) * group).astype(np.int32)
     number = len(example)
+    labels = np.zeros(len(counts), np.int32)
+    if data is not None:
+        labels = np.array(
+            [one.label for one in data.examples], np.float32 if data.kind == "score" else np.int32
+        )
     return Windows(
         ids=np.ones(2 * number, np.int32),
         types=np.zeros(2 * number, np.uint8),
@@ -32,10 +37,17 @@ def make_windows(counts: list[int], group: int = 1) -> Windows:
         offsets=2 * np.arange(number + 1, dtype=np.int64),
         example=example,
         context=np.tile(np.array([0, 2], np.int32), (number, 1)),
-        labels=np.zeros((number, 1), np.int32),
+        labels=labels[example].reshape(-1, 1),
         null=np.zeros(number, np.int32),
         best=np.ones(2 * number, np.bool_),
     )
+
+
+def labels_of(data: TextData) -> np.ndarray:
+    """(E,) numbers of the classes, -1 where one is not known, or scores."""
+    if data.kind == "score":
+        return np.array([one.label for one in data.examples], np.float32)
+    return np.array([-1 if one.label is None else one.label for one in data.examples], np.int32)
 
 
 def make_logits(seed: int, rows: int, outputs: int) -> Logits:
@@ -45,11 +57,10 @@ def make_logits(seed: int, rows: int, outputs: int) -> Logits:
 
 def said(task: Any, data: TextData, values: np.ndarray) -> Any:
     """Answers that predict these classes (with a probability of 0.6 and their share of the rest) or scores."""
-    windows = make_windows([1] * len(data))
     if isinstance(task, ScoreTask):
-        return ScoreAnswers(data, windows, values.astype(np.float64))
+        return ScoreAnswers(data, values.astype(np.float64))
     chances = np.eye(len(task.classes))[values] * 0.6 + 0.4 / len(task.classes)
-    return LabelAnswers(task, data, windows, np.log(chances), np.arange(len(data)))
+    return LabelAnswers(task, data, np.log(chances), np.arange(len(data)), labels_of(data))
 
 
 def task_of(data: TextData, **settings: Any) -> Any:
@@ -63,4 +74,4 @@ def make_answers(seed: int, data: TextData, task: Any) -> Any:
     if data.kind == "score":
         return said(task, data, random.integers(0, 9, len(data)) / 2)
     chances = random.dirichlet(np.full(len(data.classes), 0.7), len(data))
-    return LabelAnswers(task, data, make_windows([1] * len(data)), np.log(chances), np.arange(len(data)))
+    return LabelAnswers(task, data, np.log(chances), np.arange(len(data)), labels_of(data))

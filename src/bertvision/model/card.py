@@ -174,7 +174,7 @@ def card_text(
         license=license,
         datasets=datasets,
         splits={split for head in heads for split in head.splits},
-        limits=list(dict.fromkeys(head.task.limits for head in heads)),
+        limits=list(dict.fromkeys(head.task.card.limits for head in heads)),
         share=lambda size: words.percent(
             100 * size / encoder.parameters if size and encoder.parameters else None
         ),
@@ -189,7 +189,7 @@ def _front_matter(
     from huggingface_hub import ModelCardData
 
     results = [result for head in heads for result in _results(head)]
-    tags = list(dict.fromkeys(head.task.hub_task for head in heads))
+    tags = list(dict.fromkeys(head.task.card.hub_task for head in heads))
     return str(
         ModelCardData(
             library_name="bertvision",
@@ -218,7 +218,7 @@ def _results(head: CardHead) -> "list[EvalResult]":
             ends = head.intervals.get(split, {}).get(name)
             found.append(
                 EvalResult(
-                    task_type=head.task.hub_task,
+                    task_type=head.task.card.hub_task,
                     # Heads of several tasks may have splits of equal names: the Hub separates them by the type.
                     dataset_type=f"{head.name}-{data}",
                     dataset_name=data,

@@ -41,15 +41,15 @@ def explain(model: "Model", walked: "Mapping[str, Walked]", *, text: str, n_best
     layers: dict[str, list[dict[str, Any]]] = {}
     for name, own in walked.items():
         system = model.systems[name]
-        tasks[name] = system.task.explain(
-            answers[name], own.logits[name], system.tuning, chars, n_best=n_best
-        ) | _layer_weights(system, model.encoder.num_states)
+        member = answers[name], system.tuning
+        told = system.task.explain(member, own.logits[name], chars, n_best=n_best)
+        tasks[name] = told | _layer_weights(system, model.encoder.num_states)
         if own.layers.get(name):
             readers = zip(own.layers[name].items(), model.layers[name], strict=True)
             rows = [
                 {"layer": layer}
                 | system.task.explain(
-                    model.merged(own, name, logits, reader.tuning), logits, reader.tuning, chars, layer=True
+                    (model.merged(own, name, logits, reader.tuning), reader.tuning), logits, chars, layer=True
                 )
                 for (layer, logits), reader in readers
             ]

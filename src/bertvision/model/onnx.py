@@ -39,7 +39,7 @@ from bertvision.heads.base import Head
 from bertvision.model.graph import Graph, quiet, sample_windows, window_inputs
 from bertvision.model.model import Model
 from bertvision.states.plan import cut_by_tokens
-from bertvision.tasks.logits import Logits, Seen, TokenPlaces
+from bertvision.tasks.logits import Logits, Seen
 from bertvision.tasks.walk import Reader
 
 FORMAT = 1
@@ -217,13 +217,12 @@ class OnnxWalk:
         label: str = "",
     ) -> dict[str, Logits]:
         collectors = {name: reader.task.collector(windows) for name, reader in readers.items()}
-        places = TokenPlaces(windows)
         with progress(label, len(windows), unit="windows") if label else nullcontext() as bar:
             for call in cut_by_tokens(windows.lengths, _TOKENS):
                 tokens = collate(windows, call, pad_id=encoder.pad_id, device=torch.device("cpu"))
                 inputs = window_inputs(tokens, windows, self._inputs)
                 found = _outputs(self._session, list(readers), {k: one.numpy() for k, one in inputs.items()})
-                seen = Seen(call, tokens.mask, places)
+                seen = Seen(windows, call, tokens.mask)
                 for collector, values in zip(collectors.values(), found, strict=True):
                     collector.add(seen, torch.from_numpy(values))
                 if bar is not None:

@@ -18,6 +18,7 @@ What is not known is null. A metric's "percent" says whether it runs to 100 or t
 """
 
 import datetime
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from bertvision.tasks.base import Task
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.splits import Split
 
+_EXAMPLES = 12
 _OF_SYSTEMS = (
     *("snapshot", "head", "parameters", "total", "percent", "flops_per_token"),
     *("seconds", "seeds", "members", "folder", "versus"),
@@ -209,10 +211,18 @@ def _details(system: System, split: str) -> dict[str, Any]:
 
 
 def _examples(chosen: System | None, own: System | None, split: str) -> list[dict[str, Any]]:
+    """A fair draw of examples on which a head and its snapshot differ; wins and losses are drawn alike."""
     if chosen is None or own is None:
         return []
-    ours, theirs = (system.members_on(split)[system.shipped] for system in (chosen, own))
-    return chosen.task.disagreements(ours, theirs)
+    both = (s.task.examples(s.members_on(split)[s.shipped]) for s in (chosen, own))
+    pairs = [(ours, theirs) for ours, theirs in zip(*both, strict=True) if ours["said"] != theirs["said"]]
+    random.Random(0).shuffle(pairs)
+    return [
+        {key: value for key, value in ours.items() if key not in ("said", "right")}
+        | {"head": ours["said"], "snapshot": theirs["said"]}
+        | {"head_right": ours["right"], "snapshot_right": theirs["right"]}
+        for ours, theirs in pairs[:_EXAMPLES]
+    ]
 
 
 # ---- costs and curves

@@ -9,10 +9,12 @@ asks which kind it has.
                                                      ▲            │
                                                      └── tune ◄───┘    threshold, calibration: fitted on dev
 
+Answers are of all examples of a dataset, in a form of their own for each kind; `member` means answers with the tuning
+that goes with them.
+
 Shapes: E examples, W windows, N tokens of all windows, B windows of a batch, T tokens of a window (padded), C outputs.
 """
 
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,10 +27,10 @@ from numpy.typing import NDArray
 from bertvision.config import from_mapping, to_mapping
 from bertvision.data.load import load_data
 from bertvision.data.texts import Columns
-from bertvision.data.windows import Windows
+from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ArtifactError, ConfigError
 from bertvision.tasks.compare import Difference
-from bertvision.tasks.logits import Collector, Logits, RowCollector, TokenCollector
+from bertvision.tasks.logits import Collector, Logits
 from bertvision.tasks.metrics import Metric
 from bertvision.tasks.predictions import to_json
 from bertvision.tasks.settings import DecodeConfig, TextConfig
@@ -38,14 +40,29 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from bertvision.data.reframe import Reframe
-    from bertvision.data.texts import Columns
-    from bertvision.data.windows import WindowConfig
     from bertvision.states.batch import StateBatch
+
+Member = tuple[Any, Any]
+"""Answers and their tuning."""
 
 
 @dataclass(frozen=True)
 class Tuning:
     """What was fitted on dev after training; a kind without such numbers has this one."""
+
+
+@dataclass(frozen=True)
+class CardText:
+    """What a model card says of a task."""
+
+    hub_task: str
+    """The Hub's name of the task."""
+    call: str
+    """The arguments of `predict`."""
+    about: str
+    """What goes in and what comes out, in a sentence or two."""
+    limits: str
+    """What heads of this kind cannot do."""
 
 
 class Task(ABC):
@@ -57,8 +74,6 @@ class Task(ABC):
     metrics: ClassVar[Mapping[str, Metric]]
     """All its metrics, in the order of the columns of a table."""
     tuning_class: ClassVar[type[Tuning]] = Tuning
-    arrays: ClassVar[tuple[str, ...]] = ("values",)
-    """Names of the arrays its logits must hold."""
     predicts: ClassVar[bool] = True
     """Whether heads of this kind answer anything; those that only train an encoder are neither saved nor fitted."""
     abstains: ClassVar[bool] = False
@@ -66,8 +81,6 @@ class Task(ABC):
     papers' decodings, and several heads in one folder are rivals for the same answer."""
     joins: ClassVar[tuple[str, ...]] = ("mean",)
     """How the members of an ensemble may be joined, the usual way first."""
-    limits: ClassVar[str] = ""
-    """What a model card says that heads of this kind cannot do."""
 
     group: int = 1
     """Windows that are one example side by side."""
@@ -99,7 +112,7 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def of(cls, data: Any, text: TextConfig, windows: "WindowConfig") -> "Task":
+    def of(cls, data: Any, text: TextConfig, windows: WindowConfig) -> "Task":
         """The task a training set stands for."""
 
     def check_data(self, data: Any) -> None:
@@ -123,7 +136,7 @@ class Task(ABC):
         self,
         data: Any,
         tokenizer: "PreTrainedTokenizerBase",
-        config: "WindowConfig",
+        config: WindowConfig,
         *,
         tokenizer_fingerprint: str,
         cache: Path | None = None,
@@ -148,15 +161,15 @@ class Task(ABC):
 
     # ---- training
 
-    @abstractmethod
     def targets(self, data: Any, windows: Windows) -> NDArray[Any]:
         """What is to be learned: (W, K) per window, or flat (N,) per token."""
+        return windows.labels
 
     @abstractmethod
     def loss(self, logits: "Tensor", batch: "StateBatch") -> "Tensor":
         """(B,) loss of each window; an example of several windows has its loss at each of them."""
 
-    def sampling_classes(self, data: Any, windows: Windows, bins: int) -> NDArray[np.int64]:
+    def sampling_classes(self, data: Any, windows: Windows, bins: int) -> NDArray[Any]:
         """(W / group,) class of each example's windows, for sampling that balances classes."""
         raise self.refused("--sampling balanced", "classes")
 
@@ -178,19 +191,15 @@ class Task(ABC):
 
     def collector(self, windows: Windows) -> Collector:
         """What puts the outputs of batches together."""
-        return TokenCollector(windows) if self.unit == "token" else RowCollector(windows, self.group)
+        return Collector(windows, None if self.unit == "token" else self.group)
 
     def check_logits(self, logits: Logits, windows: Windows) -> None:
-        """Raise unless they fit the windows and are finite."""
-        if self.unit == "token":
-            logits.check(windows.num_tokens, self.arrays, windows.offsets)
-        else:
-            rows = len(windows) // self.group
-            logits.check(rows, self.arrays, np.arange(rows + 1))
-        values = logits.get("values")
-        if values is not None and values.shape[1:] != (self.outputs,):
+        """Raise unless the logits fit the windows, the outputs of the task, and are finite."""
+        rows = windows.offsets if self.unit == "token" else np.arange(len(windows) // self.group + 1)
+        logits.check(("values",), rows)
+        if (found := logits["values"].shape[1]) != self.outputs:
             raise ArtifactError(
-                f"the logits have {values.shape[-1]} columns but the task has {self.outputs} outputs: "
+                f"the logits have {found} columns but the task has {self.outputs} outputs: "
                 "they were made by a head of another task"
             )
 
@@ -198,10 +207,8 @@ class Task(ABC):
         """An ensemble as one set of logits."""
         raise ConfigError(f"heads of {self.kind} tasks cannot be joined")
 
-    def join_how(self, how: str, members: Sequence[Logits] | None = None) -> str:
-        """The way `members` are joined, the usual one for "" and "auto"."""
-        if members is not None and not members:
-            raise ConfigError("an ensemble needs the logits of at least one model")
+    def join_how(self, how: str) -> str:
+        """The way to join the members of an ensemble, the usual one for "" and "auto"."""
         if how in ("", "auto"):
             return self.joins[0]
         if how not in self.joins:
@@ -236,16 +243,11 @@ class Task(ABC):
     def score(self, answers: Any, tuning: Any = None) -> dict[str, float]:
         """Every metric of the answers, by name; without a tuning it is fitted on these very answers."""
 
-    def compare(
-        self, metric: str, ours: Sequence[tuple[Any, Any]], theirs: Sequence[tuple[Any, Any]] = ()
-    ) -> Difference:
-        """Mean of a metric over our members minus that of theirs, with its interval; members are answers and tuning.
-
-        Without `theirs` the metric of ours.
-        """
+    def compare(self, metric: str, ours: Sequence[Member], theirs: Sequence[Member] = ()) -> Difference:
+        """Mean of a metric over our members minus that of theirs, with its interval; without `theirs` that of ours."""
         raise ConfigError(f"systems of a {self.kind} task cannot be compared by {metric}")
 
-    def mcnemar(self, ours: tuple[Any, Any], theirs: tuple[Any, Any]) -> float | None:
+    def mcnemar(self, ours: Member, theirs: Member) -> float | None:
         """McNemar's p of two members; None where no answer is simply right or wrong."""
         return None
 
@@ -259,25 +261,18 @@ class Task(ABC):
         """Write the predictions as files into `folder`, each in one step."""
         raise ConfigError(f"a {self.kind} task answers nothing")
 
-    def shown_tokens(self, answers: Any) -> NDArray[np.int32] | None:
+    def shown_tokens(self, answers: Any) -> NDArray[Any] | None:
         """(t, 2) characters of the tokens that an explanation of the first example shows; None: of none."""
         return None
 
     def explain(
-        self,
-        answers: Any,
-        logits: Logits,
-        tuning: Any,
-        chars: NDArray[np.int32],
-        *,
-        n_best: int = 1,
-        layer: bool = False,
+        self, member: Member, logits: Logits, chars: NDArray[Any], *, n_best: int = 1, layer: bool = False
     ) -> dict[str, Any]:
         """What is shown of the first example's answer and of what it was made, with numbers for the tokens at `chars`.
 
         Of a reader of one hidden state (`layer`) only what the page draws.
         """
-        (prediction,) = self.predictions(answers, tuning)
+        (prediction,) = self.predictions(*member)
         return ({} if layer else {"kind": self.kind}) | to_json(prediction)
 
     # ---- what a report shows
@@ -294,53 +289,19 @@ class Task(ABC):
         """Scores that can be had without learning, by name and by part of the data."""
         return {}
 
-    def example(self, data: Any, number: int) -> dict[str, Any]:
-        """One example: {"texts": [...], "truth": ...}, and "context" where it has one."""
-        return {"texts": [], "truth": None}
+    def examples(self, member: Member) -> list[dict[str, Any]]:
+        """Every example: {"id", "texts": [...], "truth", "said", "right"}, and "context" where it has one.
 
-    def said(self, answers: Any, tuning: Any = None) -> tuple[list[Any], Sequence[bool | None]]:
-        """What the answers say, and whether each is right (None: neither)."""
-        return [], []
-
-    def differing(self, ours: Sequence[Any], theirs: Sequence[Any]) -> list[int]:
-        """The examples of which two systems say something else."""
-        return [i for i, (first, second) in enumerate(zip(ours, theirs, strict=True)) if first != second]
-
-    def disagreements(
-        self, ours: tuple[Any, Any], theirs: tuple[Any, Any], count: int = 12
-    ) -> list[dict[str, Any]]:
-        """A fair draw of examples on which a head and its snapshot differ; wins and losses are drawn alike."""
-        (head, head_right), (snapshot, snapshot_right) = self.said(*ours), self.said(*theirs)
-        chosen = self.differing(head, snapshot)
-        random.Random(0).shuffle(chosen)
-        data = ours[0].data
-        names = self.ids(data)
-        return [
-            {"id": names[i]}
-            | self.example(data, i)
-            | {"head": head[i], "snapshot": snapshot[i]}
-            | {"head_right": head_right[i], "snapshot_right": snapshot_right[i]}
-            for i in chosen[:count]
-        ]
-
-    # ---- what a model card says
-
-    @property
-    def hub_task(self) -> str:
-        """The Hub's name of the task."""
-        return "text-classification"
-
-    @property
-    def about(self) -> str:
-        """What goes in and what comes out, in a sentence or two."""
-        return ""
-
-    @property
-    def call(self) -> str:
-        """The arguments of `predict`."""
-        return '"text"'
+        "said" is what is answered and "right" whether that is the truth; null where an answer is more or less right.
+        """
+        return []
 
     # ---- its own words
+
+    @property
+    def card(self) -> CardText:
+        """What a model card says of it."""
+        raise ConfigError(f"heads of {self.kind} tasks have no card")
 
     def title(self, metric: str) -> str:
         return self.metrics[metric].title
@@ -364,13 +325,7 @@ class Task(ABC):
 
     def tuning_from(self, values: Mapping[str, Any], source: str) -> Any:
         """A tuning as metrics.json holds it."""
-        known = {name: value for name, value in values.items() if name != "on"}
-        try:
-            return from_mapping(self.tuning_class, known, source=source)
-        except (ConfigError, TypeError) as error:
-            raise ArtifactError(
-                f"{source} holds no usable tuning ({error}): evaluate the head again"
-            ) from error
+        return _read(self.tuning_class, values, source, "tuning", "on", "evaluate the head again")
 
 
 # ---- the kinds
@@ -381,8 +336,6 @@ _T = TypeVar("_T", bound=type[Task])
 
 def register(cls: _T) -> _T:
     """Make a kind of task known."""
-    if cls.kind in _KINDS:
-        raise ValueError(f"a task of kind {cls.kind} is registered already")
     _KINDS[cls.kind] = cls
     return cls
 
@@ -392,7 +345,7 @@ def kinds() -> dict[str, type[Task]]:
     return dict(_KINDS)
 
 
-def task_for(data: Any, text: TextConfig, windows: "WindowConfig") -> Task:
+def task_for(data: Any, text: TextConfig, windows: WindowConfig) -> Task:
     """The task a training set stands for."""
     return _KINDS[data.kind].of(data, text, windows)
 
@@ -404,8 +357,12 @@ def task_from_config(config: Any, source: str) -> Task:
         raise ArtifactError(
             f"{source} names the task {config!r}, which this version does not know: fit the head again"
         )
-    values = {name: value for name, value in config.items() if name != "kind"}
+    return _read(_KINDS[kind], config, source, "task", "kind", "fit the head again")
+
+
+def _read(cls: Any, values: Mapping[str, Any], source: str, what: str, but: str, way_out: str) -> Any:
+    """The dataclass `cls` of stored values, of which `but` is no field."""
     try:
-        return from_mapping(_KINDS[kind], values, source=source)
+        return from_mapping(cls, {k: v for k, v in values.items() if k != but}, source=source)
     except (ConfigError, TypeError) as error:
-        raise ArtifactError(f"{source} does not describe its task ({error}): fit the head again") from error
+        raise ArtifactError(f"{source} holds no usable {what} ({error}): {way_out}") from error

@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: a temperature for classes, two numbers for "no answer".
+"""Calibration: a temperature for classes, two numbers for "no answer".
 
 A temperature t divides the logits of all classes, softmax(z / t). A question's probability of no answer is
 
@@ -11,6 +11,7 @@ stay what they are.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,23 +29,13 @@ _STEPS = 100
 # ---- classes
 
 
-@dataclass(frozen=True)
-class CalibrationBin:
-    """Examples whose predicted class has about the same probability."""
-
-    low: float
-    high: float
-    count: int
-    confidence: float
-    """Mean probability of the predicted classes; 0 without examples."""
-    accuracy: float
-    """Share of correct predictions; 0 without examples."""
-
-
 def calibration_curve(
     probabilities: NDArray[np.floating], right: NDArray[np.integer], *, bins: int = BINS
-) -> list[CalibrationBin]:
-    """Sort (E, C) probabilities and (E,) class numbers into equal-width bins ((low, high]), empty ones too."""
+) -> list[dict[str, float]]:
+    """Sort (E, C) probabilities and (E,) class numbers into equal-width bins (low, high], empty ones too.
+
+    A bin has the mean probability of its predicted classes ("confidence") and the share that is correct ("accuracy").
+    """
     confidence = probabilities.max(axis=1)
     hit = probabilities.argmax(axis=1) == right
     place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
@@ -52,18 +43,17 @@ def calibration_curve(
     total = np.maximum(counts, 1)
     means = np.bincount(place, weights=confidence, minlength=bins) / total
     shares = np.bincount(place, weights=hit.astype(np.float64), minlength=bins) / total
+    rows = zip(counts.tolist(), means.tolist(), shares.tolist(), strict=True)
     return [
-        CalibrationBin(i / bins, (i + 1) / bins, int(counts[i]), float(means[i]), float(shares[i]))
-        for i in range(bins)
+        {"low": i / bins, "high": (i + 1) / bins, "count": count, "confidence": mean, "accuracy": share}
+        for i, (count, mean, share) in enumerate(rows)
     ]
 
 
-def calibration_error(
-    probabilities: NDArray[np.floating], right: NDArray[np.integer], *, bins: int = BINS
-) -> float:
+def calibration_error(right: NDArray[np.integer], probabilities: NDArray[np.floating]) -> float:
     """Expected calibration error: mean gap between confidence and accuracy, bins weighted by their examples."""
-    curve = calibration_curve(probabilities, right, bins=bins)
-    return sum(b.count * abs(b.confidence - b.accuracy) for b in curve) / max(1, len(right))
+    curve = calibration_curve(probabilities, right)
+    return sum(b["count"] * abs(b["confidence"] - b["accuracy"]) for b in curve) / max(1, len(right))
 
 
 def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.integer]) -> float:
@@ -71,7 +61,7 @@ def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.integer]) -
 
     The prior keeps a few rows that happen to be all correct (or a head that says nothing) from turning every
     probability into 0 or 1; among a thousand rows it no longer counts. The slope along u = -log t is
-    s sum_r(sum_c p_c z_c - z_label) + 16 u with s = e^u; its zero is found by halving an interval.
+    s sum_r(sum_c p_c z_c - z_label) + 16 u with s = e^u.
     """
     known = labels >= 0
     z = logits[known].astype(np.float64)
@@ -85,11 +75,7 @@ def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.integer]) -
         weights = np.exp(s * z)
         return float(s * ((weights * z).sum(axis=1) / weights.sum(axis=1) - right).sum() + 2 * _PRIOR * u)
 
-    low, high = -np.log(_RANGE[1]), -np.log(_RANGE[0])
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
-    return float(np.exp(-(low + high) / 2))
+    return float(np.exp(-_halved(lambda u: slope(u) > 0, -np.log(_RANGE[1]), -np.log(_RANGE[0]), 60)))
 
 
 # ---- no answer
@@ -113,8 +99,8 @@ class NoAnswer:
 
     def probability(self, score_diff: NDArray[np.float64]) -> NDArray[np.float64]:
         """Of every question; 1 where there is no candidate at all (plus infinity)."""
-        z = np.clip((score_diff - self.shift) / self.temperature, -700.0, 700.0)
-        return np.where(np.isposinf(score_diff), 1.0, 1 / (1 + np.exp(-z)))
+        z = (score_diff - self.shift) / self.temperature
+        return np.where(np.isposinf(score_diff), 1.0, _sigmoid(z))
 
 
 def fit_no_answer(score_diff: NDArray[np.float64], absent: NDArray[np.bool_]) -> NoAnswer:
@@ -139,36 +125,44 @@ def fit_no_answer(score_diff: NDArray[np.float64], absent: NDArray[np.bool_]) ->
     return NoAnswer(shift=centre - scale * at / steep, temperature=scale / steep)
 
 
-def _loss(z: NDArray[np.float64], target: NDArray[np.float64]) -> float:
-    return float((np.logaddexp(0, z) - target * z).sum())
-
-
 def _newton(x: NDArray[np.float64], target: NDArray[np.float64]) -> tuple[float, float]:
     """a and b of the least log loss of sigmoid(a x + b)."""
     rows = np.stack([x, np.ones_like(x)], axis=1)  # (Q, 2)
+
+    def log_loss(place: NDArray[np.floating]) -> float:
+        z = rows @ place
+        return float((np.logaddexp(0, z) - target * z).sum())
+
     place = np.array([0.0, math.log(target.mean() / (1 - target.mean()))])
-    loss = _loss(rows @ place, target)
+    loss = log_loss(place)
     for _ in range(_STEPS):
-        p = 1 / (1 + np.exp(-np.clip(rows @ place, -700.0, 700.0)))
+        p = _sigmoid(rows @ place)
         slope = rows.T @ (p - target)
         hessian = (rows * (p * (1 - p))[:, None]).T @ rows + 1e-9 * np.eye(2)
         step = np.linalg.solve(hessian, slope)
         size = 1.0
-        while size > 1e-6 and _loss(rows @ (place - size * step), target) > loss:
+        while size > 1e-6 and log_loss(place - size * step) > loss:
             size /= 2
         place = place - size * step
-        before, loss = loss, _loss(rows @ place, target)
+        before, loss = loss, log_loss(place)
         if before - loss <= 1e-12 * max(1.0, before):
             break
     return float(place[0]), float(place[1])
 
 
 def _intercept(x: NDArray[np.float64], target: NDArray[np.float64], steep: float) -> float:
-    """b of the least log loss for a fixed a: where the probabilities sum to the targets, found by halving."""
+    """b of the least log loss for a fixed a: where the probabilities sum to the targets."""
     reach = float(np.abs(steep * x).max()) + 40.0
-    low, high = -reach, reach
-    for _ in range(80):
+    return _halved(lambda b: _sigmoid(steep * x + b).sum() >= target.sum(), -reach, reach, 80)
+
+
+def _sigmoid(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / (1 + np.exp(-np.clip(z, -700.0, 700.0)))
+
+
+def _halved(above: Callable[[float], bool], low: float, high: float, steps: int) -> float:
+    """Where `above` begins to hold, found by halving an interval."""
+    for _ in range(steps):
         middle = (low + high) / 2
-        total = (1 / (1 + np.exp(-np.clip(steep * x + middle, -700.0, 700.0)))).sum()
-        low, high = (middle, high) if total < target.sum() else (low, middle)
+        low, high = (low, middle) if above(middle) else (middle, high)
     return (low + high) / 2

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bertvision.errors import DataError
 from bertvision.tasks.metrics import Metric
 
-RESAMPLES = 2000
+_RESAMPLES, _LEVEL = 2000, 0.95
 _CELLS = 1 << 17  # example numbers drawn at a time: 1 MB stays in a core's own memory
 
 
@@ -31,26 +31,25 @@ class Difference:
 
 
 def mean_difference(
-    ours: Sequence[NDArray[np.floating]], theirs: Sequence[NDArray[np.floating]], **how: Any
+    ours: Sequence[NDArray[np.floating]], theirs: Sequence[NDArray[np.floating]] = (), **how: int
 ) -> Difference:
     """For metrics that are means over examples: (E,) values of each member; without `theirs` the mean of ours."""
-    examples = len(ours[0]) if ours else 0
-    _check(ours, theirs, examples)
+    _check(*ours, *theirs)
     gap = np.asarray(np.mean(ours, axis=0, dtype=np.float64))
     if theirs:
         gap = gap - np.mean(theirs, axis=0, dtype=np.float64)
-    return _bootstrap(lambda rows: gap[rows].mean(-1), examples, **how)
+    return _bootstrap(lambda rows: gap[rows].mean(-1), len(gap), **how)
 
 
 def metric_difference(
     metric: Metric,
     right: NDArray[Any],
     ours: Sequence[NDArray[Any]],
-    theirs: Sequence[NDArray[Any]],
+    theirs: Sequence[NDArray[Any]] = (),
     *,
     classes: int = 0,
     positive: int = 1,
-    **how: Any,
+    **how: int,
 ) -> Difference:
     """For metrics of predictions and truth; without `theirs` the metric of ours.
 
@@ -59,11 +58,12 @@ def metric_difference(
         ours: Predictions (E,) of each member.
         theirs: Predictions of each member of the system to compare with.
     """
-    _check(ours, theirs, len(right))
+    _check(right, *ours, *theirs)
     function = metric.predictions
     assert function is not None
     if classes:  # small numbers are drawn and compared several times faster
-        right, ours, theirs = right.astype(np.int16), _small(ours), _small(theirs)
+        right, *members = (values.astype(np.int16) for values in (right, *ours, *theirs))
+        ours, theirs = members[: len(ours)], members[len(ours) :]
 
     def score(rows: NDArray[np.int64]) -> NDArray[np.float64]:
         truth = right[rows]
@@ -77,13 +77,9 @@ def metric_difference(
     return _bootstrap(score, len(right), **how)
 
 
-def _small(members: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    return [member.astype(np.int16) for member in members]
-
-
 def mcnemar(first: NDArray[Any], second: NDArray[Any]) -> float:
     """Exact two-sided p of McNemar's test on whether two systems are right on each example (E,), 0 or 1."""
-    _check([first], [second], len(first))
+    _check(first, second)
     only_first = int(((first > 0.5) & (second <= 0.5)).sum())
     only_second = int(((second > 0.5) & (first <= 0.5)).sum())
     n, k = only_first + only_second, min(only_first, only_second)
@@ -95,12 +91,11 @@ def mcnemar(first: NDArray[Any], second: NDArray[Any]) -> float:
     return min(1.0, 2 * tail / (1 << n))
 
 
-def _check(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]], examples: int) -> None:
-    if not examples or not ours or any(values.shape != (examples,) for values in (*ours, *theirs)):
-        sizes = ", ".join(str(len(values)) for values in (*ours, *theirs)) or "none"
+def _check(*members: NDArray[Any]) -> None:
+    sizes = [len(values) for values in members]
+    if not sizes[0] or len(set(sizes)) > 1:
         raise DataError(
-            f"two systems must be compared on the same examples: there are {examples} examples and "
-            f"predictions for {sizes}"
+            f"systems must be compared on the same examples, not on {', '.join(map(str, sizes))} of them"
         )
 
 
@@ -108,8 +103,7 @@ def _bootstrap(
     score: Callable[[NDArray[np.int64]], NDArray[np.float64]],
     examples: int,
     *,
-    resamples: int = RESAMPLES,
-    level: float = 0.95,
+    resamples: int = _RESAMPLES,
     seed: int = 0,
 ) -> Difference:
     """The score of all examples and the percentiles of its resamples; `score` gives (D,) values of (D, E) numbers."""
@@ -118,7 +112,7 @@ def _bootstrap(
     step = max(1, _CELLS // examples)
     sizes = [min(step, resamples - begin) for begin in range(0, resamples, step)]
     drawn = np.concatenate([score(random.integers(0, examples, size=(size, examples))) for size in sizes])
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(drawn, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     whole = score(np.arange(examples)[None])[0]
     # Sums of thirds leave 1e-17 where nothing differs: zero should read as zero.
     return Difference(*(round(float(value), 12) + 0.0 for value in (whole, low, high)))

@@ -3,19 +3,15 @@
     ce    log sum_c exp z_c - z_label
     bce   log(1 + exp z) - label * z          one logit z for two classes, whose logits are (0, z)
 
-An unknown label (-1) costs nothing and has no gradient; with `weights` a class counts for more or less. Losses are
-computed in float32, whatever the logits came in, and nothing depends on the values: they can be vmapped over stacked
-heads and captured in a CUDA graph. To add a loss, write a function (logits (E, C), labels (E,)) -> (E,) and an entry in
-`LOSSES`.
+With `weights` a class counts for more or less. To add a loss, write a function (logits (E, C), labels (E,)) -> (E,) and
+an entry in `LOSSES`.
 
-On disk: predictions.json (id -> class), probabilities.json (id -> {class: probability}).
-
-Shapes: R rows of logits, E examples, W windows, B windows of a batch, C classes.
+Shapes: R rows of logits, E examples, C classes.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,25 +24,20 @@ from bertvision.data.examples import TextData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
 from bertvision.tasks import metrics
-from bertvision.tasks.base import Task, Tuning, register
+from bertvision.tasks.base import CardText, Member, Task, Tuning, register
 from bertvision.tasks.calibrate import calibration_curve, fit_temperature
 from bertvision.tasks.compare import mcnemar
 from bertvision.tasks.logits import Logits, softmax
 from bertvision.tasks.predictions import LabelPrediction
-from bertvision.tasks.settings import Merge, TextConfig
+from bertvision.tasks.settings import TextConfig
 from bertvision.tasks.texts import TextTask, merge_rows, row_starts, truth
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bertvision.states.batch import StateBatch
-
 
 def _cross_entropy(logits: "Tensor", label: "Tensor") -> "Tensor":
-    from torch.nn import functional as F
-
-    log_probs = F.log_softmax(logits, dim=-1)
-    return -log_probs.gather(-1, label.long().unsqueeze(-1)).squeeze(-1)
+    return -logits.log_softmax(-1).gather(-1, label.long().unsqueeze(-1)).squeeze(-1)
 
 
 def _binary(logits: "Tensor", label: "Tensor") -> "Tensor":
@@ -77,11 +68,12 @@ class LabelAnswers:
 
     task: "LabelTask"
     data: TextData
-    windows: Windows | None
     logits: NDArray[np.float64]
     """(R, C) one logit a class."""
     starts: NDArray[np.int64]
     """(E,) first row of each example."""
+    labels: NDArray[np.integer]
+    """(R,) what each row had to be, -1 where it is not known."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -124,32 +116,20 @@ class LabelTask(TextTask):
     kind = "label"
     metrics = metrics.LABEL
     tuning_class = LabelTuning
-    limits = (
-        "Heads for labels always choose one of their classes, also for texts that belong to none of them."
-    )
 
     classes: tuple[str, ...] = ()
     objective: str = "ce"
     metric: str = "accuracy"
     positive: int = 1
     """Of two classes, the one whose F1 is reported and that `min`, `max` and `any_null` refer to."""
-    merge: Merge = "mean"
-    group: int = 1
     weights: tuple[float, ...] = ()
     """What the loss of an example of each class counts for; none = all alike."""
-    pairs: bool = False
     asks: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.objective not in LOSSES:
             raise ConfigError(f"--text.loss {self.objective} is not for classes: use {' or '.join(LOSSES)}")
-        if self.metric not in self.metrics or not self.metrics[self.metric].selects:
-            fitting = ", ".join(name for name, metric in self.metrics.items() if metric.selects)
-            raise ConfigError(f"--text.metric {self.metric} does not suit labels: use {fitting}")
-        if self.weights and len(self.weights) != len(self.classes):
-            raise ConfigError(
-                f"{len(self.weights)} weights for {len(self.classes)} classes: give one for each, or none"
-            )
         if len(self.classes) < 2:
             raise ConfigError(
                 f"a label task needs at least two classes, not {len(self.classes)}: check the labels"
@@ -165,17 +145,25 @@ class LabelTask(TextTask):
         return 1 if self.objective in _ONE_LOGIT else len(self.classes)
 
     @property
-    def about(self) -> str:
-        names = ", ".join(self.classes)
+    def card(self) -> CardText:
         of = f" of {self.classes[self.positive]}" if self.merge != "mean" else ""
-        what = f"Given {self.given} it returns one of {len(self.classes)} classes ({names}) and their probabilities."
-        return f"{what} {self.merged(f'probability{of}')}".strip()
+        return self.card_text(
+            f"one of {len(self.classes)} classes ({', '.join(self.classes)}) and their probabilities",
+            f"probability{of}",
+            "Heads for labels always choose one of their classes, also for texts that belong to none of them.",
+            "text-classification",
+        )
+
+    def title(self, metric: str) -> str:
+        if metric == "f1" and len(self.classes) == 2:
+            return f"F1 of {self.classes[self.positive]!r}"
+        return super().title(metric)
 
     # ---- from data to a task
 
     @classmethod
     def of(cls, data: TextData, text: TextConfig, windows: WindowConfig) -> "LabelTask":
-        positive = data.positive
+        positive, asks = data.positive, data.spans is not None
         if text.positive:
             if len(data.classes) != 2 or text.positive not in data.classes:
                 known = ", ".join(data.classes) or "none"
@@ -183,17 +171,12 @@ class LabelTask(TextTask):
                     f"--text.positive {text.positive} must be one of two classes; {data.name} has {known}"
                 )
             positive = data.classes.index(text.positive)
-        asks = data.spans is not None
-        usual = data.metric if data.metric in cls.metrics else "accuracy"
         return cls(
-            classes=data.classes,
+            data.classes,
             objective="ce" if text.loss == "auto" else text.loss,
-            metric=usual if text.metric == "auto" else text.metric,
             positive=positive,
-            merge=("min" if asks else "mean") if text.merge == "auto" else text.merge,
-            group=2 if windows.apart and data.pairs else 1,
-            pairs=data.pairs,
             asks=asks,
+            **cls.settings(data, text, windows, "min" if asks else "mean"),
         )
 
     def describe(self, data: TextData) -> dict[str, Any]:
@@ -202,30 +185,11 @@ class LabelTask(TextTask):
 
     # ---- training
 
-    def targets(self, data: TextData, windows: Windows) -> NDArray[np.int32]:
-        """(W, 1) class of each window's example, -1 where it is not known.
-
-        Answer / no answer: a window without the answer is "no answer", whatever the others of its question hold.
-        """
-        labels = np.array([-1 if e.label is None else e.label for e in data.examples], np.int32)
-        own = labels[windows.example].reshape(-1, 1)  # (W, 1)
-        if not self.asks:
-            return own
-        missing = windows.labels[:, :1] == windows.null[:, None]
-        return np.where(own < 0, own, missing.astype(np.int32))
-
-    def loss(self, logits: "Tensor", batch: "StateBatch") -> "Tensor":
-        import torch
-
-        label = batch.targets.reshape(-1, self.group)[:, 0]  # (E,) the windows of an example agree
-        known = label >= 0
-        # Replaced before the loss, not behind it: the gradient of a NaN times zero is NaN.
-        label = torch.where(known, label, torch.zeros_like(label))
-        loss = LOSSES[self.objective](logits.float(), label)
+    def losses(self, logits: "Tensor", label: "Tensor") -> "Tensor":
+        loss = LOSSES[self.objective](logits, label)
         if self.weights:  # class by class: a tensor of them would have to be sent to the device in every step
             loss = loss * sum((label == c) * weight for c, weight in enumerate(self.weights))
-        loss = loss * known
-        return loss.unsqueeze(-1).expand(-1, self.group).reshape(-1)
+        return loss
 
     def sampling_classes(self, data: TextData, windows: Windows, bins: int) -> NDArray[np.int64]:
         return self.targets(data, windows)[:: self.group, 0].astype(np.int64)
@@ -244,36 +208,36 @@ class LabelTask(TextTask):
 
     def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
         """The log of the mean probability of each class, window by window: an ensemble is then like a head."""
-        self.join_how(how, members)
-        wide = [class_logits(self, member) for member in members]
+        wide = [self.class_logits(member) for member in members]
         logs = [values - np.logaddexp.reduce(values, axis=1, keepdims=True) for values in wide]
         mean = np.logaddexp.reduce(logs, axis=0) - np.log(len(logs))  # (R, classes)
         values = mean[:, 1:] - mean[:, :1] if self.objective in _ONE_LOGIT else mean
         return Logits({"values": values.astype(np.float32)})
+
+    def class_logits(self, logits: Logits) -> NDArray[np.float64]:
+        """(R, C) one logit a class, also where a head gives the second class's alone."""
+        wide = logits["values"].astype(np.float64)
+        one = self.objective in _ONE_LOGIT
+        return np.concatenate([np.zeros_like(wide), wide], axis=1) if one else wide
 
     def answer(
         self, windows: Windows, logits: Logits, data: TextData, tuning: LabelTuning | None = None
     ) -> LabelAnswers:
         """The rows of each example, to be merged; the tuning is applied to predictions alone."""
         self.check_logits(logits, windows)
-        return LabelAnswers(
-            self, data, windows, class_logits(self, logits), row_starts(windows, self.group, data)
-        )
+        starts, labels = row_starts(windows, self.group, data), self.targets(data, windows)
+        return LabelAnswers(self, data, self.class_logits(logits), starts, labels[:: self.group, 0])
 
     def tune(self, answers: LabelAnswers) -> LabelTuning:
         """The temperature of single windows."""
-        assert answers.windows is not None
-        labels = self.targets(answers.data, answers.windows)[:: self.group, 0]
-        return LabelTuning(fit_temperature(answers.logits, labels))
+        return LabelTuning(fit_temperature(answers.logits, answers.labels))
 
     def calibrated(self, answers: LabelAnswers, tuning: LabelTuning) -> LabelAnswers:
         return replace(answers, logits=answers.logits / tuning.temperature)
 
-    def mcnemar(self, ours: tuple[LabelAnswers, Any], theirs: tuple[LabelAnswers, Any]) -> float:
-        first, second = ours[0], theirs[0]
-        return mcnemar(first.values == first.truth, second.values == second.truth)
-
-    # ---- what a user gets
+    def mcnemar(self, ours: Member, theirs: Member) -> float:
+        first, second = (answers.values == answers.truth for answers, _ in (ours, theirs))
+        return mcnemar(first, second)
 
     def predictions(
         self, answers: LabelAnswers, tuning: LabelTuning | None = None, *, n_best: int = 0
@@ -286,17 +250,15 @@ class LabelTask(TextTask):
         ]
 
     def write_answers(self, folder: Path, answers: LabelAnswers, tuning: Any = None) -> None:
-        ids = self.ids(answers.data)
         rows = (dict(zip(self.classes, row, strict=True)) for row in answers.probabilities.tolist())
-        write_json_rows(folder / "probabilities.json", dict(zip(ids, rows, strict=True)))
-        said = [self.classes[value] for value in answers.values.tolist()]
-        write_json_rows(folder / "predictions.json", dict(zip(ids, said, strict=True)))
+        write_json_rows(folder / "probabilities.json", dict(zip(self.ids(answers.data), rows, strict=True)))
+        super().write_answers(folder, answers)
 
     # ---- what a report shows
 
     def details(self, answers: LabelAnswers, tuning: Any = None) -> dict[str, Any]:
         """The confusion matrix (rows are the truth) and the bins of the calibration curve."""
-        curve = [asdict(part) for part in calibration_curve(answers.probabilities, answers.truth)]
+        curve = calibration_curve(answers.probabilities, answers.truth)
         return {"confusion": answers.confusion.tolist(), "calibration": curve}
 
     def baselines(
@@ -304,28 +266,8 @@ class LabelTask(TextTask):
     ) -> dict[str, dict[str, dict[str, float]]]:
         shares = np.bincount(truth(train, np.int64), minlength=len(self.classes)) / len(train)
         logits = np.log(np.maximum(shares, np.finfo(np.float64).tiny))
-        found = {
-            name: self.score(
-                LabelAnswers(self, data, None, np.tile(logits, (len(data), 1)), np.arange(len(data)))
-            )
-            for name, data in parts.items()
-        }
+        found = {}
+        for name, data in parts.items():
+            rows = np.arange(len(data))
+            found[name] = self.score(LabelAnswers(self, data, np.tile(logits, (len(data), 1)), rows, rows))
         return {"always the most frequent class": found}
-
-    def example(self, data: TextData, number: int) -> dict[str, Any]:
-        one = super().example(data, number)
-        return one | {"truth": self.classes[one["truth"]]}
-
-    def said(self, answers: LabelAnswers, tuning: Any = None) -> tuple[list[Any], Sequence[bool]]:
-        return [self.classes[v] for v in answers.values.tolist()], (answers.values == answers.truth).tolist()
-
-    def title(self, metric: str) -> str:
-        if metric == "f1" and len(self.classes) == 2:
-            return f"F1 of {self.classes[self.positive]!r}"
-        return super().title(metric)
-
-
-def class_logits(task: LabelTask, logits: Logits) -> NDArray[np.float64]:
-    """(R, C) one logit a class, also where a head gives the second class's alone."""
-    wide = logits["values"].astype(np.float64)
-    return np.concatenate([np.zeros_like(wide), wide], axis=1) if task.objective in _ONE_LOGIT else wide

@@ -7,8 +7,7 @@ hidden states a head reads, so heads that read different tokens are decoded, sav
 Shapes: N tokens of all windows, W windows, R = W / group rows, B windows of a batch, T tokens (padded), C outputs.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.artifacts import atomic_file
-from bertvision.data.windows import Positions, Windows, kept_tokens
+from bertvision.data.windows import Windows
 from bertvision.errors import ArtifactError
 from bertvision.shapes import Bool, Float
 
@@ -44,35 +43,30 @@ class Logits:
     def __getitem__(self, name: str) -> NDArray[np.float32]:
         return self.arrays[name]
 
-    def get(self, name: str) -> NDArray[np.float32] | None:
-        return self.arrays.get(name)
-
     @cached_property
     def finite(self) -> bool:
         return all(bool(np.isfinite(values).all()) for values in self.arrays.values())
 
-    def check(self, rows: int, names: Iterable[str], offsets: NDArray[np.int64]) -> None:
-        """Raise unless the arrays `names` are there, each with `rows` rows, and every value is finite.
+    def check(self, names: tuple[str, ...], offsets: NDArray[np.int64]) -> None:
+        """Raise unless the arrays `names` are there, and all arrays have a row for each place and are finite.
 
         Window `w` owns the rows `offsets[w] : offsets[w + 1]`; the message names the first broken window.
         """
-        missing = [name for name in names if name not in self.arrays]
-        if missing:
+        if missing := [name for name in names if name not in self.arrays]:
             raise ArtifactError(f"the logits hold no {missing[0]}: they were made by a head of another task")
+        rows = int(offsets[-1])
         for name, values in self.arrays.items():
             if len(values) != rows:
                 raise ArtifactError(
                     f"the logits hold {len(values)} rows of {name} but the windows ask for {rows}: "
                     "make both from the same data, encoder and window settings"
                 )
-        bad = np.zeros(rows, np.bool_)
-        for values in self.arrays.values():
-            bad |= ~np.isfinite(values).reshape(rows, -1).all(axis=1) if rows else bad
-        if bad.any():
-            window = int(np.searchsorted(offsets, int(bad.argmax()), side="right")) - 1
+        if not self.finite:
+            bad = [~np.isfinite(values).reshape(rows, -1).all(axis=1) for values in self.arrays.values()]
+            window = int(np.searchsorted(offsets, int(np.any(bad, axis=0).argmax()), side="right")) - 1
             raise ArtifactError(
-                f"{int(bad.sum())} rows of logits are not finite, the first in window {window}: "
-                "the head that made them diverged, fit it again with a lower learning rate"
+                f"the logits are not finite, the first in window {window}: the head that made them diverged, fit it "
+                "again with a lower learning rate"
             )
 
     def save(self, path: Path, fingerprint: str) -> None:
@@ -97,14 +91,12 @@ class Logits:
                 arrays = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
         except SafetensorError as error:
             raise ArtifactError(f"{path} is damaged ({error}): delete it and make it again") from error
-        if not arrays or not {"windows", "log_probs"} <= metadata.keys():
-            raise ArtifactError(f"{path} does not hold logits: it was not written by bertvision")
-        if metadata["windows"] != fingerprint:
+        if metadata.get("windows") != fingerprint:
             raise ArtifactError(
-                f"{path} belongs to other windows ({metadata['windows'][:12]}, not {fingerprint[:12]}): "
-                "the data, the encoder or the window settings changed, delete it and make it again"
+                f"{path} belongs to other windows than {fingerprint[:12]}: the data, the encoder or the window "
+                "settings changed, delete it and make it again"
             )
-        return cls(arrays, metadata["log_probs"] == "true")
+        return cls(arrays, metadata.get("log_probs") == "true")
 
 
 def softmax(values: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -116,76 +108,47 @@ def softmax(values: NDArray[np.floating]) -> NDArray[np.float64]:
 # ---- from batches to whole datasets
 
 
-class TokenPlaces:
-    """Where the tokens that are read stand in the flat arrays of the whole windows."""
-
-    def __init__(self, windows: Windows, positions: Positions = "all") -> None:
-        self._windows = windows
-        self._read = None if positions == "all" else kept_tokens(windows, positions)
-
-    def of(self, windows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(n,) places of the tokens of these windows, window after window."""
-        from bertvision.encoder.batch import padded_positions
-
-        flat, real = padded_positions(self._windows, windows)
-        own = flat[real]
-        return own if self._read is None else own[self._read[own]]
-
-
 @dataclass(frozen=True)
 class Seen:
     """Which windows and tokens the outputs for a batch belong to."""
 
+    whole: Windows
+    """All windows, of which the batch holds some."""
     windows: NDArray[np.int64]
     """(B,) numbers of the windows."""
     mask: "Bool[Tensor, 'B T']"
     """True on the tokens that were read."""
-    places: TokenPlaces
+    kept: NDArray[np.bool_] | None = None
+    """(N,) which tokens of the whole windows are read; None: all."""
 
     @cached_property
     def tokens(self) -> NDArray[np.int64]:
-        """(n,) places of the tokens under `mask`; computed once for all heads of a batch."""
-        return self.places.of(self.windows)
+        """(n,) places of the tokens under `mask` in the whole windows; computed once for all heads of a batch."""
+        from bertvision.encoder.batch import padded_positions
+
+        flat, real = padded_positions(self.whole, self.windows)
+        own = flat[real]
+        return own if self.kept is None else own[self.kept[own]]
 
 
-class Collector(ABC):
-    """Puts the outputs of a head, a batch at a time, into logits of all windows."""
+class Collector:
+    """Puts the outputs of a head, a batch at a time, into logits of all windows.
 
-    @abstractmethod
-    def add(self, seen: Seen, output: "Tensor") -> None: ...
+    A row for every token, of outputs (B, T, C), or for the `group` windows of an example, of outputs (B / group, C).
+    """
 
-    @abstractmethod
-    def logits(self) -> Logits: ...
+    def __init__(self, windows: Windows, group: int | None) -> None:
+        self.group = group
+        """None: a row for every token."""
+        self.values = np.zeros((len(windows) // group if group else windows.num_tokens, 0), np.float32)
 
-
-class RowCollector(Collector):
-    """Outputs (B / group, C): a row for every example's windows."""
-
-    def __init__(self, windows: Windows, group: int) -> None:
-        self._rows, self._group = len(windows) // group, group
-        self._values = np.zeros((self._rows, 0), np.float32)
-
-    def add(self, seen: Seen, output: "Float[Tensor, 'E C']") -> None:
-        values = output.float().cpu().numpy()
-        if self._values.shape[1] != values.shape[1]:
-            self._values = np.zeros((self._rows, values.shape[1]), np.float32)
-        self._values[seen.windows[:: self._group] // self._group] = values
-
-    def logits(self) -> Logits:
-        return Logits({"values": self._values})
-
-
-class TokenCollector(Collector):
-    """Outputs (B, T, C): a row for every token."""
-
-    def __init__(self, windows: Windows) -> None:
-        self._tokens = windows.num_tokens
-        self._values = np.zeros((self._tokens, 0), np.float32)
-
-    def add(self, seen: Seen, output: "Float[Tensor, 'B T C']") -> None:
-        if self._values.shape[1] != output.shape[-1]:
-            self._values = np.full((self._tokens, output.shape[-1]), NOT_READ, np.float32)
-        self._values[seen.tokens] = output.float()[seen.mask].cpu().numpy()
+    def add(self, seen: Seen, output: "Float[Tensor, '...']") -> None:
+        output = output.float()
+        rows = seen.tokens if self.group is None else seen.windows[:: self.group] // self.group
+        values = (output[seen.mask] if self.group is None else output).cpu().numpy()
+        if self.values.shape[1] != values.shape[1]:
+            self.values = np.full((len(self.values), values.shape[1]), NOT_READ, np.float32)
+        self.values[rows] = values
 
     def logits(self) -> Logits:
-        return Logits({"values": self._values})
+        return Logits({"values": self.values})

@@ -106,7 +106,7 @@ LABEL: Mapping[str, Metric] = {
     ),
     "log_loss": Metric("log loss", probabilities=_log_loss, higher=False),
     "calibration_error": Metric(
-        "calibration error", probabilities=lambda right, given: calibration_error(given, right), higher=False,
+        "calibration error", probabilities=calibration_error, higher=False,
         about="mean gap between how probable and how often correct predictions are, over 15 bins",
     ),
 }  # fmt: skip
@@ -154,29 +154,27 @@ SCORE: Mapping[str, Metric] = {
 # ---- spans and triplets: computed by squad.py and triplet.py
 
 
-def _span_metrics() -> dict[str, Metric]:
-    """Exact match and F1 at the decoding's threshold and at the tuned one: of all questions, and of both parts."""
-    found: dict[str, Metric] = {}
-    counted = {
-        "exact": "share of answers that match a gold answer, as the official SQuAD 2.0 script counts it",
-        "f1": "overlap of words with the gold answers, as the official SQuAD 2.0 script counts it",
-        "tuned_exact": "at the threshold for no answer that is best on dev",
-        "tuned_f1": "at the threshold for no answer that is best on dev",
-    }
-    for tuned, prefix in (("", ""), ("tuned_", "tuned ")):
-        for part, of in (("", ""), ("HasAns_", ", answerable"), ("NoAns_", ", unanswerable")):
-            for name, title, hub in (("exact", "EM", "exact_match"), ("f1", "F1", "f1")):
-                full = f"{tuned}{part}{name}"
-                about = counted.get(full, "")
-                hub_name = None if part else hub
-                metric = Metric(
-                    f"{prefix}{title}{of}", hub=hub_name, percent=True, selects=not part, about=about
-                )
-                found[full] = metric
-    return found
+_OFFICIAL = "as the official SQuAD 2.0 script counts it"
+_ABOUT = {
+    "exact": f"share of answers that match a gold answer, {_OFFICIAL}",
+    "f1": f"overlap of words with the gold answers, {_OFFICIAL}",
+    "tuned_exact": "at the threshold for no answer that is best on dev",
+    "tuned_f1": "at the threshold for no answer that is best on dev",
+}
 
-
-SPAN: Mapping[str, Metric] = _span_metrics()
+SPAN: Mapping[str, Metric] = {
+    f"{tuned}{part}{name}": Metric(
+        f"{tuned.replace('_', ' ')}{title}{of}",
+        hub=None if part else hub,
+        percent=True,
+        selects=not part,
+        about=_ABOUT.get(f"{tuned}{part}{name}", ""),
+    )
+    for tuned in ("", "tuned_")
+    for part, of in (("", ""), ("HasAns_", ", answerable"), ("NoAns_", ", unanswerable"))
+    for name, title, hub in (("exact", "EM", "exact_match"), ("f1", "F1", "f1"))
+}
+"""Exact match and F1 at the decoding's threshold and at the tuned one: of all questions, and of both parts."""
 
 TRIPLET: Mapping[str, Metric] = {
     "violation_rate": Metric("violation rate", higher=False),

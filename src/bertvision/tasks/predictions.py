@@ -37,11 +37,8 @@ class Prediction:
     """The best candidates, best first, no answer not among them; as many as were asked for (n_best)."""
 
     def line(self) -> str:
-        where = f"[{self.start}:{self.end}] " if self.text else ""
-        return (
-            f"{self.text or '(no answer)'}  {where}p={self.probability:.3f}  "
-            f"no answer p={self.no_answer_probability:.3f}"
-        )
+        said = f"{self.text}  [{self.start}:{self.end}]" if self.text else "(no answer) "
+        return f"{said} p={self.probability:.3f}  no answer p={self.no_answer_probability:.3f}"
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 
-def segment_max(values: NDArray[np.floating], offsets: NDArray[np.int64]) -> NDArray[np.floating]:
-    """(W,) the largest value of every window."""
-    return np.maximum.reduceat(values, offsets[:-1])
-
-
 def argmax(values: NDArray[np.floating], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """(W,) position inside the window of its largest value, the first one where several are equal."""
-    lengths = np.diff(offsets)
-    hits = np.flatnonzero(values == np.repeat(segment_max(values, offsets), lengths))
+    best = np.maximum.reduceat(values, offsets[:-1])
+    hits = np.flatnonzero(values == np.repeat(best, np.diff(offsets)))
     # The first hit at or behind the window's beginning is a hit of this window: it has at least one.
     return hits[np.searchsorted(hits, offsets[:-1])] - offsets[:-1]
 
@@ -31,7 +26,7 @@ def log_softmax(values: NDArray[np.floating], offsets: NDArray[np.int64]) -> NDA
     """(N,) log of the softmax over each window's own positions, in float64."""
     lengths = np.diff(offsets)
     shifted = values.astype(np.float64)
-    shifted -= np.repeat(segment_max(shifted, offsets), lengths)
+    shifted -= np.repeat(np.maximum.reduceat(shifted, offsets[:-1]), lengths)
     total = np.add.reduceat(np.exp(shifted), offsets[:-1])
     shifted -= np.repeat(np.log(total), lengths)
     return shifted
@@ -43,14 +38,12 @@ def chunks(lengths: NDArray[np.int64], *, cells: int, row: int = 1) -> Iterator[
     A window counts as `row` cells if that is more than its padded length.
     """
     order = np.argsort(lengths, kind="stable")
-    begin = 0
-    while begin < len(order):
-        rest = np.maximum(lengths[order[begin:]], row)
+    while len(order):
+        rest = np.maximum(lengths[order], row)
         # `rest` only grows, so the area of the first k rows, k * rest[k - 1], grows as well.
         size = int(np.searchsorted(rest * np.arange(1, len(rest) + 1), cells, side="right"))
-        end = begin + max(size, 1)
-        yield order[begin:end]
-        begin = end
+        yield order[: max(size, 1)]
+        order = order[max(size, 1) :]
 
 
 def padded(

@@ -3,35 +3,29 @@
     mse   (y - (score - shift) / scale) ** 2
 
 A head gives one number y; the score is shift + scale * y, with the mean and spread of the training scores, so that
-heads and rates need not know whether scores run to 5 or to 5,000. An unknown score (NaN) costs nothing.
-
-On disk: predictions.json (id -> score).
+heads and rates need not know whether scores run to 5 or to 5,000.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.artifacts import write_json_rows
 from bertvision.data.examples import TextData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
 from bertvision.tasks import metrics
-from bertvision.tasks.base import register
+from bertvision.tasks.base import CardText, register
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.predictions import ScorePrediction
-from bertvision.tasks.settings import Merge, TextConfig
+from bertvision.tasks.settings import TextConfig
 from bertvision.tasks.texts import TextTask, merge_rows, row_starts, truth
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from bertvision.states.batch import StateBatch
 
 
 _POINTS = 1500
@@ -43,7 +37,6 @@ class ScoreAnswers:
     """The predicted score of every example, merged over its windows."""
 
     data: TextData
-    windows: Windows | None
     values: NDArray[np.float64]
     """(E,)"""
 
@@ -63,19 +56,13 @@ class ScoreTask(TextTask):
 
     kind = "score"
     metrics = metrics.SCORE
-    limits = "Heads for scores answer on the scale of their training data, and nothing keeps them inside it."
 
     metric: str = "pearson"
-    merge: Merge = "mean"
     shift: float = 0.0
     scale: float = 1.0
-    group: int = 1
-    pairs: bool = False
 
     def __post_init__(self) -> None:
-        if self.metric not in self.metrics or not self.metrics[self.metric].selects:
-            fitting = ", ".join(name for name, metric in self.metrics.items() if metric.selects)
-            raise ConfigError(f"--text.metric {self.metric} does not suit scores: use {fitting}")
+        super().__post_init__()
         if self.merge == "any_null":
             raise ConfigError("a score is merged by --text.merge mean, min or max, not by any_null")
 
@@ -84,13 +71,13 @@ class ScoreTask(TextTask):
         return 1
 
     @property
-    def hub_task(self) -> str:
-        return "sentence-similarity" if self.pairs else "text-classification"
-
-    @property
-    def about(self) -> str:
-        scale = f"training scores had a mean of {self.shift:.3g} and a deviation of {self.scale:.3g}"
-        return f"Given {self.given} it returns a score; {scale}. {self.merged('score')}".strip()
+    def card(self) -> CardText:
+        return self.card_text(
+            f"a score; training scores had a mean of {self.shift:.3g} and a deviation of {self.scale:.3g}",
+            "score",
+            "Heads for scores answer on the scale of their training data, and nothing keeps them inside it.",
+            "sentence-similarity" if self.pairs else "text-classification",
+        )
 
     # ---- from data to a task
 
@@ -102,17 +89,9 @@ class ScoreTask(TextTask):
             raise ConfigError(
                 f"--text.positive {text.positive} must be one of two classes; {data.name} has none"
             )
-        values = np.array([example.label for example in data.examples], dtype=np.float64)
-        spread = float(values.std())
-        usual = data.metric if data.metric in cls.metrics else "pearson"
-        return cls(
-            metric=usual if text.metric == "auto" else text.metric,
-            merge="mean" if text.merge == "auto" else text.merge,
-            shift=float(values.mean()),
-            scale=spread if spread > 0 else 1.0,
-            group=2 if windows.apart and data.pairs else 1,
-            pairs=data.pairs,
-        )
+        scores = truth(data, np.float64)
+        shared = cls.settings(data, text, windows, "mean")
+        return cls(shift=float(scores.mean()), scale=float(scores.std()) or 1.0, **shared)
 
     def describe(self, data: TextData) -> dict[str, Any]:
         known = np.array([e.label for e in data.examples if e.label is not None], np.float64)
@@ -123,21 +102,8 @@ class ScoreTask(TextTask):
 
     # ---- training
 
-    def targets(self, data: TextData, windows: Windows) -> NDArray[np.float32]:
-        """(W, 1) score of each window's example, NaN where it is not known."""
-        scores = np.array([np.nan if e.label is None else e.label for e in data.examples], np.float32)
-        return scores[windows.example].reshape(-1, 1)
-
-    def loss(self, logits: "Tensor", batch: "StateBatch") -> "Tensor":
-        import torch
-
-        label = batch.targets.reshape(-1, self.group)[:, 0]  # (E,) the windows of an example agree
-        known = ~torch.isnan(label)
-        # Replaced before the loss, not behind it: the gradient of a NaN times zero is NaN.
-        label = torch.where(known, label, torch.zeros_like(label))
-        loss = (logits.float().squeeze(-1) - (label.float() - self.shift) / self.scale).square()
-        loss = loss * known
-        return loss.unsqueeze(-1).expand(-1, self.group).reshape(-1)
+    def losses(self, logits: "Tensor", label: "Tensor") -> "Tensor":
+        return (logits.squeeze(-1) - (label.float() - self.shift) / self.scale).square()
 
     def sampling_classes(self, data: TextData, windows: Windows, bins: int) -> NDArray[np.int64]:
         return score_bins(self.targets(data, windows)[:: self.group, 0], bins)
@@ -145,26 +111,18 @@ class ScoreTask(TextTask):
     # ---- answers
 
     def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
-        self.join_how(how, members)
         return Logits({"values": np.mean([one["values"] for one in members], axis=0).astype(np.float32)})
 
     def answer(self, windows: Windows, logits: Logits, data: TextData, tuning: Any = None) -> ScoreAnswers:
         """Merge the windows of each example."""
         self.check_logits(logits, windows)
-        starts = row_starts(windows, self.group, data)
         scores = self.shift + self.scale * logits["values"][:, 0].astype(np.float64)
-        return ScoreAnswers(data, windows, merge_rows(scores, starts, self.merge))
-
-    # ---- what a user gets
+        return ScoreAnswers(data, merge_rows(scores, row_starts(windows, self.group, data), self.merge))
 
     def predictions(
         self, answers: ScoreAnswers, tuning: Any = None, *, n_best: int = 0
     ) -> list[ScorePrediction]:
         return [ScorePrediction(value) for value in answers.values.tolist()]
-
-    def write_answers(self, folder: Path, answers: ScoreAnswers, tuning: Any = None) -> None:
-        ids = self.ids(answers.data)
-        write_json_rows(folder / "predictions.json", dict(zip(ids, answers.values.tolist(), strict=True)))
 
     # ---- what a report shows
 
@@ -184,20 +142,8 @@ class ScoreTask(TextTask):
         self, train: TextData, parts: Mapping[str, TextData]
     ) -> dict[str, dict[str, dict[str, float]]]:
         mean = truth(train, np.float64).mean()
-        found = {
-            name: self.score(ScoreAnswers(data, None, np.full(len(data), mean)))
-            for name, data in parts.items()
-        }
-        return {"always the mean score": found}
-
-    def said(self, answers: ScoreAnswers, tuning: Any = None) -> tuple[list[Any], Sequence[None]]:
-        return answers.values.tolist(), [None] * len(answers)
-
-    def differing(self, ours: Sequence[float], theirs: Sequence[float]) -> list[int]:
-        """The tenth of the examples whose two scores differ most, twelve at least."""
-        gap = np.abs(np.array(ours) - np.array(theirs))
-        far = np.argsort(-gap, kind="stable")[: max(12, len(gap) // 10)]
-        return far[gap[far] > 0].tolist()
+        always = {name: ScoreAnswers(data, np.full(len(data), mean)) for name, data in parts.items()}
+        return {"always the mean score": {name: self.score(answers) for name, answers in always.items()}}
 
 
 def score_bins(values: NDArray[np.floating], bins: int) -> NDArray[np.int64]:

@@ -1,9 +1,10 @@
 """The settings of tasks that a user chooses: how texts are read and learned from, how spans are found in logits."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
+from bertvision.config import part_of
 from bertvision.data.reframe import Reframe
 from bertvision.data.texts import Columns
 from bertvision.errors import ConfigError
@@ -38,18 +39,17 @@ class TextConfig(Columns, Reframe):
 
     @property
     def columns(self) -> Columns:
-        return Columns(**{f.name: getattr(self, f.name) for f in fields(Columns)})
+        return part_of(Columns, self)
 
     @property
     def reframe(self) -> Reframe:
-        return Reframe(**{f.name: getattr(self, f.name) for f in fields(Reframe)})
+        return part_of(Reframe, self)
 
     @property
     def learning(self) -> "TextConfig":
         """The same without what only says how the source is read."""
-        return TextConfig(
-            **{name: getattr(self, name) for name in ("loss", "merge", "metric", "positive", "balance")}
-        )
+        names = ("loss", "merge", "metric", "positive", "balance")
+        return TextConfig(**{name: getattr(self, name) for name in names})
 
 
 PLAIN = TextConfig()
@@ -76,18 +76,13 @@ class DecodeConfig:
     """Accept a span only from the window that shows the most context around its first token; google only."""
 
     def __post_init__(self) -> None:
-        if self.decoding not in _OWN_MERGING:
-            raise ConfigError(f"--decoding {self.decoding} is unknown: choose {', '.join(_OWN_MERGING)}")
-        if self.merging not in (None, "min", "max", "prod_max", "any_null"):
-            raise ConfigError(f"--merging {self.merging} is unknown: choose min, max, prod_max or any_null")
+        threshold = self.null_score_diff_threshold
         if self.n_best_size < 1:
             raise ConfigError(f"--n-best-size must be at least 1, not {self.n_best_size}")
         if self.max_answer_length < 1:
             raise ConfigError(f"--max-answer-length must be at least 1 token, not {self.max_answer_length}")
-        if not math.isfinite(self.null_score_diff_threshold):
-            raise ConfigError(
-                f"--null-score-diff-threshold must be a finite number, not {self.null_score_diff_threshold}"
-            )
+        if not math.isfinite(threshold):
+            raise ConfigError(f"--null-score-diff-threshold must be a finite number, not {threshold}")
 
     @property
     def resolved_merging(self) -> Merging:

@@ -26,19 +26,17 @@ from bertvision.data.examples import SpanData, TextData
 from bertvision.data.reframe import Reframe
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
-from bertvision.shapes import Float, Int
-from bertvision.tasks import metrics, span_explain, squad
-from bertvision.tasks.base import Task, Tuning, register
+from bertvision.tasks import metrics, squad
+from bertvision.tasks.base import CardText, Member, Task, Tuning, register
 from bertvision.tasks.calibrate import NoAnswer, fit_no_answer
 from bertvision.tasks.compare import Difference, mcnemar, mean_difference
-from bertvision.tasks.logits import Logits
+from bertvision.tasks.logits import Logits, softmax
 from bertvision.tasks.predictions import Candidate, Prediction
 from bertvision.tasks.settings import PLAIN, DecodeConfig, TextConfig
-from bertvision.tasks.span_answers import SpanAnswers
+from bertvision.tasks.span_answers import SpanAnswers, best_threshold
 from bertvision.tasks.span_decode import decode
-from bertvision.tasks.span_logits import SpanCollector, check_spans, combine
+from bertvision.tasks.span_logits import SIDES, SpanCollector, combine, span_loss
 from bertvision.tasks.texts import as_questions
-from bertvision.tasks.threshold import best_threshold
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,10 +68,8 @@ class SpanTask(Task):
     unit = "token"
     metrics = metrics.SPAN
     tuning_class = SpanTuning
-    arrays = ("start", "end")
     abstains = True
     joins = ("max", "mean", "product")
-    limits = "Heads for spans copy a part of the text they are given, or say that there is none."
 
     metric: str = "tuned_f1"
     weights: tuple[float, float] = (1.0, 1.0)
@@ -97,16 +93,13 @@ class SpanTask(Task):
         return 2
 
     @property
-    def hub_task(self) -> str:
-        return "question-answering"
-
-    @property
-    def about(self) -> str:
-        return "Given a question and a text it returns the span that answers it, or says that the text holds no answer."
-
-    @property
-    def call(self) -> str:
-        return '"question", "context"'
+    def card(self) -> CardText:
+        return CardText(
+            "question-answering",
+            '"question", "context"',
+            "Given a question and a text it returns the span that answers it, or says that the text holds no answer.",
+            "Heads for spans copy a part of the text they are given, or say that there is none.",
+        )
 
     def config(self) -> dict[str, Any]:
         return {"kind": self.kind, "metric": self.metric}
@@ -131,27 +124,17 @@ class SpanTask(Task):
 
     # ---- training
 
-    def targets(self, data: SpanData, windows: Windows) -> NDArray[np.int32]:
-        """(W, 2) first and last token of the answer; the null token twice where a window has none."""
-        return windows.labels
-
     def loss(self, logits: "Tensor", batch: "StateBatch") -> "Tensor":
-        from bertvision.tasks.span_loss import span_loss
-
-        loss, weight = span_loss(logits, batch.mask, batch.targets), self._weight(batch.targets, batch.bounds)
-        return loss if weight is None else loss * weight
-
-    def _weight(
-        self, targets: "Int[Tensor, 'B 2']", bounds: "Int[Tensor, 'B 2']"
-    ) -> "Float[Tensor, ' B'] | None":
-        """What each window counts, without looking at values: a step with it can be captured and replayed."""
+        """The target is the first and the last token of the answer; the null token twice where a window has none."""
+        loss = span_loss(logits, batch.mask, batch.targets)
         if self.weights == (1.0, 1.0):
-            return None
-        # The token that means "no answer" stands outside the paragraph, wherever an encoder has it.
-        start = targets[:, 0]
-        found = (start >= bounds[:, 0]) & (start < bounds[:, 1])  # (B,)
+            return loss
+        # Without looking at values, so that a step can be captured and replayed. The token that means "no answer"
+        # stands outside the paragraph, wherever an encoder has it.
+        start = batch.targets[:, 0]
+        found = (start >= batch.bounds[:, 0]) & (start < batch.bounds[:, 1])  # (B,)
         # Products: `where` would have to send both numbers to the device in every step.
-        return found * self.weights[0] + ~found * self.weights[1]
+        return loss * (found * self.weights[0] + ~found * self.weights[1])
 
     def sampling_classes(self, data: SpanData, windows: Windows, bins: int) -> NDArray[np.int64]:
         """1 for windows with the answer, 0 for those without it."""
@@ -164,8 +147,7 @@ class SpanTask(Task):
         if balance or null_weight == 1:
             return super().weighted(data, windows, balance=balance)
         without = int((windows.labels[:, 0] == windows.null).sum())
-        count = len(windows)
-        unit = count / (count - without + null_weight * without) if count else 1.0
+        unit = len(windows) / max(1.0, len(windows) - without + null_weight * without)
         return replace(self, weights=(unit, null_weight * unit))
 
     # ---- logits
@@ -173,11 +155,8 @@ class SpanTask(Task):
     def collector(self, windows: Windows) -> SpanCollector:
         return SpanCollector(windows)
 
-    def check_logits(self, logits: Logits, windows: Windows) -> None:
-        check_spans(logits, windows)
-
     def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
-        return combine(members, windows, self.join_how(how, members))
+        return combine(members, windows, self.join_how(how))
 
     # ---- answers
 
@@ -201,24 +180,14 @@ class SpanTask(Task):
     def score(self, answers: SpanAnswers, tuning: SpanTuning | None = None) -> dict[str, float]:
         """Official scores at the decoding's threshold and at the tuned one, in percent."""
         tuned = best_threshold(answers) if tuning is None else tuning.threshold
-        found: dict[str, float] = {}
-        for prefix, threshold in (("", None), ("tuned_", tuned)):
-            official = squad.summary(*answers.judged(threshold), answers.answerable)
-            found |= {
-                f"{prefix}{name}": value for name, value in official.items() if not name.endswith("total")
-            }
-        return found
+        plain = squad.summary(*answers.judged(), answers.answerable)
+        return _scores(plain, squad.summary(*answers.judged(tuned), answers.answerable))
 
-    def compare(
-        self,
-        metric: str,
-        ours: Sequence[tuple[SpanAnswers, SpanTuning]],
-        theirs: Sequence[tuple[SpanAnswers, SpanTuning]] = (),
-    ) -> Difference:
+    def compare(self, metric: str, ours: Sequence[Member], theirs: Sequence[Member] = ()) -> Difference:
         sides = [[100 * _judged(metric, *member) for member in members] for members in (ours, theirs)]
-        return mean_difference(sides[0], sides[1])
+        return mean_difference(*sides)
 
-    def mcnemar(self, ours: tuple[SpanAnswers, SpanTuning], theirs: tuple[SpanAnswers, SpanTuning]) -> float:
+    def mcnemar(self, ours: Member, theirs: Member) -> float:
         """Of exact match at the tuned thresholds."""
         return mcnemar(_judged("tuned_exact", *ours), _judged("tuned_exact", *theirs))
 
@@ -233,53 +202,58 @@ class SpanTask(Task):
         their softmax; without one, no answer is one more candidate of that softmax. A span that two windows propose is
         one candidate with the shares of both, at the place of the better one.
         """
-        null = answers.is_null(None if tuning is None else tuning.threshold).tolist()
-        texts, spans = answers.text, answers.span.tolist()
-        best, absent = _probabilities(answers, None if tuning is None else tuning.no_answer)
-        firsts, absents = best[:, 0].tolist(), absent.tolist()
+        null = answers.is_null(_threshold(tuning)).tolist()
+        best, absent = _probabilities(answers, tuning.no_answer if tuning else None)
+        said = answers.predictions(_threshold(tuning)).values()
         return [
             Prediction(
-                text="" if null[i] else texts[i],
-                start=-1 if null[i] else spans[i][0],
-                end=-1 if null[i] else spans[i][1],
-                probability=firsts[i],
-                no_answer_probability=absents[i],
-                nbest=_candidates(answers, i, best[i], n_best) if n_best else (),
+                text=text,
+                start=-1 if null[i] else start,
+                end=-1 if null[i] else end,
+                probability=float(best[i, 0]),
+                no_answer_probability=float(absent[i]),
+                nbest=_candidates(answers, i, best[i], n_best),
             )
-            for i in range(len(answers))
+            for i, (text, (start, end)) in enumerate(
+                zip(said, answers.nbest_span[:, 0].tolist(), strict=True)
+            )
         ]
 
     def write_answers(self, folder: Path, answers: SpanAnswers, tuning: SpanTuning | None = None) -> None:
         write_json_rows(folder / "nbest_predictions.json", answers.nbest)
         write_json_rows(folder / "null_odds.json", answers.null_odds)
-        threshold = None if tuning is None else tuning.threshold
-        write_json_rows(folder / "predictions.json", answers.predictions(threshold))
+        write_json_rows(folder / "predictions.json", answers.predictions(_threshold(tuning)))
 
     def shown_tokens(self, answers: SpanAnswers) -> NDArray[np.int32]:
-        return span_explain.shown_tokens(answers)
+        """Of the paragraph, in the window that holds the best candidate."""
+        window = int(answers.nbest_token[0, 0, 0]) if answers.exists[0, 0] else 0
+        return _window_chars(answers.windows, window)
 
     def explain(
         self,
-        answers: SpanAnswers,
+        member: Member,
         logits: Logits,
-        tuning: SpanTuning,
         chars: NDArray[np.int32],
         *,
         n_best: int = 1,
         layer: bool = False,
     ) -> dict[str, Any]:
+        answers, tuning = member
         (prediction,) = self.predictions(answers, tuning, n_best=n_best)
-        heat = span_explain.heat(answers.windows, logits, chars)
-        if layer:
-            return span_explain.best_place(prediction) | heat
+        heat = _heat(answers.windows, logits, chars)
         shown = asdict(prediction)
+        nbest, absent = list(shown.pop("nbest")), shown["no_answer_probability"]
+        if layer:  # the best candidate, whatever no answer scores
+            best = nbest[0] if nbest else {"text": "", "start": -1, "end": -1}
+            place = {key: best[key] for key in ("text", "start", "end")}
+            return heat | {"answer": place, "probability": shown["probability"], "no_answer": absent}
         calibration = tuning.no_answer
         return heat | {
             "kind": self.kind,
-            "nbest": list(shown.pop("nbest")),
+            "nbest": nbest,
             "prediction": shown,
-            "no_answer": prediction.no_answer_probability,
-            "score_diff": next(iter(answers.null_odds.values())),
+            "no_answer": absent,
+            "score_diff": answers.null_odds[answers.ids[0]],
             "threshold": tuning.threshold,
             "shift": calibration.shift if calibration else None,
             "temperature": calibration.temperature if calibration else None,
@@ -289,9 +263,8 @@ class SpanTask(Task):
 
     def judge(self, data: SpanData, predictions: Mapping[str, str]) -> dict[str, Difference]:
         """Of the predictions at the tuned threshold, which is what the file holds."""
-        scores = squad.per_question(data, predictions)
-        names = ("tuned_exact", "tuned_f1")
-        return {name: mean_difference([100 * own], []) for name, own in zip(names, scores, strict=True)}
+        exact, f1 = squad.per_question(data, predictions)
+        return {"tuned_exact": mean_difference([100 * exact]), "tuned_f1": mean_difference([100 * f1])}
 
     def details(self, answers: SpanAnswers, tuning: SpanTuning | None = None) -> dict[str, Any]:
         return {} if tuning is None else to_mapping(tuning)
@@ -300,93 +273,118 @@ class SpanTask(Task):
         self, train: SpanData, parts: Mapping[str, SpanData]
     ) -> dict[str, dict[str, dict[str, float]]]:
         """Always no answer; on the demo set also the sentence that shares most words with the question."""
-        nothing = {name: [""] * len(data) for name, data in parts.items()}
-        found = {"always no answer": _baseline(parts, nothing, nothing)}
-        if train.name.startswith("demo"):
-            from bertvision.data.demo import abstain, overlap_answers
+        from bertvision.data.demo import overlap_answers
 
-            guesses = {name: overlap_answers(data) for name, data in parts.items()}
-            # Its threshold is tuned on dev like everybody else's.
-            cuts = sorted({overlap for _, overlap in guesses["dev"]})
-            best = max(cuts, key=lambda cut: _of_texts(parts["dev"], abstain(guesses["dev"], cut))["f1"])
-            given = {name: [text for text, _ in own] for name, own in guesses.items()}
-            kept = {name: abstain(own, best) for name, own in guesses.items()}
-            found["best-overlapping sentence"] = _baseline(parts, given, kept)
+        ways: dict[str, Any] = {"always no answer": lambda data: [("", 0.0)] * len(data)}
+        if train.name.startswith("demo"):
+            ways["best-overlapping sentence"] = overlap_answers
+        found = {}
+        for label, way in ways.items():
+            guesses = {name: way(data) for name, data in parts.items()}
+
+            def scored(part: str, cut: float, guesses: dict[str, Any] = guesses) -> squad.Scores:
+                """Of the guesses that are at least so sure."""
+                said = [text if sure >= cut else "" for text, sure in guesses[part]]
+                return squad.score(parts[part], dict(zip(self.ids(parts[part]), said, strict=True)))
+
+            # The threshold is tuned on dev like everybody else's.
+            cuts = sorted({sure for _, sure in guesses["dev"]})
+            best = max(cuts, key=lambda cut: scored("dev", cut)["f1"])
+            found[label] = {name: _scores(scored(name, -math.inf), scored(name, best)) for name in parts}
         return found
 
-    def example(self, data: SpanData, number: int) -> dict[str, Any]:
-        one = data.examples[number]
-        golds = [answer.text for answer in one.answers]
-        return {"texts": [one.question], "context": data.context(one), "truth": golds}
-
-    def said(
-        self, answers: SpanAnswers, tuning: SpanTuning | None = None
-    ) -> tuple[list[Any], Sequence[bool]]:
-        threshold = None if tuning is None else tuning.threshold
-        exact, _ = answers.judged(threshold)
-        return list(answers.predictions(threshold).values()), (exact > 0.5).tolist()
+    def examples(self, member: Member) -> list[dict[str, Any]]:
+        answers, tuning = member
+        (exact, _), data = answers.judged(_threshold(tuning)), answers.data
+        said = answers.predictions(_threshold(tuning)).values()
+        return [
+            {"id": one.id, "texts": [one.question], "context": data.context(one)}
+            | {"truth": [answer.text for answer in one.answers], "said": text, "right": right}
+            for one, text, right in zip(data.examples, said, (exact > 0.5).tolist(), strict=True)
+        ]
 
 
 SPAN = SpanTask()
 
 
-def _of_texts(data: SpanData, texts: list[str]) -> dict[str, float]:
-    official = squad.score(data, {e.id: text for e, text in zip(data.examples, texts, strict=True)})
-    return {name: value for name, value in official.items() if not name.endswith("total")}
+def _threshold(tuning: SpanTuning | None) -> float | None:
+    return None if tuning is None else tuning.threshold
 
 
-def _baseline(
-    parts: Mapping[str, SpanData], given: Mapping[str, list[str]], kept: Mapping[str, list[str]]
-) -> dict[str, dict[str, float]]:
-    """Scores of all answers, and of those that are kept at the tuned threshold."""
-    return {
-        name: _of_texts(data, given[name])
-        | {f"tuned_{metric}": value for metric, value in _of_texts(data, kept[name]).items()}
-        for name, data in parts.items()
-    }
+def _scores(plain: squad.Scores, tuned: squad.Scores) -> dict[str, float]:
+    """Official scores at the decoding's threshold and at the tuned one, as metrics."""
+    both = plain | {f"tuned_{name}": value for name, value in tuned.items()}
+    return {name: value for name, value in both.items() if not name.endswith("total")}
 
 
 def _judged(metric: str, answers: SpanAnswers, tuning: SpanTuning | None) -> NDArray[np.float64]:
     """(Q,) exact match or F1 between 0 and 1 of every question."""
-    tuned = metric.startswith("tuned_") and tuning is not None
-    exact, f1 = answers.judged(tuning.threshold if tuned and tuning else None)
+    exact, f1 = answers.judged(_threshold(tuning) if metric.startswith("tuned_") else None)
     return exact if metric.endswith("exact") else f1
+
+
+# ---- probabilities of candidates
 
 
 def _probabilities(
     answers: SpanAnswers, no_answer: NoAnswer | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(Q, n) of the candidates and (Q,) of no answer."""
-    best = _summed(answers)
+    """(Q, n) of the candidates, of equal spans the first with the shares of all and the others 0; (Q,) of no answer."""
+    best, absent = answers.probabilities[:, :-1], answers.probabilities[:, -1]
+    spans = answers.nbest_span
+    same = (spans[:, :, None] == spans[:, None]).all(axis=-1)  # (Q, n, n)
+    again = np.tril(same, k=-1).any(axis=2)
+    if again.any():
+        best = np.where(again, 0.0, np.einsum("qij,qj->qi", same, best))
     if no_answer is None:
-        return best, answers.no_answer_probability
+        return best, absent
     absent = no_answer.probability(answers.score_diff)
     # Without a candidate the softmax is no answer's alone, and so is the calibrated probability.
     return best * ((1 - absent) / np.maximum(best.sum(axis=1), 1e-300))[:, None], absent
-
-
-def _summed(answers: SpanAnswers) -> NDArray[np.float64]:
-    """(Q, n) probabilities of the candidates; of equal spans the first has the shares of all, and the others none."""
-    shares, spans = answers.candidate_probabilities, answers.nbest_span
-    same = (spans[:, :, None] == spans[:, None]).all(axis=-1)  # (Q, n, n)
-    again = np.tril(same, k=-1).any(axis=2)
-    if not again.any():
-        return shares
-    return np.where(again, 0.0, np.einsum("qij,qj->qi", same, shares))
 
 
 def _candidates(
     answers: SpanAnswers, question: int, probabilities: NDArray[np.float64], count: int
 ) -> tuple[Candidate, ...]:
     """The best `count` different spans of a question; one that two windows propose stands once."""
-    example = answers.data.examples[question]
-    context = answers.data.paragraphs[example.paragraph]
     found: dict[tuple[int, int], Candidate] = {}
-    exists = np.isfinite(answers.nbest_score[question]).tolist()
+    exists = answers.exists[question].tolist()
     places = zip(answers.nbest_span[question].tolist(), probabilities.tolist(), exists, strict=True)
     for (start, end), probability, there in places:
         if not there or len(found) == count:
             break
-        text = context[start:end] if start >= 0 else example.question
+        text = answers.text(question, start, end)
         found.setdefault((start, end), Candidate(text, start, end, probability))
     return tuple(found.values())
+
+
+# ---- where starts and ends are likely
+
+
+def _window_chars(windows: Windows, window: int) -> NDArray[np.int32]:
+    """(t, 2) characters of the paragraph's tokens in a window."""
+    first, last = windows.offsets[window] + windows.context[window]
+    return windows.chars[first:last]
+
+
+def _heat(windows: Windows, logits: Logits, chars: NDArray[np.int32]) -> dict[str, list[float]]:
+    """The probability that the answer starts, and that it ends, at each of the tokens that are shown.
+
+    Systems that cut the paragraph otherwise show the window of theirs that holds most of these tokens; what does not
+    lie in it has the probability 0.
+    """
+    if not len(chars):
+        return {side: [] for side in SIDES}
+    begin, end = int(chars[0, 0]), int(chars[-1, 1])
+    own = [_window_chars(windows, window) for window in range(len(windows))]
+    common = [min(end, int(p[-1, 1])) - max(begin, int(p[0, 0])) if len(p) else -1 for p in own]
+    # Of equal ones that which has nothing else: where both cut alike it is the same window.
+    window = max(range(len(windows)), key=lambda w: (common[w], -len(own[w])))
+    rows = slice(int(windows.offsets[window]), int(windows.offsets[window + 1]))
+    found: dict[str, list[float]] = {}
+    for side in SIDES:
+        found[side] = softmax(logits[side][rows])[slice(*windows.context[window])].tolist()
+        if not np.array_equal(own[window], chars):
+            by_place = dict(zip(map(tuple, own[window].tolist()), found[side], strict=True))
+            found[side] = [by_place.get((a, b), 0.0) for a, b in chars.tolist()]
+    return found

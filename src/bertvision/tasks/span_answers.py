@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from bertvision.data.examples import SpanData
 from bertvision.data.windows import Windows
+from bertvision.errors import DataError
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.squad import question_score
 
@@ -51,55 +52,46 @@ class SpanAnswers:
     def ids(self) -> list[str]:
         return [example.id for example in self.data.examples]
 
-    @property
-    def score(self) -> NDArray[np.float64]:
-        """(Q,) score of the best candidate."""
-        return self.nbest_score[:, 0]
-
     @cached_property
-    def span(self) -> NDArray[np.int32]:
-        """(Q, 2) first character of the best candidate in its paragraph and one past its last."""
-        return self._characters(self.nbest_token[:, 0])
+    def exists(self) -> NDArray[np.bool_]:
+        """(Q, n) False behind the last candidate."""
+        return np.isfinite(self.nbest_score)
 
     @cached_property
     def nbest_span(self) -> NDArray[np.int32]:
-        """(Q, n, 2) characters of the candidates; (-1, -1): none in the paragraph."""
-        return np.where(np.isfinite(self.nbest_score)[..., None], self._characters(self.nbest_token), -1)
+        """(Q, n, 2) first character of the candidates in their paragraph and one past the last, cut to the context;
+        (-1, -1): none in the paragraph."""
+        windows, window = self.windows, self.nbest_token[..., 0]
+        first = np.maximum(self.nbest_token[..., 1], windows.context[window, 0])
+        last = np.minimum(self.nbest_token[..., 2], windows.context[window, 1] - 1)
+        inside, base = self.exists & (first <= last), windows.offsets[window]
+        sides = [windows.chars[base + np.where(inside, at, 0), i] for i, at in enumerate((first, last))]
+        return np.where(inside[..., None], np.stack(sides, axis=-1), -1)
 
-    def _characters(self, token: NDArray[np.int32]) -> NDArray[np.int32]:
-        """(..., 2) characters of token spans, cut to the context; (-1, -1) where they do not touch it."""
-        windows, window = self.windows, token[..., 0]
-        first = np.maximum(token[..., 1], windows.context[window, 0])
-        last = np.minimum(token[..., 2], windows.context[window, 1] - 1)
-        inside, base = first <= last, windows.offsets[window]
-        span = np.empty((*window.shape, 2), np.int32)
-        span[..., 0] = np.where(inside, windows.chars[base + np.where(inside, first, 0), 0], -1)
-        span[..., 1] = np.where(inside, windows.chars[base + np.where(inside, last, 0), 1], -1)
-        return span
+    def text(self, question: int, start: int, end: int) -> str:
+        """The characters of a candidate.
+
+        `bertvision` decoding may point into the question. That is an answer, a wrong one, and it must not read as "no
+        answer"; the question itself is the nearest text there is.
+        """
+        example = self.data.examples[question]
+        return self.data.paragraphs[example.paragraph][start:end] if start >= 0 else example.question
 
     @cached_property
-    def text(self) -> list[str]:
-        """The best candidate of each question, whether or not no answer beats it; "" where there is none."""
-        paragraphs = self.data.paragraphs
-        # `bertvision` decoding may point into the question. That is an answer, a wrong one, and it must
-        # not read as "no answer"; the question itself is the nearest text there is.
-        texts = [
-            paragraphs[example.paragraph][begin:end] if begin >= 0 else example.question
-            for example, (begin, end) in zip(self.data.examples, self.span.tolist(), strict=True)
-        ]
-        for q in np.flatnonzero(~np.isfinite(self.score)).tolist():
-            texts[q] = ""
-        return texts
+    def best(self) -> list[str]:
+        """The text of each question's best candidate, whether or not no answer beats it; "" where there is none."""
+        places = zip(self.nbest_span[:, 0].tolist(), self.exists[:, 0].tolist(), strict=True)
+        return [self.text(q, *span) if there else "" for q, (span, there) in enumerate(places)]
 
     def is_null(self, threshold: float | None = None) -> NDArray[np.bool_]:
         """(Q,) where no answer is predicted: no candidate, or `score_diff` above the threshold."""
         limit = self.decode.null_score_diff_threshold if threshold is None else threshold
-        return (self.score_diff > limit) | ~np.isfinite(self.score)
+        return (self.score_diff > limit) | ~self.exists[:, 0]
 
     def predictions(self, threshold: float | None = None) -> dict[str, str]:
         """Question id to answer, "" for no answer."""
         null = self.is_null(threshold).tolist()
-        return {i: "" if n else t for i, n, t in zip(self.ids, null, self.text, strict=True)}
+        return {i: "" if n else t for i, n, t in zip(self.ids, null, self.best, strict=True)}
 
     @cached_property
     def answerable(self) -> NDArray[np.bool_]:
@@ -107,24 +99,17 @@ class SpanAnswers:
         return np.array([example.answerable for example in self.data.examples], np.bool_)
 
     @cached_property
-    def _judged(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(Q, 2) exact match and F1 of the best candidate, and (Q, 2) those of no answer."""
+    def judged_apart(self) -> NDArray[np.float64]:
+        """(2, Q, 2) exact match and F1 of the best candidate, whether or not no answer beats it, and of no answer."""
         examples = self.data.examples
-        best = [question_score(example, text) for example, text in zip(examples, self.text, strict=True)]
-        empty = [question_score(example, "") for example in examples]
-        return np.array(best, np.float64).reshape(-1, 2), np.array(empty, np.float64).reshape(-1, 2)
+        best = [question_score(example, text) for example, text in zip(examples, self.best, strict=True)]
+        return np.array([best, [question_score(example, "") for example in examples]], np.float64)
 
     def judged(self, threshold: float | None = None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(Q,) exact match and (Q,) F1 between 0 and 1 of the predictions at a threshold."""
-        best, empty = self._judged
-        values = np.where(self.is_null(threshold)[:, None], empty, best)
-        return values[:, 0], values[:, 1]
-
-    @property
-    def candidates_judged(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(Q,) exact match and (Q,) F1 of the best candidates, whether or not no answer beats them."""
-        best, _ = self._judged
-        return best[:, 0], best[:, 1]
+        best, empty = self.judged_apart
+        exact, f1 = np.where(self.is_null(threshold)[:, None], empty, best).T
+        return exact, f1
 
     @property
     def null_odds(self) -> dict[str, float]:
@@ -139,13 +124,12 @@ class SpanAnswers:
         the best candidate always stays.
         """
         n = self.nbest_score.shape[1]
-        count = np.isfinite(self.nbest_score).sum(axis=1)
-        before = (np.isfinite(self.nbest_score) & (self.nbest_score >= self.null_score[:, None])).sum(axis=1)
-        return np.where(before < n, np.minimum(count, max(n - 1, 1)), n), before
+        before = (self.exists & (self.nbest_score >= self.null_score[:, None])).sum(axis=1)
+        return np.where(before < n, np.minimum(self.exists.sum(axis=1), max(n - 1, 1)), n), before
 
     @cached_property
-    def _probabilities(self) -> NDArray[np.float64]:
-        """(Q, n + 1) softmax over the kept candidates and, in the last column, no answer."""
+    def probabilities(self) -> NDArray[np.float64]:
+        """(Q, n + 1) softmax over the n-best list: candidates, 0 behind the last, and in the last column no answer."""
         kept, _ = self._kept
         scores = np.concatenate([self.nbest_score, self.null_score[:, None]], axis=1)
         scores = np.clip(scores, -_HUGE, _HUGE)
@@ -154,42 +138,60 @@ class SpanAnswers:
         return weights / weights.sum(axis=1, keepdims=True)
 
     @property
-    def probability(self) -> NDArray[np.float64]:
-        """(Q,) probability of the best candidate among the n-best list and no answer."""
-        return self._probabilities[:, 0]
-
-    @property
-    def candidate_probabilities(self) -> NDArray[np.float64]:
-        """(Q, n) probability of each candidate among the n-best list and no answer; 0 behind the last."""
-        return self._probabilities[:, :-1]
-
-    @property
-    def no_answer_probability(self) -> NDArray[np.float64]:
-        """(Q,) probability of no answer among the n-best list and no answer."""
-        return self._probabilities[:, -1]
-
-    @property
     def nbest(self) -> dict[str, list[dict[str, Any]]]:
         """Question id to its candidates, best first and no answer (text "") at its place among them."""
         kept, before = (array.tolist() for array in self._kept)
         # Plain columns: lists of pairs would make half a million small objects.
         columns = (*np.moveaxis(self.nbest_logits, 2, 0), *np.moveaxis(self.nbest_span, 2, 0))
-        rows = zip(*(column.tolist() for column in columns), self._probabilities.tolist(), strict=True)
+        rows = zip(*(column.tolist() for column in columns), self.probabilities.tolist(), strict=True)
         nulls = np.clip(self.null_logits, -_HUGE, _HUGE).tolist()
         lists: dict[str, list[dict[str, Any]]] = {}
-        for q, (example, row) in enumerate(zip(self.data.examples, rows, strict=True)):
-            context = self.data.paragraphs[example.paragraph]
+        for q, (key, row) in enumerate(zip(self.ids, rows, strict=True)):
             entries = [
-                {
-                    "start_logit": start,
-                    "end_logit": end,
-                    "text": context[first:last] if first >= 0 else example.question,
-                    "probability": probability,
-                }
-                for start, end, first, last, probability in islice(zip(*row, strict=False), kept[q])
+                {"start_logit": i, "end_logit": j, "text": self.text(q, first, last), "probability": p}
+                for i, j, first, last, p in islice(zip(*row, strict=False), kept[q])
             ]
             start, end = nulls[q]
             null = {"start_logit": start, "end_logit": end, "text": "", "probability": row[-1][-1]}
             entries.insert(before[q], null)
-            lists[example.id] = entries
+            lists[key] = entries
         return lists
+
+
+# ---- the threshold, tuned on one split and applied to another
+
+
+def best_threshold(answers: SpanAnswers) -> float:
+    """The threshold with the highest F1; of equally good ones, the closest to 0.
+
+    Only as many thresholds matter as there are distinct differences, plus one that answers nothing; all are tried at
+    once. It stands half-way between the last question that is answered and the first that is not.
+    """
+    if not len(answers):
+        raise DataError(f"{answers.data.name} has no questions: a threshold needs some to be tuned on")
+    order = np.argsort(answers.score_diff, kind="stable")
+    null = (~answers.answerable).astype(np.float64)
+    gain = (answers.judged_apart[0, :, 1] - null)[order]
+    reached = null.sum() + np.concatenate([[0.0], np.cumsum(gain)])  # (Q + 1,) with the first k answered
+    values = _cut_values(answers.score_diff[order])
+    reached[np.isnan(values)] = -np.inf
+    # Sums in another order differ in the last digits; such cuts are equally good.
+    good = np.flatnonzero(reached >= reached.max() - 1e-9 * len(answers))
+    return float(values[good[np.argmin(np.abs(values[good]))]])
+
+
+def _cut_values(diff: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(Q + 1,) a finite threshold that answers the first k questions; NaN where none does.
+
+    `diff` rises. Equal neighbours cannot be separated, and infinite ones lie on one side of every threshold.
+    """
+    below = np.concatenate([[-np.inf], diff])
+    above = np.concatenate([diff, [np.inf]])
+    values = np.full(len(below), np.nan)
+    inner = np.isfinite(below) & np.isfinite(above)
+    values[inner] = (below[inner] + above[inner]) / 2
+    values = np.where(values >= above, below, values)  # no number lies between them: rounded up
+    left, right = np.isneginf(below) & np.isfinite(above), np.isfinite(below) & np.isposinf(above)
+    values[left], values[right] = above[left] - 1.0, below[right] + 1.0
+    values[(below <= 0) & (above > 0)] = 0.0
+    return np.where((below <= values) & (values < above), values, np.nan)

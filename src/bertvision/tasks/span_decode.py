@@ -39,7 +39,7 @@ from bertvision.tasks.logits import Logits
 from bertvision.tasks.ragged import argmax, chunks, log_softmax, padded, top
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span_answers import SpanAnswers
-from bertvision.tasks.span_logits import check_spans, joint_parts
+from bertvision.tasks.span_logits import SIDES, joint_parts
 
 _CELLS = 1 << 17  # numbers in one padded matrix: half a MB, so that a chunk stays in the processor's cache
 _IMPOSSIBLE = np.float32(-1e38)  # below any sum of logits that means something
@@ -60,7 +60,7 @@ def decode(windows: Windows, logits: Logits, data: SpanData, config: DecodeConfi
     """Answer every question of `data` from the logits of its windows."""
     if not len(data):
         raise DataError(f"{data.name} has no questions: there is nothing to decode")
-    check_spans(logits, windows)
+    logits.check(SIDES, windows.offsets)
     windowed = np.bincount(windows.example, minlength=len(data))
     if len(windowed) != len(data) or not windowed.all():
         raise DataError(
@@ -68,39 +68,49 @@ def decode(windows: Windows, logits: Logits, data: SpanData, config: DecodeConfi
             f"the data has {len(data)}; make the windows from this data"
         )
     if config.decoding == "bertvision":
-        candidates = _argmax_candidates(windows, logits)
-    else:
-        candidates = _nbest_candidates(windows, logits, config)
-    return _merge(windows, candidates, data, config)
+        return _merge(windows, _argmax_candidates(windows, logits), data, config)
+    return _merge(windows, _nbest_candidates(windows, logits, config), data, config)
 
 
-# ---------------------------------------------------------------------------------------------------
-# what every window proposes
+# ---- what every window proposes
 
 
 def _nbest_candidates(windows: Windows, logits: Logits, config: DecodeConfig) -> _Candidates:
-    count, n = len(windows.example), config.n_best_size
-    pair_rows = logits.get("pairs")
+    count, n, offsets = len(windows), config.n_best_size, windows.offsets
+    pair_rows = logits.arrays.get("pairs")
     score = np.full((count, n), -np.inf, np.float32)
     found = np.zeros((count, n, 2), np.float32)
     token = np.zeros((count, n, 2), np.int32)
-    lengths = np.diff(windows.offsets)
-    # What `padded` and `top` ask for: room behind the last window, and no -0.0.
-    room = np.zeros(int(lengths.max()), np.float32)
-    both = [np.concatenate([values, room]) + np.float32(0) for values in (logits["start"], logits["end"])]
-    empty = _empty_tokens(windows)
+    longest = int(windows.lengths.max())
+    # What `padded` and `top` ask for: room behind the last window, and no -0.0. Pads may lie in this room, too.
+    starts, ends = (np.pad(logits[side], (0, longest)) + np.float32(0) for side in SIDES)
+    begins, stops = np.pad(windows.chars, ((0, longest), (0, 0)), constant_values=-1).T
+    end_ok = begins >= 0
+    limited = config.decoding == "google" and config.max_context
+    start_ok = end_ok & np.pad(windows.best, (0, longest)) if limited else end_ok
+    # Most tokenizers make no tokens without characters; a span that holds none at all is no answer.
+    empty = bool((stops <= begins)[end_ok].any())
 
     def work(rows: NDArray[np.int64]) -> None:
-        (start, first), (end, last) = (top(padded(values, windows.offsets, rows), n) for values in both)
+        """Pairs (B, k, k) of the best starts and ends of some windows, and the n best of them."""
+        (start, first), (end, last) = (top(padded(values, offsets, rows), n) for values in (starts, ends))
+        base = offsets[rows][:, None]
+        at_first, at_last = base + first, base + last
+        # A pad has the logit minus infinity, and the place of a token of another window.
+        first_ok, last_ok = start_ok[at_first] & (start > -np.inf), end_ok[at_last] & (end > -np.inf)
         joint: NDArray[np.float32] | None = None
         if pair_rows is not None:
-            base = windows.offsets[rows][:, None]
-            start, end, joint = joint_parts(pair_rows, base + first, base + last)
-        pairs = _pair_scores(windows, rows, (start, first), (end, last), config)  # (B, k, k)
+            start, end, joint = joint_parts(pair_rows, at_first, at_last)
+        # Minus infinity passes through the sum, so that no (B, k, k) mask is needed for these.
+        pairs = np.where(first_ok, start, -np.inf)[:, :, None] + np.where(last_ok, end, -np.inf)[:, None, :]
+        # One unsigned comparison says both "not before the start" and "not too long", and an addition puts
+        # it in: five times faster than writing through a mask.
+        length = last.astype(np.int32)[:, None, :] - first.astype(np.int32)[:, :, None]
+        pairs += np.multiply(length.view(np.uint32) >= config.max_answer_length, 2 * _IMPOSSIBLE)
         if joint is not None:
             pairs += joint
         if empty:
-            pairs[_no_characters(windows, rows, first, last)] = -np.inf
+            pairs[stops[at_last][:, None, :] <= begins[at_first][:, :, None]] = -np.inf
         best, pair = top(pairs.reshape(len(rows), -1), n)
         i, j = np.divmod(pair, last.shape[1])
         kept = np.s_[rows, : best.shape[1]]
@@ -110,67 +120,25 @@ def _nbest_candidates(windows: Windows, logits: Logits, config: DecodeConfig) ->
             found[kept] += np.take_along_axis(joint.reshape(len(rows), -1), pair, 1)[..., None] / 2
         token[kept] = np.stack([np.take_along_axis(first, i, 1), np.take_along_axis(last, j, 1)], -1)
 
-    parts = list(chunks(lengths, cells=_CELLS, row=min(n, int(lengths.max())) ** 2))
+    parts = list(chunks(windows.lengths, cells=_CELLS, row=min(n, longest) ** 2))
     if len(parts) == 1:
         work(parts[0])
     else:
         # Chunks write to rows of their own, and numpy lets go of the interpreter lock while it works.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(work, parts))
-    at_null = windows.offsets[:-1] + windows.null
-    null_logits = np.stack([logits["start"][at_null], logits["end"][at_null]], axis=1)
+    at_null = offsets[:-1] + windows.null
+    null_logits = np.stack([logits[side][at_null] for side in SIDES], axis=1)
     if pair_rows is not None:
         start, end, joint = joint_parts(pair_rows, at_null[:, None], at_null[:, None])
         null_logits = np.concatenate([start, end], axis=1) + joint[:, 0] / 2
     return _Candidates(score, found, token, null_logits[:, 0] + null_logits[:, 1], null_logits)
 
 
-def _pair_scores(
-    windows: Windows,
-    rows: NDArray[np.int64],
-    starts: tuple[NDArray[np.float32], NDArray[np.int64]],
-    ends: tuple[NDArray[np.float32], NDArray[np.int64]],
-    config: DecodeConfig,
-) -> NDArray[np.float32]:
-    """(B, k, k) start + end logit of every pair; at or below `_IMPOSSIBLE` where it is not a valid span."""
-    (start, first), (end, last) = starts, ends
-    first_ok, last_ok = _in_context(windows, rows, first), _in_context(windows, rows, last)
-    if config.decoding == "google" and config.max_context:
-        first_ok &= windows.best[windows.offsets[rows][:, None] + np.where(first_ok, first, 0)]
-    # Minus infinity passes through the sum, so that no (B, k, k) mask is needed for these.
-    pairs = np.where(first_ok, start, -np.inf)[:, :, None] + np.where(last_ok, end, -np.inf)[:, None, :]
-    # One unsigned comparison says both "not before the start" and "not too long", and an addition puts
-    # it in: five times faster than writing through a mask.
-    length = last.astype(np.int32)[:, None, :] - first.astype(np.int32)[:, :, None]
-    pairs += np.multiply(length.view(np.uint32) >= config.max_answer_length, 2 * _IMPOSSIBLE)
-    return pairs
-
-
-def _in_context(windows: Windows, rows: NDArray[np.int64], position: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """(B, k) whether positions of the windows `rows` are tokens of the paragraph."""
-    context = windows.context[rows]
-    return (position >= context[:, :1]) & (position < context[:, 1:])
-
-
-def _empty_tokens(windows: Windows) -> bool:
-    """Whether the tokenizer made tokens of the paragraph without characters; most make none."""
-    return bool(((windows.chars[:, 0] >= 0) & (windows.chars[:, 1] <= windows.chars[:, 0])).any())
-
-
-def _no_characters(
-    windows: Windows, rows: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """(B, k, k) whether a span holds no characters at all, which is no answer."""
-    base, most = windows.offsets[rows][:, None], len(windows.chars) - 1  # pads may lie behind the end
-    begin = windows.chars[np.minimum(base + first, most), 0]
-    end = windows.chars[np.minimum(base + last, most), 1]
-    return end[:, None, :] <= begin[:, :, None]
-
-
 def _argmax_candidates(windows: Windows, logits: Logits) -> _Candidates:
     offsets, null = windows.offsets, windows.null
     both = []
-    for values in (logits["start"], logits["end"]):
+    for values in (logits[side] for side in SIDES):
         position = argmax(values, offsets)
         log_probs = values.astype(np.float64) if logits.log_probs else log_softmax(values, offsets)
         both.append((position, log_probs[offsets[:-1] + position]))
@@ -187,20 +155,14 @@ def _argmax_candidates(windows: Windows, logits: Logits) -> _Candidates:
     )
 
 
-# ---------------------------------------------------------------------------------------------------
-# the windows of a question together
+# ---- the windows of a question together
 
 
 def _merge(windows: Windows, found: _Candidates, data: SpanData, config: DecodeConfig) -> SpanAnswers:
-    questions, n = len(data), config.n_best_size
-    width = found.score.shape[1]
-    # (Q, n) where each question's candidates stand in the flattened (W, width); -1 behind the last. Most
-    # questions have one window, whose candidates are in order already.
+    questions, n, width = len(data), config.n_best_size, found.score.shape[1]
+    # (Q, n) where each question's candidates stand in the flattened (W, width); -1 behind the last.
     source = np.full((questions, n), -1, np.int64)
-    single = np.bincount(windows.example)[windows.example] == 1
-    standing = np.arange(found.score.size).reshape(-1, width)
-    source[windows.example[single], :width] = np.where(found.score > -np.inf, standing, -1)[single]
-    flat = np.flatnonzero((found.score > -np.inf) & ~single[:, None])
+    flat = np.flatnonzero(found.score > -np.inf)
     question = windows.example[flat // width]
     # Stable: candidates of equal score keep the order of windows and, in them, of ranks.
     order = np.lexsort((-found.score.ravel()[flat], question))
@@ -214,7 +176,6 @@ def _merge(windows: Windows, found: _Candidates, data: SpanData, config: DecodeC
     token = np.empty((questions, n, 3), np.int32)
     token[..., 0] = source // width
     token[..., 1:] = found.token.reshape(-1, 2)[source]
-
     null_score, null_logits, diff = _merge_null(windows, found, score[:, 0], logits[:, 0], config)
     return SpanAnswers(
         data=data,
@@ -237,23 +198,21 @@ def _merge_null(
     config: DecodeConfig,
 ) -> tuple[NDArray[np.float64], NDArray[np.floating], NDArray[np.float64]]:
     """(Q,) score of no answer, (Q, 2) its logits, (Q,) how far it is ahead of the best candidate."""
-    merging = config.resolved_merging
+    merging, there = config.resolved_merging, np.isfinite(best)
     if merging == "any_null":
         # The window that leans most towards no answer speaks for the question.
         sort_key = found.score[:, 0].astype(np.float64) - found.null
     else:
         sort_key = found.null if merging == "min" else -found.null
     order = np.lexsort((sort_key, windows.example))
-    leading = np.ones(len(order), np.bool_)
-    leading[1:] = np.diff(windows.example[order]) != 0
-    chosen = order[leading]  # (Q,) windows, because questions are numbered 0 .. Q - 1
-    null = found.null[chosen]
+    _, first = np.unique(windows.example[order], return_index=True)
+    chosen = order[first]  # (Q,) windows, because questions are numbered 0 .. Q - 1
+    null, null_logits = found.null[chosen], found.null_logits[chosen]
     if merging == "any_null":
         diff = -sort_key[chosen].astype(np.float64)
         # Put on the scale of the question's best candidate; without one, as it stands.
-        shifted = np.where(np.isfinite(best), best, 0.0) + diff
-        return np.where(np.isfinite(best), shifted, null), found.null_logits[chosen], diff
+        return np.where(there, np.where(there, best, 0.0) + diff, null), null_logits, diff
     # Subtracted one after the other in the logits' own precision: the null odds then agree with other
     # tools that follow the same rule to the last digit.
     diff = ((null - best_logits[:, 0]) - best_logits[:, 1]).astype(np.float64)
-    return null.astype(np.float64), found.null_logits[chosen], np.where(np.isfinite(best), diff, np.inf)
+    return null.astype(np.float64), null_logits, np.where(there, diff, np.inf)

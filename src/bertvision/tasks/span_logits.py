@@ -1,7 +1,12 @@
-"""Logits of spans: start and end of every token, and the pairs of heads that score both together.
+"""Logits of spans: start and end of every token, the pairs of heads that score both together, and the loss of both.
 
-A head that gives 2 + 2r numbers a token scores a start i and an end j together, s_i + e_j + u_i . v_j / sqrt(r). Its
-numbers are kept as `pairs` (N, 2 + 2r); its marginals stand where another head's `start` and `end` (N,) stand:
+The loss is the cross-entropy of the start and of the end position, averaged over the two.
+
+A head that gives 2 + 2r numbers a token (s, e and the factors u and v) scores a start i and an end j together,
+s_i + e_j + u_i . v_j / sqrt(r). Its loss is half the cross-entropy of the right pair among all i <= j (no answer is the
+null token as both): without factors and without the order of start and end it is then the loss above, on the same
+scale for clipping and penalties. Its numbers are kept as `pairs` (N, 2 + 2r); its marginals stand where another head's
+`start` and `end` (N,) stand:
 
         start_i = log sum_{j >= i} exp score(i, j)        end_j = log sum_{i <= j} exp score(i, j)
 
@@ -17,6 +22,7 @@ them like logits. Pairs are left out.
 Shapes: N tokens of all windows, W windows, B windows of a batch, T tokens (padded).
 """
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -24,16 +30,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.data.windows import Windows
-from bertvision.errors import ArtifactError
-from bertvision.shapes import Bool, Float
+from bertvision.shapes import Bool, Float, Int
 from bertvision.tasks.logits import NOT_READ, Collector, Logits, Seen
 from bertvision.tasks.ragged import argmax, log_softmax
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+SIDES = ("start", "end")
 
 _CELLS = 1 << 24  # pair scores of one chunk: 64 MB
+# The lowest finite number instead of minus infinity: its probability is 0 just the same, and a row that is
+# all pads (a batch filled up to a fixed size) gives a finite number instead of NaN.
+_LOWEST = float(np.finfo(np.float32).min)
 
 
 def span_logits(
@@ -48,35 +57,63 @@ def span_logits(
     return Logits(arrays, log_probs)
 
 
-def check_spans(logits: Logits, windows: Windows) -> None:
-    """Raise unless every token of `windows` has finite values."""
-    logits.check(windows.num_tokens, ("start", "end"), windows.offsets)
-    pairs = logits.get("pairs")
-    if pairs is not None and (pairs.ndim != 2 or pairs.shape[1] < 4 or pairs.shape[1] % 2):
-        raise ArtifactError(
-            f"the pair scores have the shape {pairs.shape}, not (tokens, 2 + 2r): they were not written by bertvision"
-        )
+# ---- the loss
+
+
+def span_loss(
+    logits: "Float[Tensor, 'B T outputs']", mask: "Bool[Tensor, 'B T']", targets: "Int[Tensor, 'B 2']"
+) -> "Float[Tensor, ' B']":
+    """Loss of each window, of pairs where a token has more than 2 numbers; in float32, pads outside the softmax."""
+    if logits.shape[-1] > 2:
+        scores = pair_scores(logits, mask).flatten(1)  # (B, T * T)
+        first, last = targets.long().unbind(1)
+        right = scores.gather(1, (first * mask.shape[1] + last).unsqueeze(1)).squeeze(1)
+        return (scores.logsumexp(1) - right) / 2
+    scores = logits.float().masked_fill(~mask.unsqueeze(-1), _LOWEST)
+    picked = scores.log_softmax(1).gather(1, targets.long().unsqueeze(1)).squeeze(1)  # (B, 2)
+    return -picked.mean(dim=-1)
+
+
+def pair_scores(
+    logits: "Float[Tensor, 'B T outputs']", mask: "Bool[Tensor, 'B T']"
+) -> "Float[Tensor, 'B T T']":
+    """Score of every start i and end j of 2 + 2r numbers a token; the lowest number where j < i or one is a pad."""
+    import torch
+
+    rank = (logits.shape[-1] - 2) // 2
+    # Zeros, so that nothing a pad holds enters a product.
+    values = logits.float().masked_fill(~mask.unsqueeze(-1), 0.0)
+    start, end, first, last = values.split([1, 1, rank, rank], dim=-1)
+    with torch.autocast(logits.device.type, enabled=False):
+        scores = start + end.mT + (first @ last.mT) / math.sqrt(rank)
+    place = torch.arange(mask.shape[1], device=mask.device)
+    valid = (place.unsqueeze(1) <= place) & mask.unsqueeze(1) & mask.unsqueeze(2)  # (B, T, T)
+    return scores.masked_fill(~valid, _LOWEST)
+
+
+# ---- from batches to whole datasets
 
 
 class SpanCollector(Collector):
     """Outputs (B, T, 2), or (B, T, 2 + 2r) of heads that score pairs."""
 
     def __init__(self, windows: Windows) -> None:
-        self._tokens = windows.num_tokens
-        self._both = np.full((2, self._tokens), NOT_READ, np.float32)
-        self._pairs: NDArray[np.float32] | None = None
+        super().__init__(windows, None)
+        self.pairs = Collector(windows, None)
 
     def add(self, seen: Seen, output: "Float[Tensor, 'B T outputs']") -> None:
         if output.shape[-1] > 2:
-            if self._pairs is None:
-                self._pairs = np.zeros((self._tokens, output.shape[-1]), np.float32)
-                self._pairs[:, :2] = NOT_READ
-            self._pairs[seen.tokens] = output.float()[seen.mask].cpu().numpy()
+            self.pairs.add(seen, output)
             output = marginals(output, seen.mask)
-        self._both[:, seen.tokens] = output.float()[seen.mask].T.cpu().numpy()
+        super().add(seen, output)
 
     def logits(self) -> Logits:
-        return span_logits(self._both[0], self._both[1], self._pairs)
+        start, end = np.ascontiguousarray(self.values.T)
+        pairs = self.pairs.values
+        if not pairs.shape[1]:
+            return span_logits(start, end)
+        pairs[pairs[:, 0] == NOT_READ, 2:] = 0  # factors of this size would overflow in a product
+        return span_logits(start, end, pairs)
 
 
 def marginals(
@@ -84,8 +121,6 @@ def marginals(
 ) -> "Float[Tensor, 'B T 2']":
     """Start and end of every token over all ends and starts it may be paired with; as many windows at once as fit."""
     import torch
-
-    from bertvision.tasks.span_loss import pair_scores
 
     size = max(1, _CELLS // mask.shape[1] ** 2)
     parts: list[Tensor] = []
@@ -110,12 +145,15 @@ def joint_parts(
     return starts[..., 0], ends[..., 1], product
 
 
+# ---- other logits made of them
+
+
 def second_best(windows: Windows, logits: Logits) -> Logits:
     """Logits with every window's top start and, separately, its top end pushed down to -1000.
 
     Decoding them gives the paper's second-best answer. Of a head that scores pairs these are the marginals.
     """
-    start, end = logits["start"].copy(), logits["end"].copy()
+    start, end = (logits[side].copy() for side in SIDES)
     for values in (start, end):
         values[windows.offsets[:-1] + argmax(values, windows.offsets)] = -1000.0
     return span_logits(start, end, log_probs=logits.log_probs)
@@ -123,24 +161,13 @@ def second_best(windows: Windows, logits: Logits) -> Logits:
 
 def combine(models: Sequence[Logits], windows: Windows, how: str = "max") -> Logits:
     """One set of log-probabilities from the logits of several models over the same windows."""
-    for logits in models:
-        check_spans(logits, windows)
-    start, end = (
-        _combine([logits[side] for logits in models], windows.offsets, how) for side in ("start", "end")
-    )
-    return span_logits(start, end, log_probs=True)
-
-
-def _combine(values: list[NDArray[np.float32]], offsets: NDArray[np.int64], how: str) -> NDArray[np.float32]:
-    total = log_softmax(values[0], offsets)
-    for more in values[1:]:
-        log_probs = log_softmax(more, offsets)
-        if how == "max":
-            np.maximum(total, log_probs, out=total)
-        elif how == "mean":
-            np.logaddexp(total, log_probs, out=total)
-        else:
-            total += log_probs
-    if how == "mean":
-        total -= np.log(len(values))
-    return total.astype(np.float32)
+    joined: list[NDArray[np.float32]] = []
+    add = {"max": np.maximum, "mean": np.logaddexp, "product": np.add}[how]
+    for side in SIDES:
+        total, *others = (log_softmax(logits[side], windows.offsets) for logits in models)
+        for more in others:
+            add(total, more, out=total)
+        if how == "mean":
+            total -= np.log(len(models))
+        joined.append(total.astype(np.float32))
+    return span_logits(*joined, log_probs=True)

@@ -1,8 +1,7 @@
 """Official SQuAD 2.0 scoring: the same keys, the same order, the same digits.
 
-`score` gives what the official evaluation script prints; `per_question` the scores behind it, for
-thresholds and comparisons. Sums run in the order of the data, one after the other, because the last
-digits depend on it. Nothing here needs torch.
+`score` gives what the official evaluation script prints; `per_question` the scores behind it. Sums run in the order of
+the data, one after the other, because the last digits depend on it. Nothing here needs torch.
 """
 
 import re
@@ -38,37 +37,39 @@ def token_f1(gold: Sequence[object], prediction: Sequence[object]) -> float:
     return (2 * precision * recall) / (precision + recall)
 
 
-def golds(example: Example) -> list[str]:
-    """The normalised answers that count as right: those with anything left, [""] when there is none."""
-    return [text for answer in example.answers if (text := normalise(answer.text))] or [""]
-
-
 def question_score(example: Example, prediction: str) -> tuple[float, float]:
     """Exact match and F1 of one prediction, each the best over the accepted answers."""
-    said, accepted = normalise(prediction), golds(example)
-    tokens = said.split()
-    return float(said in accepted), max(token_f1(gold.split(), tokens) for gold in accepted)
+    said = normalise(prediction)
+    # Of the accepted answers those of which anything is left; without any, no answer is right.
+    golds = [text for answer in example.answers if (text := normalise(answer.text))] or [""]
+    return float(said in golds), max(token_f1(gold.split(), said.split()) for gold in golds)
+
+
+def check_complete(data: SpanData, predictions: Mapping[str, object]) -> None:
+    """Raise unless every question has a prediction."""
+    missing = [example.id for example in data.examples if example.id not in predictions]
+    if missing:
+        raise DataError(
+            f"the predictions lack {len(missing)} of the {len(data)} questions of {data.name}, "
+            f"first {missing[0]!r}: predict them all, or allow missing ones"
+        )
 
 
 def per_question(
     data: SpanData, predictions: Mapping[str, str], *, allow_missing: bool = False
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(Q,) exact match and (Q,) F1 between 0 and 1, in the order of the data; NaN where none is given."""
-    missing = [example.id for example in data.examples if example.id not in predictions]
-    if missing and not allow_missing:
-        raise DataError(
-            f"the predictions lack {len(missing)} of the {len(data)} questions of {data.name}, "
-            f"first {missing[0]!r}: predict them all, or allow missing ones"
-        )
-    pairs = [
+    if not allow_missing:
+        check_complete(data, predictions)
+    scores = [
         question_score(example, predictions[example.id]) if example.id in predictions else (np.nan, np.nan)
         for example in data.examples
     ]
-    scores = np.array(pairs, np.float64).reshape(-1, 2)
-    return scores[:, 0], scores[:, 1]
+    exact, f1 = np.array(scores, np.float64).reshape(-1, 2).T
+    return exact, f1
 
 
-def in_order_sum(values: NDArray[np.float64]) -> float:
+def _in_order_sum(values: NDArray[np.float64]) -> float:
     """Sum from first to last; `np.sum` adds pairwise and `sum` compensates from Python 3.12 on."""
     return float(np.cumsum(values)[-1]) if values.size else 0.0
 
@@ -79,8 +80,8 @@ def summary(exact: NDArray[np.float64], f1: NDArray[np.float64], answerable: NDA
     for prefix, part in (("", np.ones_like(answerable)), ("HasAns_", answerable), ("NoAns_", ~answerable)):
         total = int(part.sum())
         if total:
-            result[f"{prefix}exact"] = 100.0 * in_order_sum(exact[part]) / total
-            result[f"{prefix}f1"] = 100.0 * in_order_sum(f1[part]) / total
+            result[f"{prefix}exact"] = 100.0 * _in_order_sum(exact[part]) / total
+            result[f"{prefix}f1"] = 100.0 * _in_order_sum(f1[part]) / total
             result[f"{prefix}total"] = total
     return result
 
@@ -107,10 +108,7 @@ def score(
     exact, f1 = exact[scored], f1[scored]
     examples = [data.examples[i] for i in scored.tolist()]
     answerable = np.array([example.answerable for example in examples])
-    if na_probs is None:
-        odds = np.zeros(len(examples))
-    else:
-        odds = _odds(examples, na_probs)
+    odds = np.zeros(len(examples)) if na_probs is None else _odds(examples, na_probs)
     null = odds > na_prob_thresh
     result = summary(np.where(null, ~answerable, exact), np.where(null, ~answerable, f1), answerable)
     if na_probs is None:
@@ -164,4 +162,4 @@ def _average_precision(right: NDArray[np.float64], odds: NDArray[np.float64], po
     found = np.cumsum(right)
     precision = (found / np.arange(1, len(right) + 1))[cut]
     recall = (found / positives)[cut]
-    return 100.0 * in_order_sum(precision * np.diff(recall, prepend=0.0))
+    return 100.0 * _in_order_sum(precision * np.diff(recall, prepend=0.0))

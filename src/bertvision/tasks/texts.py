@@ -9,41 +9,64 @@ The windows of a long text are merged into one answer:
 For answer / no answer the mean is wrong, because one window with the answer is enough: `min` takes the least
 probability of no answer.
 
+An unknown label (-1, or a score of NaN) costs nothing and has no gradient. Losses are computed in float32, whatever the
+logits came in, and nothing depends on the values: they can be vmapped over stacked heads and captured in a CUDA graph.
+
+On disk: predictions.json (id -> class or score), and of labels probabilities.json (id -> {class: probability}).
+
 Shapes: R rows of logits (a window each, or `group` windows side by side), E examples, W windows.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertvision.artifacts import write_json_rows
 from bertvision.data.examples import SpanData, TextData, answerable
 from bertvision.data.reframe import Reframe, reframe
 from bertvision.data.spans import SpanBuilder
 from bertvision.data.texts import Columns
-from bertvision.data.windows import Windows
+from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError, DataError
-from bertvision.tasks.base import Task
+from bertvision.tasks.base import CardText, Member, Task
 from bertvision.tasks.compare import Difference, metric_difference
-from bertvision.tasks.settings import Merge
+from bertvision.tasks.settings import Merge, TextConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertvision.states.batch import StateBatch
 
 _SHOWN = 600
 """Characters of a text in a report."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
-    """A task whose examples are texts, with a row of logits for the windows of each."""
+    """A task whose examples are texts, with a row of logits for the windows of each.
+
+    Its answers have `values` and `truth`: (E,) numbers of classes, or scores.
+    """
 
     unit = "window"
 
     merge: Merge = "mean"
-    positive: int = 1
+    group: int = 1
     pairs: bool = False
     """Its examples are pairs of texts, before any prompt is put in front."""
-    asks: bool = False
+    positive = 1
+    asks = False
     """Its examples are questions over paragraphs (answer / no answer), cut into windows like those of spans."""
+
+    def __post_init__(self) -> None:
+        if self.metric not in self.metrics or not self.metrics[self.metric].selects:
+            fitting = ", ".join(name for name, metric in self.metrics.items() if metric.selects)
+            raise ConfigError(f"--text.metric {self.metric} does not suit {self.kind}s: use {fitting}")
 
     @property
     def head(self) -> str:
@@ -56,6 +79,34 @@ class TextTask(Task):
     @property
     def texts_read(self) -> int:
         return 2 if self.pairs or self.asks else 1
+
+    def card_text(self, returns: str, merged: str, limits: str, hub_task: str) -> CardText:
+        """Says what comes out, and what counts of the windows of a long text."""
+        call, given = '"text"', "a text"
+        if self.asks:
+            call, given = '"question", "context"', "a question and a text"
+        elif self.pairs:
+            call, given = '"first", "second"', "a pair of texts"
+        about = f"Given {given} it returns {returns}."
+        if self.group == 1:
+            how = {"mean": "mean", "min": "least"}.get(self.merge, "greatest")
+            about += f" Of a text longer than a window several are read, and the {how} {merged} counts."
+        return CardText(hub_task, call, about, limits)
+
+    # ---- from data to a task
+
+    @classmethod
+    def settings(
+        cls, data: TextData, text: TextConfig, windows: WindowConfig, merge: Merge
+    ) -> dict[str, Any]:
+        """The settings that labels and scores share; `merge` is the usual one."""
+        usual = data.metric if data.metric in cls.metrics else next(iter(cls.metrics))
+        return {
+            "metric": usual if text.metric == "auto" else text.metric,
+            "merge": merge if text.merge == "auto" else text.merge,
+            "group": 2 if windows.apart and data.pairs else 1,
+            "pairs": data.pairs,
+        }
 
     def check_data(self, data: Any) -> None:
         super().check_data(data)
@@ -79,62 +130,6 @@ class TextTask(Task):
             source = f"answerable:{source}"
         return super().load(source, columns=columns, max_examples=max_examples)
 
-    @property
-    def call(self) -> str:
-        return '"question", "context"' if self.asks else '"first", "second"' if self.pairs else '"text"'
-
-    @property
-    def given(self) -> str:
-        return "a question and a text" if self.asks else "a pair of texts" if self.pairs else "a text"
-
-    def merged(self, what: str) -> str:
-        """How the windows of a long text become one answer."""
-        if self.group > 1:
-            return ""
-        how = {"mean": "mean", "min": "least"}.get(self.merge, "greatest")
-        return f"Of a text longer than a window several are read, and the {how} {what} counts."
-
-    def example(self, data: TextData, number: int) -> dict[str, Any]:
-        one = data.examples[number]
-        texts = [text for text in (one.first, one.second) if text is not None]
-        return {"texts": [t if len(t) <= _SHOWN else t[:_SHOWN] + " …" for t in texts], "truth": one.label}
-
-    def merged_by(self, merge: str) -> "TextTask":
-        own: Any = self  # every subclass is a dataclass
-        return replace(own, merge=merge)
-
-    def compare(
-        self, metric: str, ours: Sequence[tuple[Any, Any]], theirs: Sequence[tuple[Any, Any]] = ()
-    ) -> Difference:
-        sides = [[answers.values for answers, _ in members] for members in (ours, theirs)]
-        return self._difference(metric, ours[0][0].truth, *sides)
-
-    def _difference(
-        self, metric: str, right: NDArray[Any], ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]]
-    ) -> Difference:
-        how = {"classes": len(self.classes), "positive": self.positive}
-        return metric_difference(self.metrics[metric], right, ours, theirs, **how)
-
-    def score(self, answers: Any, tuning: Any = None) -> dict[str, float]:
-        """Every metric; the tuning changes none."""
-        right, found = answers.truth, {}
-        for name, metric in self.metrics.items():
-            if metric.predictions is not None:
-                found[name] = float(
-                    metric.predictions(right, answers.values, len(self.classes), self.positive)
-                )
-            elif metric.probabilities is not None:
-                found[name] = metric.probabilities(right, answers.probabilities)
-        return found
-
-    def judge(self, data: TextData, predictions: Mapping[str, Any]) -> dict[str, Difference]:
-        given = [predictions[name] for name in self.ids(data)]
-        if not data.labelled or (self.classes and not set(given) <= set(self.classes)):
-            return {}
-        values = np.array([self.classes.index(one) for one in given] if self.classes else given)
-        right = truth(data, values.dtype)
-        return {name: self._difference(name, right, [values], []) for name in self.selecting}
-
     def prepare(self, data: SpanData | TextData, how: Reframe) -> TextData:
         if self.group > 1 and how != Reframe():
             raise ConfigError(
@@ -144,6 +139,77 @@ class TextTask(Task):
             return answerable(as_questions(data), answers_required=False)
         assert isinstance(data, TextData)
         return reframe(data, how)
+
+    # ---- training
+
+    def loss(self, logits: "Tensor", batch: "StateBatch") -> "Tensor":
+        import torch
+
+        label = batch.targets.reshape(-1, self.group)[:, 0]  # (E,) the windows of an example agree
+        known = ~torch.isnan(label) if label.is_floating_point() else label >= 0
+        # Replaced before the loss, not behind it: the gradient of a NaN times zero is NaN.
+        label = torch.where(known, label, torch.zeros_like(label))
+        loss = self.losses(logits.float(), label) * known
+        return loss.unsqueeze(-1).expand(-1, self.group).reshape(-1)
+
+    @abstractmethod
+    def losses(self, logits: "Tensor", label: "Tensor") -> "Tensor":
+        """(E,) loss of each example, from logits (E, C) and labels (E,)."""
+
+    # ---- answers
+
+    def merged_by(self, merge: str) -> "TextTask":
+        return replace(self, merge=merge)
+
+    def score(self, answers: Any, tuning: Any = None) -> dict[str, float]:
+        """Every metric; the tuning changes none."""
+        right, found = answers.truth, {}
+        for name, metric in self.metrics.items():
+            if metric.predictions is not None:
+                said = answers.values
+                found[name] = float(metric.predictions(right, said, len(self.classes), self.positive))
+            elif metric.probabilities is not None:
+                found[name] = metric.probabilities(right, answers.probabilities)
+        return found
+
+    def compare(self, metric: str, ours: Sequence[Member], theirs: Sequence[Member] = ()) -> Difference:
+        sides = [[answers.values for answers, _ in members] for members in (ours, theirs)]
+        return self._difference(metric, ours[0][0].truth, *sides)
+
+    def judge(self, data: TextData, predictions: Mapping[str, Any]) -> dict[str, Difference]:
+        given = [predictions[name] for name in self.ids(data)]
+        if not data.labelled or (self.classes and not set(given) <= set(self.classes)):
+            return {}
+        values = np.array([self.classes.index(one) for one in given] if self.classes else given)
+        right = truth(data, values.dtype)
+        return {name: self._difference(name, right, [values]) for name in self.selecting}
+
+    def _difference(self, metric: str, *sides: Any) -> Difference:
+        how = {"classes": len(self.classes), "positive": self.positive}
+        return metric_difference(self.metrics[metric], *sides, **how)
+
+    def named(self, values: Sequence[Any]) -> list[Any]:
+        """Values as a user reads them: the names of classes, or scores."""
+        return [self.classes[value] for value in values] if self.classes else list(values)
+
+    def write_answers(self, folder: Path, answers: Any, tuning: Any = None) -> None:
+        rows = zip(self.ids(answers.data), self.named(answers.values.tolist()), strict=True)
+        write_json_rows(folder / "predictions.json", dict(rows))
+
+    # ---- what a report shows
+
+    def examples(self, member: Member) -> list[dict[str, Any]]:
+        answers, _ = member
+        both = (self.named(values.tolist()) for values in (answers.truth, answers.values))
+        return [
+            {"id": one.id, "texts": [_cut(text) for text in (one.first, one.second) if text is not None]}
+            | {"truth": right, "said": said, "right": said == right if self.classes else None}
+            for one, right, said in zip(answers.data.examples, *both, strict=True)
+        ]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + " …"
 
 
 def holds_questions(data: SpanData | TextData) -> bool:

@@ -10,8 +10,6 @@ are. What is meant is the nearest negative, and -log sum exp(-d) is the soft min
 loss is zero only when every negative is farther than the positive.
 """
 
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.config import to_mapping
+from bertvision.data.examples import content_hash
 from bertvision.data.triplets import TripletData, triplet_windows
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
@@ -39,23 +37,13 @@ if TYPE_CHECKING:
 TripletForm = Literal["paper", "softmin"]
 
 
-@dataclass(frozen=True)
-class TripletAnswers:
-    """The distances of every triplet."""
-
-    data: TripletData
-    windows: Windows
-    distances: NDArray[np.float64]
-    """(E, D) from the anchor to its positive and to each negative."""
-
-    def __len__(self) -> int:
-        return len(self.distances)
-
-
 @register
 @dataclass(frozen=True)
 class TripletTask(Task):
-    """Bring a text nearer to its positive than to its negatives; trains the encoder alone."""
+    """Bring a text nearer to its positive than to its negatives; trains the encoder alone.
+
+    Its answers are (E, D) distances from each anchor to its positive and to each negative.
+    """
 
     kind = "triplet"
     unit = "window"
@@ -97,32 +85,27 @@ class TripletTask(Task):
         cache: Path | None = None,
     ) -> tuple[Windows, str]:
         """The windows of a triplet side by side."""
-        parts = [data.fingerprint, tokenizer_fingerprint, to_mapping(config), self.config()]
-        fingerprint = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
-        return triplet_windows(data, tokenizer, config), fingerprint
+        parts = [data.fingerprint, tokenizer_fingerprint, config.settings, self.config()]
+        return triplet_windows(data, tokenizer, config), content_hash([parts])
 
     def ids(self, data: TripletData) -> list[str]:
         return [f"number {i}" for i in range(len(data))]
-
-    def targets(self, data: TripletData, windows: Windows) -> NDArray[np.int32]:
-        """(W, 1) zeros: which text stands where is all there is to know."""
-        return np.zeros((len(windows), 1), np.int32)
 
     def loss(self, logits: "Tensor", batch: "StateBatch") -> "Tensor":
         return triplet_loss(logits, form=self.form, margin=self.margin).repeat_interleave(self.group)
 
     def answer(
         self, windows: Windows, logits: Logits, data: TripletData, tuning: Any = None
-    ) -> TripletAnswers:
+    ) -> NDArray[np.float64]:
         self.check_logits(logits, windows)
-        return TripletAnswers(data, windows, logits["values"].astype(np.float64))
+        return logits["values"].astype(np.float64)
 
-    def score(self, answers: TripletAnswers, tuning: Any = None) -> dict[str, float]:
+    def score(self, answers: NDArray[np.float64], tuning: Any = None) -> dict[str, float]:
         """Means over triplets."""
         import torch
 
-        positive, negatives = answers.distances[:, :1], answers.distances[:, 1:]
-        distances = torch.from_numpy(answers.distances)
+        positive, negatives = answers[:, :1], answers[:, 1:]
+        distances = torch.from_numpy(answers)
         return {
             # A triplet is violated when at least one negative is nearer than the positive.
             "violation_rate": float((negatives < positive).any(axis=1).mean()),

@@ -9,17 +9,17 @@ A batch of a walk is as large as the encoder likes it. A head that would take mo
 reads it in several parts; what a training step keeps is the measure, which evaluation stays below.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bertvision.console import progress
-from bertvision.data.windows import Windows
+from bertvision.data.windows import Windows, kept_tokens
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads.base import Head
 from bertvision.heads.costs import rows_at_once
@@ -29,7 +29,7 @@ from bertvision.states.config import Selection
 from bertvision.states.live import LiveStates
 from bertvision.states.plan import cut_by_tokens, group_rows
 from bertvision.tasks.base import Task
-from bertvision.tasks.logits import Logits, Seen, TokenPlaces
+from bertvision.tasks.logits import Logits, Seen
 
 _CPU_TOKENS = 256
 """Tokens of one encoder call on a CPU, pads included: what is computed between two layers then stays in the
@@ -71,13 +71,22 @@ def walk(
     windows = states.windows
     (group,) = {reader.task.group for reader in readers.values()}
     collectors = {name: reader.task.collector(windows) for name, reader in readers.items()}
-    places = {one: TokenPlaces(windows, one.positions) for one in _selections(readers)}
+    kept = {
+        one: None if one.positions == "all" else kept_tokens(windows, one.positions)
+        for one in _selections(readers)
+    }
     for reader in readers.values():
         reader.head.eval()
+    if group == 1:
+        batches = states.walk(reuse=True)
+    else:  # the windows of an example side by side in one batch
+        lengths = windows.lengths.reshape(-1, group).max(axis=1) * group
+        calls = cut_by_tokens(lengths, call_tokens(states.encoder, 0))
+        batches = states.stream([group_rows(units, group) for units in calls], reuse=True)
     with progress(label, len(windows), unit="windows") if label else nullcontext() as bar:
-        for batch in states.walk(reuse=True) if group == 1 else _walk_groups(states, group):
-            parts = {one: narrow(batch, states, one) for one in places}
-            seen = {one: Seen(part.windows, part.mask, places[one]) for one, part in parts.items()}
+        for batch in batches:
+            parts = {one: narrow(batch, states, one) for one in kept}
+            seen = {one: Seen(windows, part.windows, part.mask, kept[one]) for one, part in parts.items()}
             with states.encoder.autocast():
                 for name, reader in readers.items():
                     output = run_in_parts(reader.head, parts[reader.selection], activation_gb)
@@ -100,21 +109,23 @@ def walk_windows(
     `opened` gives the states of a selection; by default they come straight from the encoder, and no more of them than
     the heads use.
     """
+    num_states = encoder.num_states
     if opened is None:
-        readers = {name: _narrowed(reader, encoder.num_states, windows) for name, reader in readers.items()}
+        # Where the first token is the classification token, heads that read no other get it alone.
+        first = not windows.null.any()
+        readers = {
+            name: replace(one, selection=_used(one, num_states, first)) for name, one in readers.items()
+        }
+        opened = partial(_live, encoder, windows)
     alike: dict[bool | Selection, dict[str, Reader]] = {}
     for name, reader in readers.items():
-        context = reader.selection.positions == "context"
-        alike.setdefault(reader.selection if context else False, {})[name] = reader
+        selection = reader.selection
+        own = replace(reader, selection=selection.resolved(num_states))
+        alike.setdefault(selection.positions == "context" and selection, {})[name] = own
     found: dict[str, Logits] = {}
-    for own in alike.values():
-        selection = wide_selection(frozenset(_selections(own)), encoder.num_states)
-        states = opened(selection) if opened else _live(encoder, windows, selection)
-        own = {
-            name: replace(one, selection=one.selection.resolved(encoder.num_states))
-            for name, one in own.items()
-        }
-        found |= walk(states, own, label=label)
+    for group in alike.values():
+        states = opened(wide_selection(frozenset(_selections(group)), num_states))
+        found |= walk(states, group, label=label)
     return {name: found[name] for name in readers}
 
 
@@ -127,18 +138,15 @@ def _live(encoder: Encoder, windows: Windows, selection: Selection) -> LiveState
     return LiveStates(encoder, windows, tokens_per_call=tokens, selection=selection)
 
 
-def _narrowed(reader: Reader, num_states: int, windows: Windows) -> Reader:
-    """With what its head uses: the last state alone where it reads no other, and the first token alone where it reads
-    no other and that is the classification token."""
-    first = reader.head.cls_only and not windows.null.any()
-    return replace(reader, selection=_used(reader.selection, num_states, reader.head.last_only, first))
+def _used(reader: Reader, num_states: int, first: bool) -> Selection:
+    """What its head uses: the last state alone, or the first token alone, where it reads no other."""
+    return _narrowed(reader.selection, num_states, reader.head.last_only, reader.head.cls_only and first)
 
 
 @lru_cache(maxsize=1024)  # a short text is read in the time that working this out for ten heads would take
-def _used(selection: Selection, num_states: int, last_only: bool, cls_first: bool) -> Selection:
-    if last_only:
-        selection = replace(selection, layers=selection.numbers(num_states)[-1:])
-    return replace(selection, positions="cls") if cls_first else selection
+def _narrowed(selection: Selection, num_states: int, last_only: bool, cls_only: bool) -> Selection:
+    layers = selection.numbers(num_states)[-1:] if last_only else selection.layers
+    return replace(selection, layers=layers, positions="cls" if cls_only else selection.positions)
 
 
 @lru_cache(maxsize=1024)
@@ -165,13 +173,6 @@ def narrow(batch: StateBatch, source: States, selection: Selection) -> StateBatc
         states = states[run] if len(places) == run.stop - run.start else states[places]
     pooled = batch.pooled if source.encoder.num_states - 1 in numbers else None
     return replace(batch, states=states, mask=mask, bounds=bounds, pooled=pooled, cls=cls)
-
-
-def _walk_groups(states: States, group: int) -> Iterator[StateBatch]:
-    """Every window once, those of an example side by side in one batch."""
-    lengths = states.windows.lengths.reshape(-1, group).max(axis=1) * group
-    budget = call_tokens(states.encoder, 0)
-    return states.stream([group_rows(units, group) for units in cut_by_tokens(lengths, budget)], reuse=True)
 
 
 def run_in_parts(head: Head, batch: StateBatch, activation_gb: float) -> Tensor:

@@ -8,59 +8,40 @@ that is exactly the null token also means no answer, and so does an end before t
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertvision.data.examples import SpanData
-from bertvision.errors import DataError
 from bertvision.tasks.span_answers import SpanAnswers
-from bertvision.tasks.squad import Scores, summary, token_f1
-
-Tokenize = Callable[[list[str]], list[list[int]]]
+from bertvision.tasks.squad import Scores, check_complete, summary, token_f1
 
 
-def answer_ids(answers: SpanAnswers, *, threshold: float | None = None) -> dict[str, list[int]]:
+def answer_ids(answers: SpanAnswers) -> dict[str, list[int]]:
     """Question id to the token ids of its answer as the encoder read them, [] for no answer."""
-    windows = answers.windows
-    begin = windows.offsets[answers.nbest_token[:, 0, 0]]
-    first = (begin + answers.nbest_token[:, 0, 1]).tolist()
-    last = (begin + answers.nbest_token[:, 0, 2]).tolist()
-    null = answers.is_null(threshold).tolist()
-    return {
-        key: [] if null[q] else windows.ids[first[q] : last[q] + 1].tolist()
-        for q, key in enumerate(answers.ids)
-    }
-
-
-def wordpiece_per_question(
-    data: SpanData, predictions: Mapping[str, Sequence[int]], *, tokenize: Tokenize
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(Q,) exact match and (Q,) F1 of token lists, each the best over the accepted answers.
-
-    `tokenize` turns texts into lists of ids without special tokens; it is called once, with all answers.
-    """
-    missing = [example.id for example in data.examples if example.id not in predictions]
-    if missing:
-        raise DataError(f"the predictions lack {len(missing)} questions of {data.name}, first {missing[0]!r}")
-    texts = list({answer.text: None for example in data.examples for answer in example.answers})
-    ids = dict(zip(texts, tokenize(texts) if texts else [], strict=True))
-    exact, f1 = np.zeros(len(data)), np.zeros(len(data))
-    for q, example in enumerate(data.examples):
-        said = list(predictions[example.id])
-        accepted = [ids[answer.text] for answer in example.answers] or [[]]
-        exact[q] = said in accepted
-        f1[q] = max(token_f1(gold, said) for gold in accepted)
-    return exact, f1
+    windows, (window, first, last) = answers.windows, answers.nbest_token[:, 0].T
+    begin = windows.offsets[window]
+    rows = zip(answers.ids, begin + first, begin + last + 1, answers.is_null(), strict=True)
+    return {key: [] if null else windows.ids[start:stop].tolist() for key, start, stop, null in rows}
 
 
 def score_wordpiece(
-    data: SpanData, predictions: Mapping[str, Sequence[int] | str], *, tokenize: Tokenize
+    data: SpanData,
+    predictions: Mapping[str, Sequence[int] | str],
+    *,
+    tokenize: Callable[[list[str]], list[list[int]]],
 ) -> Scores:
-    """Percentages under the official keys; a prediction is a list of ids (`answer_ids`) or a text."""
-    texts = [value for value in predictions.values() if isinstance(value, str) and value]
-    ids = dict(zip(texts, tokenize(texts) if texts else [], strict=True))
-    lists = {
-        key: (ids[value] if value else []) if isinstance(value, str) else value
-        for key, value in predictions.items()
-    }
-    exact, f1 = wordpiece_per_question(data, lists, tokenize=tokenize)
+    """Percentages under the official keys; a prediction is a list of ids (`answer_ids`) or a text.
+
+    `tokenize` turns texts into lists of ids without special tokens; it is called once, with all texts.
+    """
+    check_complete(data, predictions)
+    texts = {answer.text for example in data.examples for answer in example.answers}
+    texts |= {value for value in predictions.values() if isinstance(value, str)}
+    known = sorted(texts - {""})
+    ids = {"": []} | dict(zip(known, tokenize(known), strict=True))
+    scores = []
+    for example in data.examples:
+        given = predictions[example.id]
+        said = ids[given] if isinstance(given, str) else list(given)
+        accepted = [ids[answer.text] for answer in example.answers] or [[]]
+        scores.append((said in accepted, max(token_f1(gold, said) for gold in accepted)))
+    exact, f1 = np.array(scores, np.float64).reshape(-1, 2).T
     return summary(exact, f1, np.array([example.answerable for example in data.examples]))
