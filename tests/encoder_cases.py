@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertvision.encoder.batch import TokenBatch
+from bertvision.encoder.batch import TokenBatch, read_tokens
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.stack import read_tokens
 
 
 def some_batch(encoder: Encoder, *, length: int = 9) -> TokenBatch:

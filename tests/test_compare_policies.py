@@ -246,8 +246,6 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "cut layers": (["--policy", "cut-3"], "has 2 layers"),
     "adapter of nothing": (["--policy", "houlsby-0"], "the adapter size must be at least 1, not 0"),
     "rank": (["--policy", "lora-0"], "rank must be at least 1"),
-    "rank above all": (["--policy", "lora-33"], "so R is at most 32"),
-    "adapter above all": (["--policy", "houlsby-999999999"], "M is at most 64 times the 32 numbers"),
     "unknown": (["--policy", "houlsbee-4"], "did you mean houlsby-M"),
     "compare without dev": (["--compare", "full,top-1", "--dev", ""], "--compare needs --dev"),
     "compare unknown": (["--compare", "full,tip-1"], "--policy tip-1 is not known"),

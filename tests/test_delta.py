@@ -207,13 +207,6 @@ def test_a_copy_is_the_same_encoder_and_training_is_not_touched(
     assert encoder.copy().fingerprint == encoder.fingerprint != twin.fingerprint
 
 
-def test_a_copy_is_of_the_weights_as_they_are_whatever_was_asked_before(tiny_bert: Path) -> None:
-    encoder = trained(tiny_bert, "full")
-    before = encoder.fingerprint
-    encoder.model.encoder.layer[0].output.dense.bias.data += 1
-    assert encoder.copy().fingerprint != before
-
-
 # ---- peft
 
 
@@ -240,52 +233,27 @@ def _about(folder: Path, **values: Any) -> None:
     write_json(folder / "delta.json", read_json(folder / "delta.json") | values)
 
 
-def _tensors(folder: Path, change: Callable[[dict[str, Any]], Any], *, honest: bool = True) -> None:
-    """Change the tensors; `honest` keeps delta.json's fingerprint right, as another program might."""
+def _first(folder: Path, part: str, value: Any, *, honest: bool) -> None:
+    """Give the first tensor whose name holds `part` another value; `honest` keeps delta.json's fingerprint right."""
     from bertvision.encoder.delta import Delta
 
     tensors, _ = read_tensors(folder / "delta.safetensors")
-    change(tensors)
+    tensors[next(name for name in sorted(tensors) if part in name)] = value
     write_tensors(folder / "delta.safetensors", tensors)
-    if honest:
-        about = read_json(folder / "delta.json")
-        delta = Delta(parse_policy(about["policy"]), "", about["base_fingerprint"])
-        _about(folder, fingerprint=delta.fingerprint(tensors))
-
-
-def _first(part: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    """Give the first tensor whose name holds `part` another value; None takes it away."""
-
-    def change(tensors: dict[str, Any]) -> None:
-        name = next(name for name in sorted(tensors) if part in name)
-        tensors.pop(name)
-        if value is not None:
-            tensors[name] = value
-
-    return change
+    about = read_json(folder / "delta.json")
+    delta = Delta(parse_policy(about["policy"]), "", about["base_fingerprint"])
+    _about(folder, fingerprint=delta.fingerprint(tensors) if honest else about["fingerprint"])
 
 
 BROKEN: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "cut tensors": ("bitfit", lambda f: halve(f / "delta.safetensors"), r"delta\.safetensors is damaged"),
-    "no tensors": ("bitfit", lambda f: (f / "delta.safetensors").unlink(), r"delta\.safetensors is missing"),
     "cut about": ("bitfit", lambda f: halve(f / "delta.json"), r"delta\.json is not valid JSON"),
-    "about is a list": ("bitfit", lambda f: (f / "delta.json").write_text("[]"), "not a delta of format 1"),
     "another format": ("bitfit", lambda f: _about(f, format=2), "not a delta of format 1.*the bertvision that"),
     "no base": ("bitfit", lambda f: _about(f, base=None), "incomplete or damaged"),
-    "unknown policy": ("bitfit", lambda f: _about(f, policy="frobnicate"), "frobnicate is not known"),
     "another policy": ("houlsby-4", lambda f: _about(f, policy="houlsby-8"), "do not belong together"),
-    "tensors of another": (
-        "bitfit", lambda f: _tensors(f, _first("bias", torch.zeros(32)), honest=False), "do not belong together",
-    ),
-    "unknown name": (
-        "bitfit", lambda f: _tensors(f, lambda t: t.update({"frobnicate": torch.ones(1)})), "fit .*frobnicate",
-    ),
-    "other shape": ("bitfit", lambda f: _tensors(f, _first("bias", torch.zeros(7))), "does not fit"),
-    "missing adapter": ("houlsby-4", lambda f: _tensors(f, _first("houlsby", None)), "does not fit .*houlsby"),
-    "other size": ("houlsby-4", lambda f: _tensors(f, _first("down.bias", torch.zeros(3))), "does not fit"),
-    "half a lora": ("lora-2", lambda f: _tensors(f, _first("lora_B", None)), "does not fit .*lora_B"),
-    "other lora": ("lora-2", lambda f: _tensors(f, _first("lora_A", torch.ones(2, 5))), "does not fit"),
-    "thin lora": ("lora-2", lambda f: _tensors(f, _first("lora_A", torch.ones(2, 1))), "does not fit"),
+    "other tensors": ("bitfit", lambda f: _first(f, "bias", torch.zeros(32), honest=False), "do not belong together"),
+    "other shape": ("bitfit", lambda f: _first(f, "bias", torch.zeros(7), honest=True), "does not fit"),
+    "thin lora": ("lora-2", lambda f: _first(f, "lora_A", torch.ones(2, 1), honest=True), "does not fit"),
     "gone base": (
         "bitfit", lambda f: _about(f, base="/no/such/encoder"),
         r"base cannot be found \(there is no encoder folder '/no/such/encoder'.*correct \"base\" in delta\.json",

@@ -16,10 +16,9 @@ from bertvision.data.cutting import make_windows
 from bertvision.data.spans import read_squad
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder import load as loading
-from bertvision.encoder.batch import TokenBatch, collate
+from bertvision.encoder.batch import TokenBatch, collate, in_bf16
 from bertvision.encoder.device import choose_device, choose_precision
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.stack import in_bf16
 from bertvision.errors import ConfigError, EncoderError
 
 Toy = Callable[[str], Path]
@@ -249,25 +248,15 @@ def _no_tokenizer(folder: Path) -> None:
         file.unlink()
 
 
-def _weights(content: bytes) -> Callable[[Path], Any]:
-    return lambda folder: (folder / "model.safetensors").write_bytes(content)
-
-
 BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "without config.json"),
     "cut config": (lambda f: halve(f / "config.json"), "not a valid JSON"),
-    "config is a list": (lambda f: (f / "config.json").write_text("[]"), "cannot load"),
-    "config without type": (lambda f: (f / "config.json").write_text("{}"), "Unrecognized model"),
     "unknown type": (lambda f: set_config(f, model_type="frobnicator"), "frobnicator"),
-    "wrong type of value": (lambda f: set_config(f, num_hidden_layers="two"), "num_hidden_layers"),
-    "impossible heads": (lambda f: set_config(f, num_attention_heads=5), "multiple"),
     "other shapes": (lambda f: set_config(f, intermediate_size=99), "other shapes than its config"),
     "missing layer": (lambda f: set_config(f, num_hidden_layers=3), "lacks 16 weights of BertModel, first 'encoder"),
-    "a decoder": (lambda f: set_config(f, is_decoder=True), "decoder-only"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no file named model.safetensors"),
     "cut weights": (lambda f: halve(f / "model.safetensors"), "weights of .* are damaged"),
-    "empty weights": (_weights(b""), "weights of .* are damaged"),
-    "garbage weights": (_weights(b"x" * 999), "weights of .* are damaged"),
+    "garbage weights": (lambda f: (f / "model.safetensors").write_bytes(b"x" * 999), "weights of .* are damaged"),
     "old format, garbage": (_old_format, "weights of .* are damaged"),
     "no tokenizer": (_no_tokenizer, "without a tokenizer"),
     "cut tokenizer": (lambda f: halve(f / "tokenizer.json"), "cannot load"),
@@ -340,7 +329,7 @@ def test_a_hub_name_without_network(
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(EncoderError, match="'some/encoder' from the Hub: there is no network"):
+    with pytest.raises(EncoderError, match=r"'some/encoder' from the Hub \(there is no network"):
         Encoder.load("some/encoder")
     assert len(no_network) <= (0 if offline else 1), "one look is enough"
 

@@ -269,9 +269,9 @@ def test_checkpointing_is_silent(
 def test_adapters_without_a_place_are_told_before_anything_is_written(
     tmp_path: Path, train: Split, no_dropout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertvision.encoder import houlsby
+    from bertvision.encoder import freeze
 
-    monkeypatch.setattr(houlsby, "PLACES", {})
+    monkeypatch.setattr(freeze, "PLACES", {})
     with pytest.raises(BertvisionError, match="does not know where"):
         tuned(tmp_path / "out", train, no_dropout, policy="houlsby-4")
     assert not (tmp_path / "out").exists()

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from toy import ARCHITECTURES
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.houlsby import adapters_of
+from bertvision.encoder.freeze import adapters_of, layers_of
 from bertvision.encoder.policy import parse_policy
-from bertvision.encoder.stack import layers_of
 from bertvision.errors import EncoderError
 
 Toy = Callable[[str], Path]

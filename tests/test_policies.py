@@ -14,7 +14,7 @@ from toy import ARCHITECTURES, toy_config
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.freeze import apply_policy, count_trainable
-from bertvision.encoder.policy import Policy, counts_text, parse_policy
+from bertvision.encoder.policy import counts_text, parse_policy
 from bertvision.errors import ConfigError, EncoderError
 
 Toy = Callable[[str], Path]
@@ -84,45 +84,6 @@ def test_counts_are_one_line(counts: tuple[int, int], text: str) -> None:
     assert counts_text(*counts) == text
     shared = nn.Linear(9, 1)
     assert count_trainable([shared, nn.Sequential(shared)]) == (10, 10), "counted once"
-
-
-@pytest.mark.parametrize(
-    ("layers", "hidden", "inner", "vocabulary"), [(2, 32, 48, 99), (5, 24, 96, 7), (1, 8, 8, 50)]
-)
-def test_counts_follow_the_closed_formula_on_other_geometries(
-    layers: int, hidden: int, inner: int, vocabulary: int
-) -> None:
-    H, F, N = hidden, inner, layers
-    norm, linears = 2 * H, 4 * (H * H + H) + (H * F + F) + (F * H + H)
-    layer = linears + 2 * norm
-    tables = (vocabulary + 512 + 2) * H
-    whole = tables + norm + N * layer + (H * H + H)
-    norms = norm + N * 2 * norm
-
-    def adapters(size: int) -> int:
-        return 2 * N * (2 * H * size + size + H)
-
-    expected = {
-        "full": whole,
-        "none": 0,
-        "layers": N * layer,
-        "top-0": norms,
-        f"top-{N}": whole,
-        "cut-1": layer,
-        f"cut-{N}": N * layer,
-        "houlsby-5": adapters(5) + norms,
-        "houlsby-3+full": adapters(3) + whole,
-        "lora-3": N * 3 * (4 * 2 * H + 2 * (H + F)),
-        "bitfit": H + N * (4 * H + F + H + 2 * H),
-    }
-    for k in range(1, N):
-        expected[f"top-{k}"] = k * layer + norms - k * 2 * norm
-        expected[f"houlsby-2+top-{k}"] = expected[f"top-{k}"] + adapters(2)
-    if N > 2:
-        expected["cut-2"] = 2 * layer
-    for text, count in expected.items():
-        sizes = {"num_hidden_layers": N, "hidden_size": H, "intermediate_size": F, "vocab_size": vocabulary}
-        assert count_trainable([tuned(on_meta(num_attention_heads=2, **sizes), text)])[0] == count, text
 
 
 # ---- what trains
@@ -220,22 +181,14 @@ def test_a_policy_is_its_text(text: str) -> None:
     assert str(policy) == text
     assert parse_policy(f" {text.upper()} ") == policy
     assert policy.saves_delta == text.startswith(("houlsby", "lora", "bitfit"))
-    with pytest.raises(ConfigError, match="--policy frobnicate is not known"):
-        Policy("frobnicate")  # pyright: ignore[reportArgumentType]
 
 
 WRONG = {
     "ful": r"--policy ful is not known: did you mean full\?",
-    "houlby-64": r"did you mean houlsby-M, houlsby-M\+top-K or houlsby-M\+full\?",
-    "lroa-8": r"did you mean lora-R, such as lora-16\?",
-    "frobnicate": "use full, none, layers, top-K",
-    "": "is not known: use full",
-    **dict.fromkeys(
-        ["top", "top-1.5", "top-6+houlsby-4", "top-99999999999"], r"did you mean top-K, such as top-6\?"
-    ),
-    **dict.fromkeys(
-        ["houlsby", "houlsby-4+", "houlsby-4+houlsby-4", "full-3+houlsby-4"], "is not known: did you mean"
-    ),
+    "houlby-64": "did you mean houlsby-M",
+    "frobnicate": "known: full, none, layers, top-K",
+    **dict.fromkeys(["", "top", "top-1.5", "top-99999999999", "houlsby", "houlsby-4+"], "is not known"),
+    **dict.fromkeys(["top-6+houlsby-4", "houlsby-4+houlsby-4", "full-3+houlsby-4"], "is not known"),
     "houlsby--4": "adapter size must be at least 1, not -4",
     "houlsby-4+cut-2": "together with top-K and full alone",
     "lora-0": "the rank must be at least 1, not 0",
@@ -271,15 +224,12 @@ def test_what_is_refused_changes_nothing(
     for text, words in (
         *((text, "has 2 layers, so K .* at most 2") for text in ("top-3", "cut-3", "houlsby-4+top-3")),
         ("lora-4", r"needs peft: .*pip install 'bertvision\[lora\]'"),
-        ("houlsby-9999", "M is at most 64 times the 32"),
     ):
         with pytest.raises(ConfigError, match=f"--policy {text.replace('+', '.')}:? .*{words}"):
             encoder.tune(parse_policy(text), seed=0)
     monkeypatch.undo()
     with pytest.raises(ConfigError, match=r"--policy bitfit: .* has no biases; use top-0"):
         Encoder.load(str(toy_encoder("modernbert"))).tune(parse_policy("bitfit"), seed=0)
-    with pytest.raises(ConfigError, match="has states of 32 numbers, so R is at most 32"):
-        encoder.tune(parse_policy("lora-33"), seed=0)
     encoder.changed()
     assert (encoder.fingerprint, list(encoder.model.state_dict())) == before
     encoder.tune(parse_policy("top-1"), seed=0)

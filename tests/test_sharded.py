@@ -77,7 +77,7 @@ def take_steps(toy: Toy, optimizer: torch.optim.Optimizer, steps: range, paralle
 
 
 def share_out(toy: Toy, parallel: Parallel) -> Toy:
-    from bertvision.encoder.stack import layers_of
+    from bertvision.encoder.freeze import layers_of
 
     shard(toy.encoder, layers_of(toy.encoder), parallel, CPU)
     shard(toy.head, [], parallel, CPU)

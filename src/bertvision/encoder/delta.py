@@ -4,9 +4,9 @@
                         fingerprint
     delta.safetensors   the trained tensors under their names in the model that was trained
 
-The fingerprint of such an encoder hashes its base's fingerprint, the trained tensors and how they are used. So it is
-cheap, and the same while LoRA's matrices stand apart and after they were merged into the weights. The base may itself
-be a delta's folder. This file knows the format; `load.py` finds the base and checks that it is the right one.
+Its fingerprint hashes the base's fingerprint, the trained tensors and how they are used: cheap, and the same while
+LoRA's matrices stand apart and after they were merged. The base may itself be a delta's folder. `load.py` finds the
+base and checks that it is the right one.
 """
 
 import hashlib
@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 from bertvision._version import __version__
 from bertvision.artifacts import read_json, read_tensors, write_json, write_tensors
 from bertvision.encoder.policy import Policy, parse_policy
-from bertvision.errors import ArtifactError, ConfigError
+from bertvision.errors import ArtifactError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
 
 _ABOUT, _TENSORS = "delta.json", "delta.safetensors"
 _FORMAT = 1
@@ -108,12 +107,7 @@ def read_delta(folder: Path) -> tuple[Delta, dict[str, "Tensor"]]:
     """The delta in `folder` and its tensors."""
     about = read_about(folder)
     tensors, _ = read_tensors(folder / _TENSORS)
-    try:
-        policy = parse_policy(about["policy"])
-    except ConfigError as error:
-        raise ArtifactError(
-            f"{folder / _ABOUT} is damaged ({error}): delete its folder and make it again"
-        ) from error
+    policy = parse_policy(about["policy"])
     merged = tensors if policy.rule == "lora" else None
     delta = Delta(policy, about["base"], about["base_fingerprint"], tuple(sorted(tensors)), merged)
     if delta.fingerprint(tensors) != about["fingerprint"]:
@@ -125,25 +119,15 @@ def read_delta(folder: Path) -> tuple[Delta, dict[str, "Tensor"]]:
 
 def apply_delta(delta: Delta, model: Any, tensors: Mapping[str, "Tensor"], *, folder: Path) -> None:
     """Turn the base, `model`, into the tuned encoder; LoRA is merged, so peft is not needed."""
-    import torch
-
-    from bertvision.encoder.houlsby import insert_adapters
-    from bertvision.encoder.lora import add_lora
+    from bertvision.encoder.freeze import add_lora, insert_adapters
 
     if delta.policy.adapter is not None:
         insert_adapters(model, delta.policy.adapter, seed=0)
-    own = dict(model.named_parameters())
     try:
         if delta.policy.rule == "lora":
             add_lora(model, tensors)
-            return
-        if missing := {name for name in own if ".houlsby." in name and delta.policy.adapter} - {*tensors}:
-            raise KeyError(min(missing))  # it would keep its random start
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                if own[name].shape != tensor.shape:
-                    raise KeyError(name)
-                own[name].copy_(tensor)
+        elif unknown := model.load_state_dict(tensors, strict=False).unexpected_keys:
+            raise KeyError(unknown[0])
     except (KeyError, RuntimeError) as error:
         raise ArtifactError(
             f"{folder / _TENSORS} does not fit {delta.base} ({' '.join(str(error).split())}): delete its folder "

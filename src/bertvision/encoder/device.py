@@ -10,7 +10,6 @@ from bertvision.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-
 Precision = Literal["auto", "fp32", "bf16"]
 
 
@@ -31,36 +30,21 @@ def choose_device(name: str = "auto") -> "torch.device":
     """
     import torch
 
+    counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if name == "auto":
-        if torch.cuda.is_available():
-            return _own_cuda()
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"--device {name} is not a device: use auto, cpu, cuda or mps") from error
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise ConfigError(f"--device {name} is not supported: use auto, cpu, cuda or mps")
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if (device.index or 0) >= count[device.type]:
+        name = next(kind for kind, count in counts.items() if count)
+    kind, _, index = name.partition(":")
+    if kind not in counts or not (index or "0").isdigit():
+        raise ConfigError(f"--device {name} is not a device: use auto, cpu, cuda or mps")
+    if int(index or 0) >= counts[kind]:
         raise ConfigError(f"--device {name}: this machine has no such device; use --device cpu")
-    if name == "cuda":
-        return _own_cuda()
-    if device.type == "cuda":
+    local = os.environ.get("LOCAL_RANK", "")
+    if name == "cuda" and counts["cuda"] > 1 and local.isdigit():
+        index = str(int(local) % counts["cuda"])
+    device = torch.device(f"{kind}:{index}" if index else kind)
+    if kind == "cuda" and index:
         torch.cuda.set_device(device)  # graphs are captured, and kernels launched, on the current device
     return device
-
-
-def _own_cuda() -> "torch.device":
-    """The CUDA device of this process, where several were started."""
-    import torch
-
-    local, count = os.environ.get("LOCAL_RANK", ""), torch.cuda.device_count()
-    if count > 1 and local.isdigit():
-        device = torch.device("cuda", int(local) % count)
-        torch.cuda.set_device(device)
-        return device
-    return torch.device("cuda")
 
 
 def choose_precision(precision: Precision, device: "torch.device") -> Literal["fp32", "bf16"]:

@@ -4,8 +4,7 @@
     states = encoder.states(batch)      # (L, B, T, H): embedding output first, then every layer
 
 States are frozen: evaluation mode, no gradients. Training reads the model itself (`train/`), after `tune` has frozen
-what a policy leaves alone. The fingerprint hashes weights and tokenizer, never the name: a fine-tuned copy is another
-encoder. What a policy with adapters, LoRA or biases trains is saved as a delta (delta.py), anything else whole.
+what a policy leaves alone. The fingerprint hashes weights and tokenizer, never the name.
 """
 
 import contextlib
@@ -20,23 +19,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bertvision.encoder.batch import TokenBatch
+from bertvision.encoder.batch import TokenBatch, in_bf16, pooled_by, read_tokens
 from bertvision.encoder.captured import CapturedForward
 from bertvision.encoder.delta import Delta, write_delta
 from bertvision.encoder.device import Precision, choose_device, choose_precision
-from bertvision.encoder.freeze import apply_policy
-from bertvision.encoder.houlsby import adapters_of
+from bertvision.encoder.freeze import adapters_of, apply_policy, merge_lora
 from bertvision.encoder.load import (
+    fingerprint_of,
     lasting_name,
     load_config,
     load_tokenizer,
     load_weights,
-    model_fingerprint,
     silence,
 )  # fmt: skip
-from bertvision.encoder.lora import merge_lora
 from bertvision.encoder.policy import Policy
-from bertvision.encoder.stack import in_bf16, pooled_by, pooler_of, read_tokens
 from bertvision.errors import EncoderError, OutputError
 from bertvision.shapes import Float, Int
 
@@ -121,16 +117,9 @@ class Encoder:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the weights and the tokenizer, the same after save and load.
-
-        Computed once: call `changed()` after training.
-        """
+        """Hash of the weights and the tokenizer, the same after save and load; computed until `changed()`."""
         if self._fingerprint is None:
-            delta = self._delta
-            if delta is None:
-                self._fingerprint = model_fingerprint(self.model, self.tokenizer)
-            else:
-                self._fingerprint = delta.fingerprint(delta.tensors(self.model))
+            self._fingerprint = fingerprint_of(self.model, self.tokenizer, self._delta)
         return self._fingerprint
 
     @property
@@ -147,7 +136,7 @@ class Encoder:
     def tune(self, policy: Policy, *, seed: int) -> None:
         """Let what the policy names train, and nothing else; adapters and LoRA start from `seed`. Once.
 
-        An encoder with adapters, loaded and tuned again without new ones, becomes a delta of that loaded one.
+        Tuned again without new ones, an encoder with adapters becomes a delta of itself as it was loaded.
         """
         if self.policy is not None:
             raise EncoderError(
@@ -181,16 +170,16 @@ class Encoder:
     def checkpoint_gradients(self) -> None:
         """Keep only the layers' inputs for the backward pass and compute the rest again: less memory, more time."""
         self.check_checkpointing()
-        enable = (
-            getattr(self.model, "activation_checkpointing_enable", None)  # the name since transformers 5.23
-            or self.model.gradient_checkpointing_enable
-        )
-        enable({"use_reentrant": False})
+        # The name since transformers 5.23, or the one before.
+        enable = getattr(self.model, "activation_checkpointing_enable", None)
+        (enable or self.model.gradient_checkpointing_enable)({"use_reentrant": False})
         # It makes the embeddings' output ask for gradients, which would carry them below frozen layers.
         self.model.disable_input_require_grads()
         if "use_cache" in inspect.signature(self.model.forward).parameters:
             # An encoder has no use for it; else transformers says in every run that it goes without.
-            self.model.register_forward_pre_hook(_without_cache, with_kwargs=True)
+            self.model.register_forward_pre_hook(
+                lambda _, args, words: (args, words | {"use_cache": False}), with_kwargs=True
+            )
 
     def copy(self) -> "Encoder":
         """A frozen copy that shares nothing with this encoder, which is neither moved nor touched."""
@@ -261,16 +250,13 @@ class Encoder:
     @property
     def has_pooler(self) -> bool:
         """Whether it makes one vector of a window; one that its checkpoint does not hold is not loaded."""
-        return pooler_of(self.model) is not None
+        return getattr(self.model, "pooler", None) is not None
 
     @torch.no_grad()
     def pooled(
         self, last: Float[Tensor, "B T H"], cls: Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B H"] | None:
-        """The pooler's vectors from a batch's last state, frozen; None where there is no pooler.
-
-        `cls` says where each window's classification token stands; None means first.
-        """
+        """The pooler's vectors from a batch's last state, frozen; see `pooled_by`."""
         if self.state_dtype == torch.float32:
             with self.autocast():
                 return pooled_by(self.model.eval(), last, cls)
@@ -297,7 +283,3 @@ class Encoder:
         self.tokenizer.save_pretrained(folder)
         for file in folder.iterdir():
             file.chmod(0o644)  # the weights come out readable by their owner alone
-
-
-def _without_cache(_: Any, args: tuple[Any, ...], words: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    return args, words | {"use_cache": False}

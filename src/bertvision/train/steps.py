@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertvision.data.windows import Windows
+from bertvision.encoder.batch import in_bf16, pooled_by, read_tokens
 from bertvision.encoder.captured import GraphCache
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.freeze import count_trainable
+from bertvision.encoder.freeze import count_trainable, layers_of
 from bertvision.encoder.policy import parse_policy
-from bertvision.encoder.stack import in_bf16, layers_of, pooled_by, read_tokens
 from bertvision.heads.base import Head, running_statistics
 from bertvision.heads.layers import set_noise
 from bertvision.shapes import Bool, Float
