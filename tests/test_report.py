@@ -22,10 +22,9 @@ from report_cases import KINDS, Parsed, make_results, system
 from bertvision import words
 from bertvision.cli import main
 from bertvision.errors import ArtifactError, OutputError
-from bertvision.report import details, drawing, figures
-from bertvision.report.examples import marked
+from bertvision.report import drawing, figures
+from bertvision.report.page import headline, marked, render_run, write_page
 from bertvision.report.results import View, check, read_results
-from bertvision.report.run import headline, render_run, write_page
 
 Results = dict[str, Any]
 HEAD = "s/adapter-386"
@@ -53,8 +52,6 @@ def view_of(results: Results) -> View:
         (lambda r: r.update(task=[]), "key task"),
         (lambda r: r.update(systems=[]), "systems is empty"),
         (lambda r: r.update(curves=[1]), "key curves"),
-        (lambda r: r["data"].update(dev=3), "data.dev"),
-        (lambda r: r.update(examples=["?"]), "key examples"),
         (lambda r: r["systems"].append(3), "systems[7].name"),
         (lambda r: r["systems"][1].pop("scores"), "systems[1].scores"),
         (lambda r: r["systems"][2]["scores"]["dev"].pop("tuned_f1"), "systems[2].scores.dev.tuned_f1"),
@@ -338,11 +335,14 @@ def test_a_report_with_gaps_still_renders(kind: str, change: Callable[[Results],
 
 
 def test_very_many_classes_have_no_matrix_and_few_show_their_counts() -> None:
-    many = [[int(i == j) for j in range(150)] for i in range(150)]
-    assert details.confusion(many, [], "x") is None
-    svg = details.confusion([[123, 21], [14, 101]], ["red", "green"], "x") or ""
+    results = make_results("label")
+    results["task"]["classes"] = ["red", "green"]
+    results["details"] = {HEAD: {"confusion": [[123, 21], [14, 101]]}}
+    (svg,) = (one.svg for one in figures.details(view_of(results)))
     shown = "".join(ElementTree.fromstring(svg).itertext()).split()
     assert {"123", "21", "14", "101", "red", "green"} <= set(shown)
+    results["details"] = {HEAD: {"confusion": [[int(i == j) for j in range(150)] for i in range(150)]}}
+    assert figures.details(view_of(results)) == []
 
 
 def test_all_numbers_of_a_head_with_batch_norms_are_shown() -> None:
@@ -423,7 +423,7 @@ def test_figures_stand_alone_in_the_colours_of_the_page(kind: str) -> None:
 def test_layer_weights_are_drawn_to_scale() -> None:
     results = make_results()
     results["layer_weights"][HEAD] = [0.1, 0.2, 0.7]
-    svg = figures.layer_weights(view_of(results), system(results, HEAD)) or ""
+    svg = figures.layer_weights(view_of(results))[0].svg
     heights = []
     for path in ElementTree.fromstring(svg).iter("path"):
         if "--fig-head" in path.get("style", ""):
@@ -435,16 +435,16 @@ def test_layer_weights_are_drawn_to_scale() -> None:
 @pytest.mark.parametrize(
     ("weights", "layers", "names"),
     [
-        ([0.5, *[0.5 / 7] * 7], [], ["pooled", "1", "6"]),
+        ([0.5, *[0.5 / 7] * 7], [], ["pool", "input", "6"]),
         ([1 / 7] * 7, [], ["input", "1", "6"]),
         ([0.5, 0.5], [0, -1], ["input", "6"]),
     ],
 )
 def test_layer_weights_are_named(weights: list[float], layers: list[int], names: list[str]) -> None:
     results = make_results()
-    results["layer_weights"][HEAD] = weights
+    results["layer_weights"] = {HEAD: weights}
     results["settings"]["states"]["layers"] = layers
-    svg = figures.layer_weights(view_of(results), system(results, HEAD)) or ""
+    svg = figures.layer_weights(view_of(results))[0].svg
     texts = [element.text for element in ElementTree.fromstring(svg).iter("text")]
     assert texts[: len(names) - 1] == names[:-1]
     assert names[-1] in texts
@@ -455,8 +455,7 @@ def test_layer_weights_are_named(weights: list[float], layers: list[int], names:
 def test_labels_in_a_crowded_figure_cover_nothing(seed: int) -> None:
     draw = random.Random(seed)
     points = [(draw.gauss(0, 1), draw.gauss(0, 1)) for _ in range(60)]
-    with drawing.styled():
-        figure = drawing.new_figure(4.0, 6.0)
+    with drawing.canvas(4.0, 6.0) as figure:
         axes = figure.subplots()
         axes.plot(*zip(*points, strict=True), "o")
         figures.place_labels(axes, [(x, y, str(i)) for i, (x, y) in enumerate(points)])
@@ -476,7 +475,8 @@ def test_heads_of_one_price_are_drawn_without_a_warning(cost: str) -> None:
     results = make_results()
     for one in results["systems"]:
         one[cost] = 1538.0 if one["kind"] in ("head", "control") else None
-    assert "adapter 64" in (figures.score_against_cost(view_of(results), cost) or "")
+    (drawn,) = figures.score_against_cost(view_of(results), cost, "costs", "")
+    assert "adapter 64" in drawn.svg
 
 
 # ---- in a browser

@@ -23,8 +23,8 @@ from bertvision.data.examples import TextData
 from bertvision.data.load import load_data
 from bertvision.heads.spec import parse_head
 from bertvision.model.trained import logits_of_trained, read_trained
+from bertvision.report.page import headline
 from bertvision.report.results import read_results
-from bertvision.report.run import headline
 from bertvision.tasks.logits import Logits
 
 SMALL = ("--max-seq-length", "32", "--doc-stride", "8", "--finetune.batch-size", "8", "--finetune.lr", "1e-3",

@@ -109,8 +109,8 @@ class Report:
 
 def report(args: Report) -> Result:
     from bertvision import console
+    from bertvision.report.page import headline, write_page
     from bertvision.report.results import read_results
-    from bertvision.report.run import headline, write_page
 
     results = read_results(args.run_dir)
     folder = args.run_dir if args.run_dir.is_dir() else args.run_dir.parent

@@ -20,7 +20,7 @@ from bertvision.heads.spec import parse_head
 from bertvision.pipeline.config import RunArgs
 from bertvision.pipeline.results import collect
 from bertvision.pipeline.stages import Stages
-from bertvision.report.run import write_page
+from bertvision.report.page import write_page
 from bertvision.train.job import Job
 from bertvision.train.parallel import rank_and_world
 from bertvision.train.splits import Split, load_split

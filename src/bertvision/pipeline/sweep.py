@@ -41,8 +41,8 @@ from bertvision.heads.files import read_head_config
 from bertvision.heads.spec import HeadSpec, parse_head
 from bertvision.pipeline.config import SweepArgs
 from bertvision.pipeline.results import frame
+from bertvision.report.page import write_page
 from bertvision.report.results import RESULTS_FILE
-from bertvision.report.run import write_page
 from bertvision.states.config import StatesConfig
 from bertvision.states.source import choose_source
 from bertvision.train.parallel import Parallel, rank_and_world

@@ -9,20 +9,17 @@ Ito, safe for colour-blind readers; marker shapes say the same again for print.
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from bertvision.words import finite
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
-
-WIDTH = 4.6  # inches; 331 units of the viewBox
-NARROW = 3.5  # for figures that stand three abreast
+NARROW = 3.5  # inches; for figures that stand three abreast
 DASHED = (0, (4, 2))
 PALETTE = {
     "ink": "#24292f",
@@ -35,63 +32,57 @@ PALETTE = {
     "ensemble": "#aa5a8c",
     "baseline": "#9aa3ad",
 }
-MARKERS = {"snapshot": "s", "control": "D", "head": "o", "ensemble": "^", "baseline": "x"}
+MARKERS = {"snapshot": "s", "control": "D", "head": "o", "ensemble": "^"}
 SERIES = ("#0173b3", "#d65f01", "#029f74", "#cc7aa8", "#57b5e9", "#e5a000", "#6d6d6d")
 _VARIABLES = {colour: f"var(--fig-{name}, {colour})" for name, colour in PALETTE.items()}
 _VARIABLES |= {colour: f"var(--fig-series-{i}, {colour})" for i, colour in enumerate(SERIES)}
 _COLOUR = re.compile("|".join(_VARIABLES))
-
-_SETTINGS: dict[Any, Any] = {
-    # Text stays text: it can be searched, read aloud, and takes the page's own font.
-    "svg.fonttype": "none",
-    # The same bytes for the same results.
-    "svg.hashsalt": "bertvision",
-    # A head labelled "$x" is a label, not a formula.
-    "text.parse_math": False,
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: it can be searched, read aloud, and takes the page's own font
+    "svg.hashsalt": "bertvision",  # the same bytes for the same results
+    "text.parse_math": False,  # a head labelled "$x" is a label, not a formula
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
     "text.color": PALETTE["ink"],
     "axes.labelcolor": PALETTE["soft"],
-    "axes.labelsize": 8.5,
     "axes.edgecolor": PALETTE["baseline"],
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.formatter.useoffset": False,
     "grid.color": PALETTE["grid"],
-    "grid.linewidth": 0.8,
-    "xtick.color": PALETTE["baseline"],
-    "ytick.color": PALETTE["baseline"],
-    "xtick.labelcolor": PALETTE["soft"],
-    "ytick.labelcolor": PALETTE["soft"],
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
     "legend.frameon": False,
-    "legend.fontsize": 8.5,
     "lines.solid_capstyle": "round",
+    **{f"axes.spines.{side}": False for side in ("top", "right")},
+    **{f"{part}.linewidth": 0.8 for part in ("axes", "grid")},
+    **{name: 8.5 for name in ("axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")},
+    **{f"{axis}tick.color": PALETTE["baseline"] for axis in "xy"},
+    **{f"{axis}tick.labelcolor": PALETTE["soft"] for axis in "xy"},
 }
+
+Cells = Mapping[tuple[int, int], tuple[str, dict[str, Any], dict[str, Any]]]
+"""(column, row) -> text, look of the square, look of the text."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    svg: str
+    title: str
+    caption: str = ""
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """The look of all figures."""
+def canvas(height: float, width: float = 4.6) -> "Iterator[Canvas]":
+    """An empty figure of so many inches in the look of all figures."""
     import matplotlib
+    from matplotlib.figure import Figure as Canvas
 
-    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         # A label in a script the font lacks is drawn by the browser's fonts; only its width is a guess.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        yield
+        yield Canvas(figsize=(width, height), layout="constrained", facecolor="none")
 
 
-def new_figure(height: float, width: float = WIDTH) -> "Figure":
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained", facecolor="none")
-
-
-def to_svg(figure: "Figure", described: str) -> str:
+def to_svg(figure: "Canvas", described: str) -> str:
     """The figure as an element to stand inside a page: no namespaces, no ids or styles that could leak."""
     for axes in figure.axes:
         axes.set_facecolor("none")
@@ -106,25 +97,52 @@ def to_svg(figure: "Figure", described: str) -> str:
     used = set(re.findall(r"#([\w-]+)", " ".join(v for e in root.iter() for v in e.attrib.values())))
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
-        for key, value in list(element.attrib.items()):
-            del element.attrib[key]
-            plain = key.rpartition("}")[2]
-            if plain != "id" or value in used:
-                element.set(plain, _COLOUR.sub(lambda hit: _VARIABLES[hit[0]], value))
+        named = [(key.rpartition("}")[2], value) for key, value in element.attrib.items()]
+        element.attrib = {
+            key: _COLOUR.sub(lambda hit: _VARIABLES[hit[0]], value)
+            for key, value in named
+            if key != "id" or value in used
+        }
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
-    root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
-    root.set("role", "img")
-    root.set("aria-label", described)
+    style = "stroke-linejoin: round; stroke-linecap: butt"
+    root.attrib |= {"style": style, "role": "img", "aria-label": described}
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def legend_below(figure: "Figure", axes: "Axes", columns: int = 2) -> None:
+def legend_below(figure: "Canvas", axes: "Axes", columns: int = 2) -> None:
     """The legend of `axes` below the whole figure."""
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, handlelength=1.5, columnspacing=1.2
-    )
+    look = {"ncols": columns, "handlelength": 1.5, "columnspacing": 1.2}
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", **look)
+
+
+def matrix(
+    cells: Cells,
+    columns: Sequence[str],
+    rows: Sequence[str],
+    axes: tuple[str, str],
+    described: str,
+    height: float | None = None,
+) -> str:
+    """Squares with a text each, the first row at the bottom."""
+    from matplotlib.patches import Rectangle
+
+    with canvas(height or 0.42 * len(rows) + 1.1) as figure:
+        panel = figure.subplots()
+        for (x, y), (text, square, ink) in cells.items():
+            panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **square))
+            panel.text(x, y, text, ha="center", va="center", linespacing=1.15, **ink)
+        panel.set(
+            xlim=(-0.5, len(columns) - 0.5), ylim=(-0.5, len(rows) - 0.5), xlabel=axes[0], ylabel=axes[1]
+        )
+        turned = len(columns) * max(map(len, columns)) > 50
+        look: dict[str, Any] = {"rotation": 30, "ha": "right"} if turned else {}
+        panel.set_xticks(range(len(columns)), columns, **look)
+        panel.set_yticks(range(len(rows)), rows)
+        panel.tick_params(length=0)
+        panel.grid(visible=False)
+        panel.spines[:].set_visible(False)
+        return to_svg(figure, described)
 
 
 def short(label: Any, limit: int = 34) -> str:
@@ -132,10 +150,8 @@ def short(label: Any, limit: int = 34) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
-def known_points(
-    entries: Sequence[Mapping[str, Any]], across: str, up: str
-) -> tuple[list[float], list[float]]:
-    """The entries that have both numbers."""
-    pairs = [(finite(entry.get(across)), finite(entry.get(up))) for entry in entries]
-    kept = [(x, y) for x, y in pairs if x is not None and y is not None]
-    return [x for x, _ in kept], [y for _, y in kept]
+def log_scale(axes: "Axes", write: Callable[[float], str]) -> None:
+    """A logarithmic x axis with a text at each power of ten."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: write(value))
+    axes.xaxis.set_minor_formatter(lambda _value, _: "")

@@ -1,11 +1,14 @@
-"""The figures of all systems of a run: differences, score against cost, learning curves, layer weights.
+"""The figures of a report: differences, score against cost, learning curves, layer weights, a task's own details.
 
-Each function takes the view of checked results and gives an `<svg>` element, or None where there is nothing to draw.
+Each function takes the view of checked results and gives a list of figures, empty where there is nothing to draw.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from bertvision import words
 from bertvision.report.drawing import (
@@ -14,34 +17,46 @@ from bertvision.report.drawing import (
     NARROW,
     PALETTE,
     SERIES,
-    known_points,
+    Figure,
+    canvas,
     legend_below,
-    new_figure,
+    log_scale,
+    matrix,
     short,
-    styled,
     to_svg,
 )
-from bertvision.report.results import System, View
+from bertvision.report.results import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 COSTS = {"parameters": "trained parameters (log scale)", "flops_per_token": "FLOPs per token (log scale)"}
+DETAILS = ("seed", "confusion", "calibration", "points", "errors")
+"""The keys of a system's details that are drawn; see `details`."""
 _FITTED = ("control", "head", "ensemble")
 _LINES = ("-", "--", ":")
 _PLACES = ((7, 0), (-7, 0), (0, 8), (0, -8), (6, 8), (-6, 8), (6, -8), (-6, -8))
 """Where a label may stand: right and up of its point, in font points."""
+_MOST_WEIGHTS = 6
+_NAMED = 12
+"""Classes up to which a confusion matrix has room for their names."""
+_READABLE = 40
+"""Classes up to which it can be read at all."""
+
+Compared = list[tuple[str, str, Any]]
+"""What is drawn of the snapshot and the chosen head: (name of its colour, label, value)."""
 
 
-def differences(view: View) -> str | None:
+# ---- systems
+
+
+def differences(view: View) -> list[Figure]:
     """Each system minus its snapshot, with the paired 95 % interval."""
     found = [(system, part) for system in view.systems if (part := view.difference(system))]
     if not found:
-        return None
-    look = {"color": PALETTE["head"], "marker": "o", "markersize": 5.0, "linewidth": 1.8}
-    with styled():
-        figure = new_figure(0.46 * len(found) + 0.8)
+        return []
+    look: dict[str, Any] = {"color": PALETTE["head"], "marker": "o", "markersize": 5.0, "linewidth": 1.8}
+    with canvas(0.46 * len(found) + 0.8) as figure:
         axes = figure.subplots()
         axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
         for i, (system, part) in enumerate(found):
@@ -55,15 +70,18 @@ def differences(view: View) -> str | None:
                 fontweight="bold" if system is view.head else "normal",
                 bbox={"facecolor": PALETTE["paper"], "edgecolor": "none", "pad": 1.0},
             )  # fmt: skip
-        axes.set_ylim(len(found) - 0.45, -0.75)
+        axes.set(ylim=(len(found) - 0.45, -0.75), yticks=[])
         axes.grid(visible=False, axis="y")
-        axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.set_xlabel(f"{view.title()} on {view.split} minus the snapshot's, with 95 % interval")
-        return to_svg(figure, f"Differences of {len(found)} systems to their snapshot in {view.title()}")
+        svg = to_svg(figure, f"Differences of {len(found)} systems to their snapshot in {view.title()}")
+    caption = (
+        "Right of zero is more than the snapshot on the same examples. A line across zero settles nothing."
+    )
+    return [Figure(svg, f"Difference to the snapshot in {view.title()}", caption)]
 
 
-def score_against_cost(view: View, cost: str = "parameters") -> str | None:
+def score_against_cost(view: View, cost: str, title: str, caption: str) -> list[Figure]:
     """The metric against what a head costs; bars are one standard deviation over seeds, lines are snapshots."""
     points = [
         (price, score, system)
@@ -73,16 +91,13 @@ def score_against_cost(view: View, cost: str = "parameters") -> str | None:
         and (price := words.finite(system[cost]) or 0.0) > 0
     ]
     if not points:
-        return None
-    with styled():
-        figure = new_figure(3.4)
+        return []
+    with canvas(3.4) as figure:
         axes = figure.subplots()
-        axes.set_xscale("log")
+        log_scale(axes, lambda value: re.sub(r"\.0+", "", words.compact(value)))
         least, most = min(price for price, _, _ in points), max(price for price, _, _ in points)
         if least == most:  # no range to scale the axis by
             axes.set_xlim(least / 4, most * 4)
-        axes.xaxis.set_major_formatter(lambda value, _: re.sub(r"\.0+", "", words.compact(value)))
-        axes.xaxis.set_minor_formatter(lambda _value, _: "")
         for kind in _FITTED:
             own = [point for point in points if point[2]["kind"] == kind]
             if own:
@@ -101,13 +116,13 @@ def score_against_cost(view: View, cost: str = "parameters") -> str | None:
                     short(system["label"], 26), (1, y), xycoords=("axes fraction", "data"), xytext=(-2, 3),
                     textcoords="offset points", ha="right", fontsize=8, color=PALETTE["snapshot"],
                 )  # fmt: skip
-        axes.set_xlabel(COSTS[cost])
-        axes.set_ylabel(f"{view.title()} on {view.split}")
+        axes.set(xlabel=COSTS[cost], ylabel=f"{view.title()} on {view.split}")
         legend_below(figure, axes, 3)
         # The chosen head first: where space is short, its label is the one that stays.
         ordered = sorted(points, key=lambda point: (point[2] is not view.head, -point[1]))
         place_labels(axes, [(x, y, short(view.name(system), 28)) for x, y, system in ordered])
-        return to_svg(figure, f"{view.title()} of {len(points)} systems against {COSTS[cost]}")
+        svg = to_svg(figure, f"{view.title()} of {len(points)} systems against {COSTS[cost]}")
+    return [Figure(svg, f"{title} and {view.title()}", caption)]
 
 
 def place_labels(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> None:
@@ -135,118 +150,101 @@ def place_labels(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> No
 # ---- learning curves
 
 
-def finetune_curve(view: View) -> str | None:
+def _known(entries: Sequence[Mapping[str, Any]], up: str) -> tuple[list[float], list[float]]:
+    """Epochs and values of the entries that have both numbers."""
+    pairs = [(words.finite(entry.get("epoch")), words.finite(entry.get(up))) for entry in entries]
+    kept = [(x, y) for x, y in pairs if x is not None and y is not None]
+    return [x for x, _ in kept], [y for _, y in kept]
+
+
+def finetune_curve(view: View) -> list[Figure]:
     """Loss of fine-tuning over epochs, snapshots marked, the learning rate in a small panel below it."""
     entries = view.results["curves"]["finetune"]
-    epochs, losses = known_points(entries, "epoch", "loss")
+    epochs, losses = _known(entries, "loss")
     if len(epochs) < 2:
-        return None
-    with styled():
-        figure = new_figure(3.5)
-        loss_panel, rate_panel = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
-        loss_panel.plot(epochs, losses, color=PALETTE["head"], linewidth=0.8, alpha=0.35)
-        loss_panel.plot(epochs, _smooth(losses), color=PALETTE["head"], linewidth=1.8)
-        loss_panel.set_ylabel("training loss")
-        loss_panel.set_ylim(bottom=0)
-        at, rates = known_points(entries, "epoch", "lr")
-        rate_panel.plot(at, rates, color=PALETTE["soft"], linewidth=1.4)
-        rate_panel.set_ylim(0, max(rates, default=1.0) * 1.15 or 1.0)
-        rate_panel.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-        rate_panel.yaxis.get_offset_text().set(fontsize=7.5, color=PALETTE["soft"])
-        rate_panel.locator_params(axis="y", nbins=2)
-        rate_panel.set_ylabel("rate")
-        rate_panel.set_xlabel("epoch")
-        for epoch in sorted({_epoch(system) for system in view.of_kind("snapshot")} - {0.0}):
-            for panel in (loss_panel, rate_panel):
+        return []
+    wide = 2 * max(1, len(losses) // 20) + 1  # the running mean, over about a tenth of the steps
+    means = np.convolve(losses, np.ones(wide) / wide, "valid")
+    at, rates = _known(entries, "lr")
+    with canvas(3.5) as figure:
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
+        upper.plot(epochs, losses, color=PALETTE["head"], linewidth=0.8, alpha=0.35)
+        upper.plot(epochs[wide // 2 :][: len(means)], means, color=PALETTE["head"], linewidth=1.8)
+        upper.set_ylabel("training loss")
+        upper.set_ylim(bottom=0)
+        lower.plot(at, rates, color=PALETTE["soft"], linewidth=1.4)
+        lower.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+        lower.yaxis.get_offset_text().set(fontsize=7.5, color=PALETTE["soft"])
+        lower.locator_params(axis="y", nbins=2)
+        lower.set(xlabel="epoch", ylabel="rate", ylim=(0, max(rates, default=1.0) * 1.15 or 1.0))
+        names = [
+            re.search(r"(\d+(?:\.\d+)?)$", str(system["snapshot"])) for system in view.of_kind("snapshot")
+        ]
+        for epoch in sorted({float(name[1]) for name in names if name} - {0.0}):
+            for panel in (upper, lower):
                 panel.axvline(epoch, color=PALETTE["control"], linewidth=1.1, linestyle=DASHED)
-            loss_panel.annotate(
+            upper.annotate(
                 f"snapshot {epoch:g}", (epoch, 1), xycoords=("data", "axes fraction"), xytext=(-4, -2),
                 textcoords="offset points", ha="right" if epoch > max(epochs) / 5 else "left", va="top", fontsize=8,
             )  # fmt: skip
-        return to_svg(figure, f"Training loss and learning rate over {epochs[-1]:g} epochs of fine-tuning")
+        svg = to_svg(figure, f"Training loss and learning rate over {epochs[-1]:g} epochs of fine-tuning")
+    caption = "Thin: each recorded step; thick: running mean. Below: the learning rate."
+    return [Figure(svg, "Fine-tuning the encoder", caption)]
 
 
-def _epoch(snapshot: System) -> float:
-    """The epochs in a snapshot's name; 0 where it has none."""
-    known = re.search(r"(\d+(?:\.\d+)?)$", str(snapshot["snapshot"]))
-    return float(known[1]) if known else 0.0
-
-
-def _smooth(values: Sequence[float]) -> list[float]:
-    """A running mean centred on each value, so that it does not lag, over about a tenth of them."""
-    smoothed = []
-    for i in range(len(values)):
-        reach = min(max(1, len(values) // 20), i, len(values) - 1 - i)
-        near = values[i - reach : i + reach + 1]
-        smoothed.append(sum(near) / len(near))
-    return smoothed
-
-
-def fit_curves(view: View) -> str | None:
+def fit_curves(view: View) -> list[Figure]:
     """Training loss and, where it was measured, the metric on dev of every fitted head, by epoch."""
     curves = view.results["curves"]["fit"]
     series = [(system, curves[system["name"]]) for system in view.systems if curves.get(system["name"])]
     panels = [
         (key, title)
         for key, title in (("loss", "training loss"), ("score", f"{view.title()} on dev"))
-        if any(known_points(entries, "epoch", key)[0] for _, entries in series)
+        if any(_known(entries, key)[0] for _, entries in series)
     ]
     if not panels:
-        return None
-    with styled():
-        figure = new_figure(1.75 * len(panels) + 0.2 * -(-len(series) // 2) + 0.2)
+        return []
+    with canvas(1.75 * len(panels) + 0.2 * -(-len(series) // 2) + 0.2) as figure:
         axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         for panel, (key, title) in zip(axes, panels, strict=True):
             for i, (system, entries) in enumerate(series):
                 panel.plot(
-                    *known_points(entries, "epoch", key),
-                    color=SERIES[i % len(SERIES)],
-                    linestyle=_LINES[i // len(SERIES) % len(_LINES)],
-                    linewidth=2.2 if system is view.head else 1.4,
-                    marker="o",
-                    markersize=2.5,
+                    *_known(entries, key), color=SERIES[i % len(SERIES)], marker="o", markersize=2.5,
+                    linestyle=_LINES[i // len(SERIES) % len(_LINES)], linewidth=2.2 if system is view.head else 1.4,
                     label=short(view.name(system), 26),
-                )
+                )  # fmt: skip
             panel.set_ylabel(title)
         axes[-1].set_xlabel("epoch of fitting")
         # One tick is enough where there was one epoch; more would be fractions of it.
         axes[-1].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         legend_below(figure, axes[0])
-        return to_svg(figure, f"Learning curves of {len(series)} heads by epoch of fitting")
+        svg = to_svg(figure, f"Learning curves of {len(series)} heads by epoch of fitting")
+    return [Figure(svg, "Fitting the heads", "The snapshot stays frozen. With several seeds, their mean.")]
 
 
 # ---- layer weights
 
 
-def first_weight(view: View, system: System) -> str:
-    """What a head weighs first: the pooled vector, where it has one weight more than there are states."""
-    weights = view.results["layer_weights"].get(system["name"]) or []
-    pooled = len(weights) - 1 == view.results["encoder"].get("states")
-    return "The pooled vector, then input" if pooled else "Input"
+def layer_weights(view: View) -> list[Figure]:
+    """How much each hidden state weighs in the heads that mix them; the dashed line is an even share."""
+    kept = {system["name"]: system for system in view.systems}
+    found: list[Figure] = []
+    for name, weights in view.results["layer_weights"].items():
+        if name in kept and weights and all(words.finite(weight) is not None for weight in weights):
+            found.append(Figure(_weights(view, weights), view.name(kept[name])))
+    return found[:_MOST_WEIGHTS]
 
 
-def layer_weights(view: View, system: System) -> str | None:
-    """How much each hidden state weighs in one head; the dashed line is an even share."""
-    raw = [words.finite(weight) for weight in view.results["layer_weights"].get(system["name"]) or []]
-    weights = [weight for weight in raw if weight is not None]
-    if not weights or len(weights) < len(raw):
-        return None
-    pooled = "pooled" in first_weight(view, system)
-    names = ["pooled"] * pooled + _state_names(view, len(weights) - pooled)
-    every = -(-len(weights) // 9)
-    shown = [i for i in range(len(weights)) if i % every == 0 or i == len(weights) - 1]
-    if pooled:  # the embedding output stands too near to the pooled vector for two words
-        shown = [0, *(i + 1 for i in shown if 0 < i < len(weights) - 1)]
-    with styled():
-        figure = new_figure(2.1, NARROW)
+def _weights(view: View, weights: Sequence[float]) -> str:
+    names = _state_names(view, len(weights))
+    with canvas(2.1, NARROW) as figure:
         axes = figure.subplots()
         axes.bar(range(len(weights)), weights, color=PALETTE["head"], width=0.72)
         axes.axhline(1 / len(weights), color=PALETTE["ink"], linewidth=0.9, linestyle=DASHED)
         axes.grid(visible=False, axis="x")
+        shown = range(0, len(weights), -(-len(weights) // 9))
         axes.set_xticks(shown, [names[i] for i in shown])
         axes.tick_params(axis="x", length=0)
-        axes.set_xlabel("hidden state")
-        axes.set_ylabel("weight")
+        axes.set(xlabel="hidden state", ylabel="weight")
         axes.margins(y=0.16)
         for i, weight in enumerate(weights if len(weights) <= 9 else []):
             axes.annotate(
@@ -259,5 +257,116 @@ def layer_weights(view: View, system: System) -> str | None:
 def _state_names(view: View, count: int) -> list[str]:
     """`input` for the embedding output, else the number of the layer; a fit may read only some of them."""
     total = view.results["encoder"].get("states") or count
-    states: Any = view.results["settings"].get("states") or {}
-    return [str(number % total or "input") for number in states.get("layers") or range(count)]
+    pooled = ["pool"] * (count == total + 1)  # the pooled vector is weighed first
+    layers = (view.results["settings"].get("states") or {}).get("layers") or range(count - len(pooled))
+    return pooled + [str(number % total or "input") for number in layers]
+
+
+# ---- a task's own details
+
+
+def details(view: View) -> list[Figure]:
+    """Confusions, calibration, predicted scores and their errors, of the chosen head and its snapshot.
+
+    `results["details"]` holds them, one member each; which figures there are follows from the keys a kind of task
+    writes (Task.details); keys that are not drawn are listed as settings.
+
+        confusion    (C, C) examples of the row's class that were given the column's class
+        calibration  [{"low", "high", "count", "confidence", "accuracy"}] bins of the probability of the predicted class
+        points       [[true, predicted]] of a draw of examples
+        errors       {"edges", "counts"} histogram of predicted minus true
+    """
+    both = [("snapshot", view.snapshot), ("head", view.head)]
+    known = [(kind, s, view.results["details"].get(s["name"]) or {}) for kind, s in both if s is not None]
+
+    def values(key: str) -> Compared:
+        return [(kind, system["label"], own[key]) for kind, system, own in known if own.get(key)]
+
+    # Both systems on the same axes, or the wider one would look as good as the narrower.
+    every = list(chain.from_iterable(chain.from_iterable(value for _, _, value in values("points"))))
+    classes = list(map(str, view.results["task"].get("classes") or []))
+    found: list[Figure] = []
+    for _, system, own in reversed(known):
+        name = system["label"]
+        which = f" Seed {own['seed']}." if len(system["seeds"] or []) > 1 and "seed" in own else ""
+        if 0 < len(own.get("confusion") or []) <= _READABLE:
+            shaded = f"Examples, and their share of the true class. Blue: correct; orange: confused.{which}"
+            found.append(Figure(_confusion(own["confusion"], classes, name), f"Confusions of {name}", shaded))
+        if own.get("points"):
+            dots = f"A point an example (at most 1,500, drawn at random); dashed: exact.{which}"
+            found.append(Figure(_points(own["points"], every, name), f"Predictions of {name}", dots))
+    if curves := values("calibration"):
+        sure = "On the dashed line a probability is correct as often as it promises; below it the system is too sure."
+        found.append(Figure(_calibration(curves), "Calibration", sure))
+    if histograms := values("errors"):
+        narrow = "Left of zero the score was predicted too low. The narrower the better."
+        found.append(Figure(_errors(histograms), "Prediction errors", narrow))
+    return found
+
+
+def _confusion(table: list[list[int]], classes: list[str], label: str) -> str:
+    """Counts, shaded by their share of the row."""
+    size, cells = len(table), dict[tuple[int, int], Any]()
+    for row, counts in enumerate(reversed(table)):
+        for column, count in enumerate(counts):
+            share = count / (sum(counts) or 1)
+            text = f"{count:,}" + (f"\n{100 * share:.0f} %" if size <= 6 else "")
+            colour = PALETTE["head" if row + column == size - 1 else "control"]
+            square = {"facecolor": colour, "alpha": 0.06 + 0.64 * share, "edgecolor": "none"}
+            cells[column, row] = (
+                text if size <= _NAMED else "",
+                square,
+                {"fontsize": 8.5 if size <= 6 else 7},
+            )
+    names = [short(name, 14 if size <= 4 else 9) for name in classes] if size <= _NAMED else [""] * size
+    described = f"Confusion matrix of {label} over {size} classes"
+    return matrix(cells, names, names[::-1], ("predicted", "true"), described, min(4.4, 1.5 + 0.42 * size))
+
+
+def _calibration(curves: Compared) -> str:
+    """Share of correct predictions against their mean probability; below, how many examples each bin has."""
+    with canvas(3.6) as figure:
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        upper.plot([0, 1], [0, 1], color=PALETTE["soft"], linewidth=1.0, linestyle=DASHED)
+        for j, (kind, label, bins) in enumerate(curves):
+            full = [part for part in bins if part["count"]]
+            x, y = [part["confidence"] for part in full], [part["accuracy"] for part in full]
+            look: dict[str, Any] = {"color": PALETTE[kind], "marker": MARKERS[kind], "markersize": 4}
+            upper.plot(x, y, linewidth=1.6, label=short(label, 26), **look)
+            total = sum(part["count"] for part in bins) or 1
+            wide = 0.84 / len(bins) / len(curves)
+            at = [(part["low"] + part["high"]) / 2 + (j - (len(curves) - 1) / 2) * wide for part in bins]
+            lower.bar(at, [100 * part["count"] / total for part in bins], width=wide, color=PALETTE[kind])
+        upper.set(ylim=(0, 1.03), ylabel="share correct")
+        lower.set(xlim=(0, 1), xlabel="probability of the predicted class", ylabel="examples, %")
+        legend_below(figure, upper)
+        return to_svg(figure, "Share of correct predictions by the probability of the predicted class")
+
+
+def _points(own: list[list[float]], drawn: list[float], label: str) -> str:
+    """A point an example; on the dashed line the prediction is exact. The axes hold all of `drawn`."""
+    low, high = min(drawn), max(drawn)
+    reach = 0.04 * (high - low) or 1.0
+    ends = (low - reach, high + reach)
+    with canvas(3.4) as figure:
+        axes = figure.subplots()
+        axes.plot([low, high], [low, high], color=PALETTE["ink"], linewidth=1.0, linestyle=DASHED)
+        axes.scatter(*zip(*own, strict=True), s=9, color=PALETTE["head"], alpha=0.35, linewidths=0)
+        axes.set(xlim=ends, ylim=ends, xlabel="true score", ylabel="predicted score")
+        return to_svg(figure, f"Predicted against true scores of {len(own)} examples by {label}")
+
+
+def _errors(found: Compared) -> str:
+    """Histogram of predicted minus true."""
+    with canvas(3.0) as figure:
+        axes = figure.subplots()
+        axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
+        for kind, label, histogram in found:
+            # Densities: the two systems need not have bins of one width.
+            scale = (sum(histogram["counts"]) or 1) * (histogram["edges"][1] - histogram["edges"][0])
+            look: dict[str, Any] = {"linewidth": 1.6, "color": PALETTE[kind], "label": short(label, 26)}
+            axes.stairs([count / scale for count in histogram["counts"]], histogram["edges"], **look)
+        axes.set_ylim(bottom=0)
+        axes.set(xlabel="predicted minus true score", ylabel="density")
+        legend_below(figure, axes)
+        return to_svg(figure, "Histogram of prediction errors")

@@ -1,199 +1,248 @@
-"""A report as one HTML file: sections of a few kinds of blocks, rendered by page.html.j2.
+"""The report of a run, whatever its task: one HTML file, rendered by page.html.j2 from what results.json holds.
 
 Nothing is fetched, nothing is needed but a browser: styles and figures are inline, and the small script only adds
-sorting to tables that are complete without it. Text of the user's data is escaped by the template. What the reports
-say is in run.py and sweep.py; a new kind of block is a class here and a branch of the template.
+sorting to tables that are complete without it. Text of the user's data is escaped by the template.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from itertools import groupby
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 from bertvision import words
 from bertvision._version import __version__
+from bertvision.artifacts import write_text
+from bertvision.report import figures, space, tables
+from bertvision.report.results import View, check
+from bertvision.report.tables import Cell, Column, Row, Section
+
+_MOST_CLASSES = 8
+_TUNED = ("epochs", "lr", "schedule", "warmup", "batch_size", "policy")
+"""The settings of a fine-tuning that decide how much a head can gain."""
+_CONTEXT = 640
+"""Characters up to which a context is shown whole."""
+_MARGIN = 160
+"""Characters left around a mark in a longer one."""
+_COSTS = (
+    (
+        *("parameters", "Trained parameters"),
+        "Up and to the left is better. Dashed: the snapshot; bars: one standard deviation over seeds.",
+    ),
+    (
+        *("flops_per_token", "FLOPs per token"),
+        "What a head adds to each token: few parameters can still cost many FLOPs.",
+    ),
+)
 
 
-@dataclass(frozen=True)
-class Cell:
-    text: str
-    value: float | None = None
-    """What the column sorts by; None sorts last."""
-    note: str = ""
-    """A second, smaller line."""
-    tone: str = ""
-    """ "gain", "loss", "level" or nothing."""
+def write_page(results: Mapping[str, Any], path: Path) -> None:
+    """Put the report at `path`; an older one stays whole until the new one is written."""
+    write_text(path, render_run(results))
 
 
-@dataclass(frozen=True)
-class Column:
-    title: str
-    group: str = ""
-    """Columns side by side with one group have a common title above theirs."""
-    about: str = ""
-    """Shown where the pointer rests on the title."""
-    text: bool = False
-    """Whether it holds words, which stand on the left and may wrap."""
-
-
-@dataclass(frozen=True)
-class Row:
-    label: str
-    cells: Sequence[Cell]
-    kind: str = ""
-    """Of a system: draws its mark."""
-    note: str = ""
-    best: bool = False
-
-    @property
-    def parts(self) -> list[str]:
-        """The label, cut where a line may break: adapter:size=64,lr=0.001 behind its colon and its commas."""
-        return re.split(r"(?<=[:,])(?=\S)", self.label)
-
-
-@dataclass(frozen=True)
-class Table:
-    block: ClassVar[str] = "table"
-    first: str
-    """Title of the first column, which holds the rows' labels."""
-    columns: Sequence[Column]
-    rows: Sequence[Row]
-    wide: bool = False
-    """Whether it takes the whole width and can be sorted."""
-
-    def filled(self) -> "Table":
-        """Without the columns in which no row has anything."""
-        unknown = ("", words.UNKNOWN)
-        kept = [
-            i for i in range(len(self.columns)) if any(row.cells[i].text not in unknown for row in self.rows)
-        ]
-        rows = [replace(row, cells=[row.cells[i] for i in kept]) for row in self.rows]
-        return replace(self, columns=[self.columns[i] for i in kept], rows=rows)
-
-    @property
-    def groups(self) -> list[tuple[str, int]]:
-        """Common titles with the number of columns below each; none where no column has one."""
-        found = [(title, len(list(own))) for title, own in groupby(self.columns, key=lambda c: c.group)]
-        return found if any(title for title, _ in found) else []
-
-    @property
-    def edges(self) -> set[int]:
-        """Where a group begins."""
-        sizes = [size for _, size in self.groups]
-        return {sum(sizes[:i]) for i in range(len(sizes))}
-
-
-@dataclass(frozen=True)
-class Figure:
-    svg: str
-    title: str
-    caption: str
-
-
-@dataclass(frozen=True)
-class Figures:
-    block: ClassVar[str] = "figures"
-    figures: Sequence[Figure]
-    small: bool = False
-
-
-@dataclass(frozen=True)
-class Notes:
-    block: ClassVar[str] = "notes"
-    notes: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Lists:
-    """Lists of names and values, side by side."""
-
-    block: ClassVar[str] = "lists"
-    lists: Sequence[tuple[str, Sequence[tuple[str, str]]]]
-
-
-@dataclass(frozen=True)
-class Code:
-    block: ClassVar[str] = "code"
-    text: str
-
-
-@dataclass(frozen=True)
-class Example:
-    """An example with what is true and what two systems say of it."""
-
-    texts: Sequence[str]
-    pieces: Sequence[tuple[str, str]]
-    """The context in order: text and the marks it wears ("truth", "head", "snapshot", several or none)."""
-    answers: Sequence[tuple[str, str, bool | None]]
-    """Who says what, and whether it is correct, where that can be said."""
-
-
-@dataclass(frozen=True)
-class Examples:
-    block: ClassVar[str] = "examples"
-    examples: Sequence[Example]
-
-
-@dataclass(frozen=True)
-class Section:
-    id: str
-    title: str
-    blocks: Sequence[Table | Figures | Notes | Lists | Code | Examples]
-    about: str = ""
-
-    @property
-    def pair(self) -> bool:
-        """Whether its blocks are one figure and one table, which stand side by side where there is room."""
-        first, *others = self.blocks
-        alone = isinstance(first, Figures) and len(first.figures) == 1
-        return alone and len(others) == 1 and isinstance(others[0], Table)
-
-    @property
-    def filled(self) -> bool:
-        return any(not isinstance(block, Figures) or block.figures for block in self.blocks)
-
-
-@dataclass(frozen=True)
-class Fact:
-    """One of the large figures under the headline."""
-
-    name: str
-    value: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Page:
-    headline: str
-    eyebrow: Sequence[str]
-    """What report it is, in a small line above the headline."""
-    sentences: Sequence[str]
-    facts: Sequence[Fact]
-    sections: Sequence[Section]
-    footer: str
-    version: str = field(default=__version__)
-
-
-def render(page: Page) -> str:
+def render_run(results: Mapping[str, Any]) -> str:
     """The whole page as text."""
-    sections = [section for section in page.sections if section.filled]
+    view = View(check(results))
+    held = view.results
+    created = str(held.get("created", ""))[:16].replace("T", " ") + " UTC"
+    commit = f" at commit {held['commit'][:12]}" if held.get("commit") else ""
+    whose = f"The chosen head and its snapshot on {view.split}; of several seeds the one that is best on dev."
+    even = "Of the heads that mix hidden states; dashed: an even share."
+    costs = [one for cost in _COSTS for one in figures.score_against_cost(view, *cost)]
+    learning = figures.finetune_curve(view) + figures.fit_curves(view)
+    sections = [
+        tables.scores(view),
+        tables.differences(view),
+        tables.seeds(view),
+        *(space.sections(view) if held["sweep"] else []),
+        Section("cost", "What quality costs", figures=costs),
+        Section("details", "A closer look", whose, figures=figures.details(view)),
+        Section("learning", "Learning curves", figures=learning),
+        Section("layers", "Layer weights", even, figures=figures.layer_weights(view), small=True),
+        _examples(view),
+        tables.every_metric(view),
+        _made(view),
+    ]
     return words.template(Path(__file__).with_name("page.html.j2"), escape=True).render(
-        page=page, sections=sections
+        version=__version__,
+        headline=_headline(view),
+        eyebrow=["report", str(held["encoder"].get("name", "")), created],
+        sentences=_sentences(view),
+        facts=_facts(view),
+        sections=[section for section in sections if section.filled],
+        footer=f"Written by bertvision {held.get('bertvision', '')}{commit} from results.json, {created}.",
     )
 
 
-def drawn(*figures: tuple[str | None, str, str]) -> Figures:
-    """Those of the figures (SVG, title, caption) that there was something to draw of."""
-    return Figures([Figure(svg, title, caption) for svg, title, caption in figures if svg is not None])
+def headline(results: Mapping[str, Any]) -> str:
+    """The finding in one sentence."""
+    return _headline(View(check(results)))
 
 
-def dated(created: str) -> str:
-    """An ISO time as people write it; another text as it is."""
-    try:
-        when = datetime.fromisoformat(created)
-    except ValueError:
-        return created
-    return f"{when.day} {when:%B %Y, %H:%M} {when.tzname() or ''}".strip()
+# ---- the top of the page
+
+
+def _headline(view: View) -> str:
+    head, split, title = view.head, view.split, view.title()
+    if view.results["sweep"]:
+        return space.headline(view)
+    if head is None:
+        first = view.systems[0]
+        return f"{first['label']} reaches {title} {view.mean_text(first)} on {split}; no head was fitted."
+    if found := view.difference(head):
+        size, ends = view.difference_text(found)
+        verb = {"gain": "beats", "loss": "falls behind", "level": "is level with"}[view.verdict(found)]
+        return f"{head['label']} {verb} its snapshot on {split}: {size} {title} (95 % interval {ends})."
+    compared = "there is no snapshot to compare it with"
+    if view.snapshot is not None:
+        compared = f"its snapshot {view.mean_text(view.snapshot)}, without a paired interval"
+    return f"{head['label']} reaches {title} {view.mean_text(head)} on {split}; {compared}."
+
+
+def _sentences(view: View) -> list[str]:
+    """What a fair reader asks next: the control, the ensemble, the trivial answer, how the snapshot was made."""
+    if view.results["sweep"]:
+        return space.sentences(view)
+    said = []
+    own = view.mean(view.head) if view.head else None
+    for kind in ("control", "ensemble", "baseline"):
+        system = view.best_on_dev(kind)
+        score = view.mean(system) if system else None
+        if system is None or own is None or score is None:
+            continue
+        size = words.change(abs(own - score), percent=view.percent()).lstrip("+")
+        place = f"{size} {'below' if own > score else 'above'} the head"
+        said.append(
+            f"The best {kind} on dev ({system['label']}) reaches {view.number(score)} on {view.split}, {place}."
+        )
+    made = view.results["finetune"]
+    settings = ", ".join(" ".join(pair) for pair in words.lines({name: made.get(name) for name in _TUNED}))
+    tuned = f"fine-tuned: {settings}" if made else "the encoder as it came"
+    # A line may break after a plain hyphen, which would part 1.5e- from its 4.
+    return [*said, f"The snapshot is {tuned}.".replace("e-", "e\u2011")]
+
+
+def _facts(view: View) -> list[tuple[str, str, str]]:
+    """The large figures under the headline: name, value, note."""
+    facts = [
+        (f"{view.title()} on {view.split}, {name}", view.mean_text(system), str(system["label"]))
+        for name, system in (("chosen head", view.head), ("its snapshot", view.snapshot))
+        if system is not None
+    ]
+    if view.head is not None:
+        size = f"{words.count(view.head['parameters'])} parameters in that head"
+        facts.append(("of the encoder’s size", words.percent(view.head["percent"]), size))
+    fit, tuned = view.results["fit"], view.results["finetune"]
+    times = {
+        "fine-tuning": tuned.get("seconds"),
+        "encoding": fit.get("encode_seconds"),
+        "fitting": fit.get("seconds"),
+    }
+    known = {name: time for name, raw in times.items() if (time := words.finite(raw)) is not None}
+    if known:
+        note = ", ".join(f"{name} {words.duration(time)}" for name, time in known.items())
+        note += f"; states {words.plain(fit['states'])}" if fit.get("states") else ""
+        facts.append(("training time", words.duration(sum(known.values())), note))
+    return facts
+
+
+# ---- examples
+
+
+def _examples(view: View) -> Section:
+    """Examples on which the chosen head and its snapshot differ, with what each says marked in the context."""
+    raw = view.results["examples"]
+    right = [(one.get("head_right"), one.get("snapshot_right")) for one in raw]
+    about = f"A random draw of {len(raw)} of the examples on {view.split} for which the two differ."
+    wins, losses = right.count((True, False)), right.count((False, True))
+    if wins or losses:
+        about += f" The head alone is correct in {wins} of them, the snapshot alone in {losses}."
+    return Section("examples", "Where head and snapshot differ", about, examples=list(map(_example, raw)))
+
+
+def _example(raw: Mapping[str, Any]) -> dict[str, Any]:
+    truth, context = raw.get("truth"), str(raw.get("context") or "")
+    marks = [(gold, "truth") for gold in (truth if isinstance(truth, list) else [truth])]
+    marks += [(raw.get(who), who) for who in ("snapshot", "head")]
+    said = [(who, _answer(raw.get(who)), raw.get(f"{who}_right")) for who in ("head", "snapshot")]
+    return {
+        "texts": [str(text) for text in raw.get("texts") or []],
+        "pieces": marked(context, [(str(text), name) for text, name in marks if text]) if context else [],
+        "answers": [("truth", _answer(truth), None), *said],
+    }
+
+
+def _answer(value: Any) -> str:
+    if isinstance(value, list):
+        return " · ".join(dict.fromkeys(map(_answer, value))) or "no answer"
+    if isinstance(value, float):
+        return words.number(value, percent=False)
+    return words.UNKNOWN if value is None else str(value) or "no answer"
+
+
+def marked(context: str, marks: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """A context in pieces, each with the names of the texts it is part of; stretches without one are cut where long."""
+    spans = []
+    for text, name in marks:
+        if found := re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context):
+            spans.append((found.start(), found.end(), name))
+    cuts = sorted({0, len(context), *(cut for start, end, _ in spans for cut in (start, end))})
+    pieces = []
+    for start, end in pairwise(cuts):
+        names = dict.fromkeys(name for a, b, name in spans if a <= start and end <= b)
+        text = context[start:end]
+        if not names and len(text) > 2 * _MARGIN and len(context) > _CONTEXT:
+            text = f"{text[:_MARGIN]} … {text[-_MARGIN:]}"
+        pieces.append((text, " ".join(names)))
+    return pieces
+
+
+# ---- how it was made
+
+
+def _made(view: View) -> Section:
+    held = view.results
+    columns = [
+        Column("Data", lambda facts: Cell(str(facts.get("name", ""))), text=True),
+        *(
+            Column(key, lambda facts, key=key: Cell(words.count(facts.get(key))))
+            for key in ("examples", "windows", "tokens")
+        ),
+        Column("tokens/window", _length),
+        Column("Labels", _labels, text=True),
+    ]
+    table = tables.table("Split", columns, [(Row(split), facts) for split, facts in held["data"].items()])
+    own = held["details"].get(view.head["name"]) if view.head else None
+    seeds = sorted({seed for system in view.systems for seed in system["seeds"] or []})
+    groups = {
+        "Task": held["task"],
+        "Sweep": held["sweep"],
+        "Tuned on dev": {key: value for key, value in (own or {}).items() if key not in figures.DETAILS},
+        "Encoder": held["encoder"],
+        "Fine-tuning": held["finetune"],
+        "Fitting heads": held["fit"] | {"seeds": seeds},
+        "Environment": {"bertvision": held.get("bertvision"), **held["environment"]},
+    }
+    lists = [(title, found) for title, facts in groups.items() if (found := list(words.lines(facts)))]
+    code = str(held.get("command") or "")
+    return Section("run", "How it was made", code=code, table=table, lists=lists)
+
+
+def _length(facts: Mapping[str, Any]) -> Cell:
+    windows, tokens = words.finite(facts.get("windows")), words.finite(facts.get("tokens"))
+    return Cell(words.count(tokens / windows if tokens is not None and windows else None))
+
+
+def _labels(facts: Mapping[str, Any]) -> Cell:
+    """What the labels are: shares of classes, or the range of scores."""
+    counts, scores = facts.get("counts"), facts.get("range")
+    if counts:
+        total = sum(counts.values()) or 1
+        said = [f"{name} {100 * count / total:.0f} %" for name, count in list(counts.items())[:_MOST_CLASSES]]
+        more = len(counts) - _MOST_CLASSES
+        return Cell(", ".join(said) + (f" and {more} more classes" if more > 0 else ""))
+    if scores:
+        texts = [words.number(scores.get(key), percent=False) for key in ("low", "high", "mean", "spread")]
+        return Cell("{} to {}, mean {} ± {}".format(*texts))
+    return Cell(words.UNKNOWN)

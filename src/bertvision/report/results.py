@@ -42,26 +42,20 @@ def read_results(run: Path) -> dict[str, Any]:
 def check(results: Any, source: str = RESULTS_FILE) -> dict[str, Any]:
     """A copy with every optional key; raises in one sentence that names `source` and the key."""
 
-    def expect(holder: Any, key: Any, kind: type, where: str = "") -> None:
+    def expect(holder: Any, key: str, kind: type, where: str = "") -> None:
         if not isinstance(holder.get(key) if isinstance(holder, Mapping) else None, kind):
             raise ArtifactError(f"{source}: key {where}{key} is missing or damaged: repeat the run")
 
     version = results.get("schema") if isinstance(results, Mapping) else None
     if version != SCHEMA:
-        raise ArtifactError(
-            f"{source}: key schema is {version!r}, and this version of bertvision reads {SCHEMA}: repeat the run"
-        )
-    known = {key: value for key, value in results.items() if value is not None}
-    checked = {key: kind() for key, kind in _OPTIONAL.items()} | known
+        reads = f"and this version of bertvision reads {SCHEMA}: repeat the run"
+        raise ArtifactError(f"{source}: key schema is {version!r}, {reads}")
+    checked = {key: kind() for key, kind in _OPTIONAL.items()}
+    checked |= {key: value for key, value in results.items() if value is not None}
     for key, kind in (_REQUIRED | _OPTIONAL).items():
         expect(checked, key, kind)
-    for key in ("data", "details", "metrics"):
-        for name in checked[key]:
-            expect(checked[key], name, dict, f"{key}.")
-    for i in range(len(checked["examples"])):
-        expect(dict(enumerate(checked["examples"])), i, dict, "examples.")
     checked["curves"] = {"finetune": [], "fit": {}} | checked["curves"]
-    metric = checked["task"].get("metric")
+    metric = str(checked["task"].get("metric"))
     expect(checked["metrics"], metric, dict, "metrics.")
     if not checked["systems"]:
         raise ArtifactError(f"{source}: key systems is empty: repeat the run")
@@ -69,9 +63,8 @@ def check(results: Any, source: str = RESULTS_FILE) -> dict[str, Any]:
         where = f"systems[{i}]."
         expect(system, "name", str, where)
         expect(system, "scores", dict, where)
-        for split in system["scores"]:
-            expect(system["scores"], split, dict, f"{where}scores.")
-            expect(system["scores"][split], metric, dict, f"{where}scores.{split}.")
+        for split, scores in system["scores"].items():
+            expect(scores, metric, dict, f"{where}scores.{split}.")
         if system.get("kind") not in KINDS:
             raise ArtifactError(
                 f"{source}: key {where}kind is {system.get('kind')!r}, not {', '.join(KINDS)}"
@@ -83,7 +76,10 @@ def check(results: Any, source: str = RESULTS_FILE) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class View:
-    """Checked results with the questions that every part of the page asks them."""
+    """Checked results with the questions that every part of the page asks them.
+
+    Where a metric is "", it is the one that systems are chosen by; where a split is "", the one the claims are about.
+    """
 
     results: Mapping[str, Any]
 
@@ -94,23 +90,29 @@ class View:
         """The metric systems are chosen by."""
         return self.results["task"]["metric"]
 
-    def title(self, metric: str = "") -> str:
-        return str(self._metric(metric).get("title") or metric or self.metric)
+    def about(self, metric: str = "") -> dict[str, Any]:
+        """Title, direction, scale and explanation of a metric."""
+        name = metric or self.metric
+        known: dict[str, Any] = self.results["metrics"].get(name) or {}
+        return {"title": name, "higher": True, "percent": False, "about": ""} | known
 
-    def higher(self, metric: str = "") -> bool:
-        return bool(self._metric(metric).get("higher", True))
+    def title(self, metric: str = "") -> str:
+        return str(self.about(metric)["title"])
 
     def percent(self, metric: str = "") -> bool:
-        return bool(self._metric(metric).get("percent", False))
-
-    def _metric(self, metric: str) -> Mapping[str, Any]:
-        return self.results["metrics"].get(metric or self.metric) or {}
+        return self.about(metric)["percent"]
 
     @cached_property
     def compared(self) -> list[str]:
         """The metrics that have differences to a snapshot, in the order of the columns."""
         found = {name for system in self.systems for name in (self.versus(system) or {}).get("metrics") or {}}
         return [name for name in self.results["metrics"] if name in found]
+
+    @cached_property
+    def varied(self) -> list[str]:
+        """What a sweep varies; the head itself first, where there are several."""
+        sweep = self.results["sweep"]
+        return [*(["head"] if len(sweep.get("heads", [])) > 1 else []), *sweep.get("space", {})]
 
     # ---- systems
 
@@ -157,7 +159,7 @@ class View:
 
     def _rank(self, system: System, split: str) -> float:
         known = self.mean(system, split=split)
-        return float("-inf") if known is None else known if self.higher() else -known
+        return float("-inf") if known is None else known if self.about()["higher"] else -known
 
     # ---- numbers
 
@@ -195,4 +197,4 @@ class View:
         )
 
     def verdict(self, found: dict[str, float], metric: str = "") -> str:
-        return words.verdict(found, higher=self.higher(metric))
+        return words.verdict(found, higher=self.about(metric)["higher"])

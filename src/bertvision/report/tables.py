@@ -1,67 +1,159 @@
-"""The tables of a report: a row for each system; a column is a title and a function that gives its cell.
+"""What a page is made of (sections, tables, figures), and the tables: a row for each system.
 
-A column without anything in it is left out, so the lists below name all that may be known.
+A column is a title and a function that gives its cell. A column in which no row has anything is left out, so the lists
+below name all that may be known.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from bertvision import words
-from bertvision.report import figures, space
-from bertvision.report.page import Cell, Column, Notes, Row, Section, Table, drawn
+from bertvision.report import figures
+from bertvision.report.drawing import Figure
 from bertvision.report.results import System, View
-
-Columns = list[tuple[Column, Callable[[System], Cell]]]
 
 _MOST_METRICS = 6
 """Metrics that the first table has room for; of more it shows those that systems are compared by."""
-_NOTES: tuple[tuple[Callable[[View], Any], str], ...] = (
-    (
-        lambda view: view.compared,
-        "Differences are system minus snapshot on the same examples, mean over seeds, with 95 % bootstrap intervals "
-        "over examples, which are not widened for the number of heads compared. An interval that contains zero means "
-        "that this run cannot separate the two.",
-    ),
-    (
-        lambda view: any(view.score(system).get("sd") is not None for system in view.systems),
-        "Scores of several seeds are means; ± is one standard deviation.",
-    ),
-    (
-        lambda view: view.of_kind("control"),
-        "A control reads the last state only: what a head gains beyond it is what reading all layers is worth.",
-    ),
-    (
-        lambda view: any(system["parameters"] for system in view.systems),
-        "Parameters are those that are trained; FLOPs are spent on top of the encoder; times are wall-clock seconds.",
-    ),
+_DIFFERENCES = (
+    "Differences are system minus snapshot on the same examples, mean over seeds, with 95 % bootstrap intervals over "
+    "examples, which are not widened for the number of heads compared. An interval that contains zero means that this "
+    "run cannot separate the two."
 )
-"""Notes below the first table, and when they apply."""
+_CONTROLS = (
+    "A control reads the last state only: what a head gains beyond it is what reading all layers is worth."
+)
+_COSTS = "Parameters are those that are trained; FLOPs are spent on top of the encoder; times are wall-clock seconds."
 
 
-def _table(view: View, columns: Columns, systems: Sequence[System], *, wide: bool = False) -> list[Table]:
-    """The table without the columns in which no system has anything; none where no column is left."""
-    rows = []
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    value: float | None = None
+    """What the column sorts by; None sorts last."""
+    note: str = ""
+    """A second, smaller line."""
+    tone: str = ""
+    """ "gain", "loss", "level" or nothing."""
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    cell: Callable[[Any], Cell]
+    """The cell of a row's system or data."""
+    group: str = ""
+    """Columns side by side with one group have a common title above theirs."""
+    about: str = ""
+    """Shown where the pointer rests on the title."""
+    text: bool = False
+    """Whether it holds words, which stand on the left and may wrap."""
+
+
+@dataclass(frozen=True)
+class Row:
+    label: str
+    kind: str = ""
+    """Of a system: draws its mark."""
+    note: str = ""
+    best: bool = False
+    cells: Sequence[Cell] = ()
+
+    @property
+    def parts(self) -> list[str]:
+        """The label, cut where a line may break: adapter:size=64,lr=0.001 behind its colon and its commas."""
+        return re.split(r"(?<=[:,])(?=\S)", self.label)
+
+
+@dataclass(frozen=True)
+class Table:
+    first: str
+    """Title of the first column, which holds the rows' labels."""
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    wide: bool = False
+    """Whether it takes the whole width and can be sorted."""
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Common titles with the number of columns below each; none where no column has one."""
+        found = [(title, len(list(own))) for title, own in groupby(self.columns, key=lambda c: c.group)]
+        return found if any(title for title, _ in found) else []
+
+    @property
+    def edges(self) -> set[int]:
+        """Where a group begins."""
+        sizes = [size for _, size in self.groups]
+        return {sum(sizes[:i]) for i in range(len(sizes))}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page, its blocks in the order of the fields; one with nothing in it is left out."""
+
+    id: str
+    title: str
+    about: str = ""
+    code: str = ""
+    figures: Sequence[Figure] = ()
+    small: bool = False
+    """Whether the figures are small ones."""
+    table: Table | None = None
+    notes: Sequence[str] = ()
+    examples: Sequence[dict[str, Any]] = ()
+    lists: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()
+    """Titled lists of names and values, side by side."""
+
+    @property
+    def pair(self) -> bool:
+        """Whether it is one figure and one table, which stand side by side where there is room."""
+        return len(self.figures) == 1 and self.table is not None
+
+    @property
+    def filled(self) -> bool:
+        return any((self.code, self.figures, self.table, self.notes, self.examples, self.lists))
+
+
+def number(write: Callable[[Any], str], value: Any, note: str = "") -> Cell:
+    """A cell that sorts by its number, empty where there is none."""
+    return Cell("" if value is None else write(value), words.finite(value), note)
+
+
+def table(
+    first: str, columns: Sequence[Column], rows: Iterable[tuple[Row, Any]], *, wide: bool = False
+) -> Table | None:
+    """Fill the rows, each from its own subject, without the columns that stay empty; None where all do."""
+    made = [(row, [column.cell(subject) for column in columns]) for row, subject in rows]
+    empty = ("", words.UNKNOWN)
+    kept = [i for i in range(len(columns)) if any(cells[i].text not in empty for _, cells in made)]
+    filled = [replace(row, cells=[cells[i] for i in kept]) for row, cells in made]
+    return Table(first, [columns[i] for i in kept], filled, wide) if kept else None
+
+
+def _table(
+    view: View, columns: Sequence[Column], systems: Sequence[System], *, wide: bool = False
+) -> Table | None:
+    rows: list[tuple[Row, System]] = []
     for system in systems:
         best = system is view.head
         # A run with several snapshots chooses a head on each; the best of them is the chosen one.
         more = "chosen on dev" if best else "best of its snapshot on dev" if system["best"] else ""
         note = ", ".join(filter(None, (system["kind"], more)))
-        cells = [cell(system) for _, cell in columns]
-        rows.append(Row(view.name(system), cells, system["kind"], note, best))
-    table = Table("System", [column for column, _ in columns], rows, wide).filled()
-    return [table] if table.columns else []
+        rows.append((Row(view.name(system), system["kind"], note, best), system))
+    return table("System", columns, rows, wide=wide)
 
 
-def _metrics(view: View, names: Iterable[str], group: str = "", *, versus: bool = False) -> Columns:
+def _metrics(view: View, names: Iterable[str], group: str = "", *, versus: bool = False) -> list[Column]:
     """A column for each metric: the score, or with `versus` the difference to the snapshot."""
-    cell = _difference if versus else _score
-    columns: Columns = []
+    columns: list[Column] = []
     for name in names:
-        abouts = (view.results["metrics"][name].get("about"), "" if view.higher(name) else "lower is better")
-        columns.append(
-            (Column(view.title(name), group, "; ".join(filter(None, abouts))), partial(cell, view, name))
-        )
+        facts = view.about(name)
+        about = "; ".join(filter(None, (facts["about"], "" if facts["higher"] else "lower is better")))
+        cell = partial(_difference if versus else _score, view, name)
+        columns.append(Column(view.title(name), cell, group, about))
     return columns
 
 
@@ -78,16 +170,18 @@ def _difference(view: View, name: str, system: System) -> Cell:
     return Cell(size, found["difference"], ends, view.verdict(found, name))
 
 
-def _number(write: Callable[[Any], str], value: Any, note: str = "") -> Cell:
-    return Cell(
-        "" if value is None else write(value), words.finite(float(value) if value is True else value), note
-    )
+def _p_value(system: System) -> Cell:
+    return number(words.p_value, words.finite(system["versus"].get("mcnemar_p")))
+
+
+def _value(name: str, system: System) -> Cell:
+    return number(words.plain, system["values"].get(name))
 
 
 def _parameters(system: System) -> Cell:
     own, total = words.finite(system["parameters"]), words.finite(system["total"])
     more = f"{words.count(total)} in all" if own is not None and total is not None and total > own else ""
-    return _number(words.count, own, more)
+    return number(words.count, own, more)
 
 
 def _shown(view: View) -> list[str]:
@@ -98,48 +192,48 @@ def _shown(view: View) -> list[str]:
 
 def scores(view: View) -> Section:
     metrics = _metrics(view, _shown(view), "metrics")
-    columns: Columns = [
+    difference = partial(_difference, view, view.metric)
+    columns = [
         *metrics,
-        *(
-            (Column(name, "values"), lambda s, name=name: _number(words.plain, s["values"].get(name)))
-            for name in space.names(view)
-        ),
-        (
-            Column(view.title(), "against snapshot", "difference with its 95 % interval"),
-            partial(_difference, view, view.metric),
-        ),
-        (Column("parameters", "cost"), _parameters),
-        (Column("of encoder", "cost"), lambda s: _number(words.percent, s["percent"])),
-        (Column("FLOPs/token", "cost"), lambda s: _number(words.compact, s["flops_per_token"])),
-        (Column("time", "cost"), lambda s: _number(words.duration, s["seconds"])),
-        (Column("epochs"), lambda s: _number(words.plain, s["epochs"])),
-        (Column("status", text=True), lambda s: Cell(s["status"] or "")),
+        *(Column(name, partial(_value, name), "values") for name in view.varied),
+        Column(view.title(), difference, "against snapshot", "difference with its 95 % interval"),
+        Column("parameters", _parameters, "cost"),
+        Column("of encoder", lambda s: number(words.percent, s["percent"]), "cost"),
+        Column("FLOPs/token", lambda s: number(words.compact, s["flops_per_token"]), "cost"),
+        Column("time", lambda s: number(words.duration, s["seconds"]), "cost"),
+        Column("epochs", lambda s: number(words.plain, s["epochs"])),
+        Column("status", lambda s: Cell(s["status"] or ""), text=True),
     ]
     about = "Nothing was tuned or chosen on this split."
     if view.split != "test":
         about = "The head was chosen on this same split, and so was what is tuned: these scores flatter."
-    abouts = [f"{column.title}: {column.about}." for column, _ in metrics if column.about]
-    notes = Notes([*abouts, *(text for known, text in _NOTES if known(view))])
-    table = _table(view, columns, view.systems, wide=True)
-    return Section("scores", f"Scores on {view.split}", [*table, notes], about)
+    spread = any(view.score(system).get("sd") is not None for system in view.systems)
+    notes = {
+        **{f"{column.title}: {column.about}.": column.about for column in metrics},
+        _DIFFERENCES: view.compared,
+        "Scores of several seeds are means; ± is one standard deviation.": spread,
+        _CONTROLS: view.of_kind("control"),
+        _COSTS: any(system["parameters"] for system in view.systems),
+    }
+    return Section(
+        *("scores", f"Scores on {view.split}", about),
+        table=_table(view, columns, view.systems, wide=True),
+        notes=[text for text, applies in notes.items() if applies],
+    )
 
 
 def differences(view: View) -> Section:
-    columns = _metrics(view, view.compared, versus=True)
-    p_value = Column("p", about="McNemar’s exact test of the first seed")
-    columns.append((p_value, lambda s: _number(words.p_value, words.finite(s["versus"].get("mcnemar_p")))))
-    table = _table(view, columns, [system for system in view.systems if view.versus(system) is not None])
-    title = f"Difference to the snapshot in {view.title()}"
-    caption = (
-        "Right of zero is more than the snapshot on the same examples. A line across zero settles nothing."
-    )
-    figure = drawn((figures.differences(view), title, caption))
+    columns = [
+        *_metrics(view, view.compared, versus=True),
+        Column("p", _p_value, about="McNemar’s exact test of the first seed"),
+    ]
+    drawn = figures.differences(view)
+    found = [system for system in view.systems if drawn and view.versus(system) is not None]
     about = (
         "Every system answers the same examples as its snapshot, so the comparison is paired; p is McNemar’s."
     )
-    return Section(
-        "differences", "Is the difference real?", [figure, *table] if figure.figures else [], about
-    )
+    table = _table(view, columns, found)
+    return Section("differences", "Is the difference real?", about, figures=drawn, table=table)
 
 
 def seeds(view: View) -> Section:
@@ -151,18 +245,19 @@ def seeds(view: View) -> Section:
         return Cell(" … ".join(view.number(end) for end in view.score(system).get("interval") or []))
 
     def of_seed(seed: str, system: System) -> Cell:
-        return _number(view.number, (view.score(system).get("per_seed") or {}).get(seed))
+        return number(view.number, (view.score(system).get("per_seed") or {}).get(seed))
 
-    columns: Columns = [
+    columns = [
         *_metrics(view, [view.metric]),
-        (Column("95 % interval"), interval),
-        *((Column(f"seed {seed}"), partial(of_seed, seed)) for seed in seeds),
+        Column("95 % interval", interval),
+        *(Column(f"seed {seed}", partial(of_seed, seed)) for seed in seeds),
     ]
     about = f"{view.title()} on {view.split}: intervals are over examples, of the mean over seeds."
-    return Section("seeds", "Intervals and seeds", _table(view, columns, found) if found else [], about)
+    return Section("seeds", "Intervals and seeds", about, table=_table(view, columns, found))
 
 
 def every_metric(view: View) -> Section:
     names = list(view.results["metrics"])
-    table = _table(view, _metrics(view, names), view.systems, wide=True)
-    return Section("metrics", "Every metric", table if len(names) > len(_shown(view)) else [])
+    systems = view.systems if len(names) > len(_shown(view)) else []
+    table = _table(view, _metrics(view, names), systems, wide=True)
+    return Section("metrics", "Every metric", table=table)
