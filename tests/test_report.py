@@ -469,6 +469,18 @@ def test_labels_in_a_crowded_figure_cover_nothing(seed: int) -> None:
             assert box.padded(20).contains(x, y), "beside its own point"
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 41])
+def test_the_curve_of_a_fine_tuning_needs_two_logged_steps(steps: int) -> None:
+    results = make_results()
+    entries = [{"epoch": i + 1, "loss": float(i % 7), "lr": 1e-4} for i in range(steps)]
+    results["curves"]["finetune"] = entries
+    found = figures.finetune_curve(view_of(results))
+    assert len(found) == (steps > 1)
+    for one in found:
+        paths = [path.get("d", "") for path in ElementTree.fromstring(one.svg).iter("path")]
+        assert max(len(re.findall("[ML]", path)) for path in paths) >= steps
+
+
 @pytest.mark.parametrize("cost", figures.COSTS)
 def test_heads_of_one_price_are_drawn_without_a_warning(cost: str) -> None:
     """A log axis has nothing to scale itself by; warnings are errors here."""

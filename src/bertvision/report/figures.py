@@ -163,13 +163,13 @@ def finetune_curve(view: View) -> list[Figure]:
     epochs, losses = _known(entries, "loss")
     if len(epochs) < 2:
         return []
-    wide = 2 * max(1, len(losses) // 20) + 1  # the running mean, over about a tenth of the steps
+    wide = 2 * (len(losses) // 20) + 1  # the running mean, over about a tenth of the steps
     means = np.convolve(losses, np.ones(wide) / wide, "valid")
     at, rates = _known(entries, "lr")
     with canvas(3.5) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
         upper.plot(epochs, losses, color=PALETTE["head"], linewidth=0.8, alpha=0.35)
-        upper.plot(epochs[wide // 2 :][: len(means)], means, color=PALETTE["head"], linewidth=1.8)
+        upper.plot(epochs[wide // 2 : len(epochs) - wide // 2], means, color=PALETTE["head"], linewidth=1.8)
         upper.set_ylabel("training loss")
         upper.set_ylim(bottom=0)
         lower.plot(at, rates, color=PALETTE["soft"], linewidth=1.4)
