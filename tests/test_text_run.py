@@ -232,7 +232,7 @@ def test_answer_or_no_answer(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--test", "{tables}/unknown.csv"), "unknown.csv:1"),
+        (("--test", "{tables}/unknown.csv"), "unknown.csv has no column of labels"),
         (("--apart",), "leave out --apart"),
         (("--combine", "product"), "joined by mean"),
         (("--states.positions", "cls"), "reads all"),
