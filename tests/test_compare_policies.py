@@ -261,10 +261,6 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         ["--compare", "full,top-1", "--policy", "bitfit"],
         "--policy bitfit names one more",
     ),
-    "correction of sgd": (
-        ["--optimizer", "sgd", "--no-bias-correction"],
-        "--no-bias-correction belongs to Adam",
-    ),
     "eps": (["--eps", "0"], "eps must be a finite number above 0"),
 }
 

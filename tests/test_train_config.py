@@ -25,7 +25,7 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (FinetuneConfig, {"log_every": 0}, "--log-every"), (FinetuneConfig, {"batch_size": 0}, "--batch-size"),
     (FinetuneConfig, {"batch_tokens": -1}, "--batch-tokens"), (FinetuneConfig, {"accumulate": 17}, "--accumulate"),
     (FinetuneConfig, {"snapshots": (1.5,)}, "snapshot 1.5"), (FinetuneConfig, {"snapshots": (0.0,)}, "snapshot 0"),
-    (FinetuneConfig, {"policy": "houlsby-0"}, "adapter size"), (FinetuneConfig, {"policy": "lora"}, "lora-16"),
+    (FinetuneConfig, {"policy": "houlsby-0"}, "adapter size"), (FinetuneConfig, {"policy": "lora"}, "lora-R"),
     (FinetuneConfig, {"head": "adapter:size=4,lr=0.1"}, "trains as the encoder does"),
     (FinetuneConfig, {"head": "label"}, "label"),
     *((MultitaskConfig, {"temperature": v}, "--temperature") for v in (0.0, -1.0, math.nan)),
