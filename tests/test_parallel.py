@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -365,6 +366,36 @@ def test_a_mistake_ends_every_rank(
         text.count(f"error: {sentence}" if "no head" in sentence else sentence) for text in printed
     ] == told
     assert not any("Traceback" in text for text in printed)
+
+
+_THREADS = """
+import os, torch
+from bertvision.train.parallel import Parallel
+with Parallel.start(torch.device("cpu")) as parallel:
+    import torch.distributed.nn  # some of its functions have the group, where there is one, as a default
+    parallel.sum_([torch.ones(3)])
+for thread in os.listdir("/proc/self/task"):
+    print(open(f"/proc/self/task/{thread}/comm").read().strip())
+"""
+
+
+def test_no_thread_outlives_the_group() -> None:
+    """A thread of gloo that still holds a tensor when the interpreter ends would abort the process."""
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", _THREADS],
+            env=os.environ | world | {"RANK": rank},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    for rank in ranks:
+        threads, _ = rank.communicate(timeout=60)
+        assert rank.returncode == 0
+        assert "python" in threads
+        assert "gloo" not in threads
 
 
 # ---- launchers

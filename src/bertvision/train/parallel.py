@@ -69,6 +69,10 @@ class Parallel:
         joins = not distributed.is_initialized()
         if joins:
             _check(device)
+            # Imported while there is a group, its functions would keep the group as a default value until the
+            # interpreter ends, where a thread of gloo that still holds a tensor aborts the process.
+            import torch.distributed.fsdp  # noqa: F401
+
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             distributed.init_process_group(backend, timeout=_PATIENCE)
         if rank:
