@@ -19,7 +19,7 @@ from typing import Any
 from bertvision import console
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
-from bertvision.heads.files import load_head
+from bertvision.heads.base import load_head
 from bertvision.model.record import Record, evaluate
 from bertvision.states.config import StatesConfig
 from bertvision.states.source import open_states

@@ -69,7 +69,7 @@ def lengths(study: Study, row: Row, metrics: Sequence[str]) -> dict[str, Any]:
 
 def layer_weights(study: Study, row: Row, metrics: Sequence[str]) -> dict[str, Any]:
     """How learned pooling shares out its weight; a row without a system is the paper's."""
-    from bertvision.heads.files import load_head
+    from bertvision.heads.base import load_head
 
     if not row.get("of"):
         printed = [published(f"layer-weights/learned_pooling/{layer}")["weight"].value for layer in range(25)]

@@ -95,10 +95,7 @@ def reduced(head: Any, window: Tensor) -> Tensor:
     x = torch.stack([w * layer for w, layer in zip(head.mix.weights(), window, strict=True)]).sum(0)
     if head.down is not None:
         x = x @ head.down.weight.T + head.down.bias
-        if head.config.gelu == "tanh":
-            x = 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-        else:
-            x = 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+        x = 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return x[..., None]
 
 
@@ -181,7 +178,7 @@ def reference(head: Any, batch: StateBatch) -> Tensor:
                 [cacnn_reference(head, w[-1], batch.context[b, : w.shape[1]]) for b, w in enumerate(cut)]
             )
     cls, pooled = [*states[:, :, 0]], batch.pooled
-    picture = torch.stack([*cls, pooled] if head.config.order == "last" else [pooled, *cls])  # type: ignore[list-item]
+    picture = torch.stack([pooled, *cls])  # type: ignore[list-item]
     x = xception_reference(head, [picture.permute(1, 2, 0)])[0].mean(1)
     return head.project(torch.cat([x, picture[-1]], 1) if getattr(head.config, "cls", False) else x)
 

@@ -36,7 +36,7 @@ TOKEN_SPECS = [
     "layer_reader",
     "cnn:dropout=0.1",
     "cnn:dilated",
-    "cnn:input=learned,adapter=5,gelu=erf",
+    "cnn:input=learned,adapter=5",
     "cnn:input=average,skip=false",
     "cnn:kernel=nxn,input=learned,adapter=6,skip=false",
     "cnn:kernel=nxn,dilated",
@@ -52,7 +52,7 @@ TOKEN_SPECS = [
 WINDOW_SPECS = [
     "tenney_small",
     "adapter_pooler:size=3",
-    "adapter_pooler:size=3,pooling=average,order=last,gelu=erf",
+    "adapter_pooler:size=3,pooling=average,gelu=erf",
     "cls_linear",
     "cls_mlp:match=3,dropout=0.2",
     "ap_glue:size=2,tokens=9",
@@ -64,7 +64,7 @@ WINDOW_SPECS = [
     "mean_pooler",
     "mean_pooler:last",
     "xception_abbr",
-    "xception_abbr:cls,order=last",
+    "xception_abbr:cls",
     "xception:pool=max",
 ]
 TOKEN = Geometry(states=3, hidden=12)

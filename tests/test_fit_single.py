@@ -160,8 +160,8 @@ def test_heads_with_a_penalty_are_not_stacked(states: MemoryStates) -> None:
 
 def test_biaffine_from_fit_to_answers(states: MemoryStates, train: Split, tmp_path: Path) -> None:
     heads = (
-        "biaffine:size=16,rank=4,seed=0,init_std=0.1",
-        "biaffine:size=16,rank=4,seed=1,init_std=0.1",
+        "biaffine:size=16,rank=4,seed=0",
+        "biaffine:size=16,rank=4,seed=1",
         "last_state",
     )
     kept = fitted(states, tmp_path, *heads, epochs=40, lr=1e-2)

@@ -11,8 +11,7 @@ from torch import Tensor
 from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, StateBatch, cost, parse_head
 from bertvision.heads.base import bare_batch
-from bertvision.heads.cls import channels
-from bertvision.heads.layer_reader import layer_of
+from bertvision.heads.readouts import channels, layer_of
 
 LARGE = Geometry(states=25, hidden=1024)
 DENSE = [case for case in CASES if not case[0].startswith(("cnn", "cacnn", "inception", "xception"))]
@@ -163,8 +162,7 @@ def ladder(head: Any, window: Tensor) -> Tensor:
 
 
 def picture(head: Any, window: Tensor, pooled: Tensor) -> Tensor:
-    stacked = [pooled, *window[:, 0]] if head.config.order == "first" else [*window[:, 0], pooled]
-    return torch.stack(stacked)
+    return torch.stack([pooled, *window[:, 0]])
 
 
 def tenney_small(head: Any, window: Tensor, pooled: Tensor) -> Tensor:
@@ -363,9 +361,9 @@ def test_zero_parameters_leave_zero() -> None:
 def test_without_a_pooler_the_channels_are_the_states() -> None:
     batch = batch_of(WINDOW)
     bare = changed(batch, pooled=None)
-    assert torch.equal(channels(bare, "first"), batch.states[:, :, 0])
+    assert torch.equal(channels(bare), batch.states[:, :, 0])
     for dtype, wanted in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)):
-        assert channels(changed(batch, states=batch.states.to(dtype)), "first").dtype == wanted
+        assert channels(changed(batch, states=batch.states.to(dtype))).dtype == wanted
     head = shaken("cls_linear", Geometry(3, 12, 3, "window"))
     assert torch.equal(head(bare), head.project(batch.states[-1, :, 0]))
 

@@ -22,7 +22,7 @@ from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, base, cost, head_names, load_head, parse_head
 from bertvision.heads.base import bare_batch, head_class
 from bertvision.heads.catalogue import CATALOGUE, SETS, expand, find_row
-from bertvision.heads.layer_reader import layer_of
+from bertvision.heads.readouts import layer_of
 from bertvision.heads.spec import TrainOverrides, for_windows
 from bertvision.train.config import FitConfig
 from bertvision.train.zoo import zoo_members

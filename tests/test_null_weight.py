@@ -26,7 +26,7 @@ from tuning_helpers import config_of, largest_difference, losses, tuned
 from bertvision.artifacts import read_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, OutputError
-from bertvision.heads.files import read_head_config
+from bertvision.heads.base import read_head_config
 from bertvision.states.config import StatesConfig
 from bertvision.states.live import MemoryStates
 from bertvision.tasks.span import SPAN, SpanTask

@@ -32,7 +32,7 @@ from bertvision.train.zoo import fit_zoo, zoo_members
 CALL = 120
 """Tokens of an encoder call: batches are put together from several, and calls cut into several batches."""
 HEADS = (
-    "cls_linear", "tenney_small", "tenney_small:order=last", "adapter_pooler:size=4", "cls_mlp:width=5",
+    "cls_linear", "tenney_small", "adapter_pooler:size=4", "cls_mlp:width=5",
     "minbert:blocks=1,dropout=0",
 )  # fmt: skip
 """Heads that read [CLS] and pooled alone."""

@@ -242,7 +242,7 @@ def test_the_head_gives_distances_to_the_anchor(tmp_path: Path) -> None:
     save_head(head, tmp_path, about={})
     assert load_head(tmp_path)[0].windows == 7
     assert parse_head("triplet:negatives=3").build(GEOMETRY, seed=0)(batch_of(states[:, :10])).shape == (2, 4)
-    with pytest.raises(ConfigError, match="negatives of triplet must be at least 1"):
+    with pytest.raises(ConfigError, match="negatives of triplet must lie between 1"):
         parse_head("triplet:negatives=0")
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from bertvision.cli.flags import JsonFlag
-from bertvision.heads.options import Unit
+from bertvision.heads.spec import Unit
 from bertvision.options import POSITIONAL, OptionalInt, arg
 
 

@@ -7,17 +7,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertvision.heads.base import Geometry, Head, StateBatch, register
+    from bertvision.heads.base import Geometry, Head, StateBatch, load_head, register, save_head
     from bertvision.heads.catalogue import head_names
-    from bertvision.heads.costs import HeadCost, cost
-    from bertvision.heads.files import load_head, save_head
-    from bertvision.heads.spec import HeadSpec, parse_head
+    from bertvision.heads.costs import cost
+    from bertvision.heads.spec import parse_head
 
+_MODULES = {
+    "base": ("Geometry", "Head", "StateBatch", "load_head", "register", "save_head"),
+    "catalogue": ("head_names",),
+    "costs": ("cost",),
+    "spec": ("parse_head",),
+}
 __all__ = [
     "Geometry",
     "Head",
-    "HeadCost",
-    "HeadSpec",
     "StateBatch",
     "cost",
     "head_names",
@@ -27,14 +30,9 @@ __all__ = [
     "save_head",
 ]
 
-_MODULES = {
-    "HeadCost": "costs", "cost": "costs", "HeadSpec": "spec", "parse_head": "spec", "load_head": "files",
-    "save_head": "files", "head_names": "catalogue",
-}  # fmt: skip
-"""Where each name is defined, if not in base.py."""
-
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'bertvision.heads' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"bertvision.heads.{_MODULES.get(name, 'base')}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"bertvision.heads.{module}"), name)
+    raise AttributeError(f"module 'bertvision.heads' has no attribute {name!r}")

@@ -1,10 +1,21 @@
-"""Adapters: a small projection of every layer, their outputs side by side.
+"""Adapters: a small projection of layers, GELU(W x + b), H to a numbers, and a linear layer on what it gives.
 
-        states_l (H) --W,b--> GELU --> (a)      for every layer l, one W and b for all layers or one each
-        concat over layers (a * L) [+ last hidden state (H) with skip] --> Linear(C)
+    adapter         every layer, one W for all or one each, side by side (a * L) [+ last state] --> Linear(C)
+    pooled_adapter  the mix of all layers [+ last state]                                        --> Linear(C)
+    twin_adapter    every layer, and the mix of all by a second adapter                         --> Linear(C)
+    biaffine        like adapter --> start, end, and factors that score them as a pair
+    adapter_pooler  the mix of the [CLS] channels, beside channel -1                            --> Linear(C)
+    ap_glue         every layer of every token of a text, side by side (T * a * L)              --> Linear(C)
 
 There is no up-projection, no residual and no norm. The flat vector is feature-major and layer-minor as in the paper;
 the output layer is applied layer by layer, so that the wide vector is never written.
+
+biaffine:  score(i, j) = s_i + e_j + u_i . v_j / sqrt(r),  i <= j, where s, e (1) and u, v (r) are outputs of a token.
+The papers' heads choose the start and the end independently, so a window with two likely answers gets spans from the
+start of one to the end of the other, and an end before its start has to be repaired when decoding. Here one softmax
+over all pairs i <= j is trained (the span task's loss), and u_i . v_j says whether j ends what i begins: a bilinear
+form of rank r in the token's representation. Dozat and Manning, "Deep Biaffine Attention for Neural Dependency
+Parsing", 2017; Yu, Bohnet and Poesio, "Named Entity Recognition as Dependency Parsing", 2020.
 """
 
 from dataclasses import dataclass
@@ -14,32 +25,37 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bertvision.errors import ConfigError
 from bertvision.heads import fused
-from bertvision.heads.base import Geometry, Head, StateBatch, glorot_linear, register
+from bertvision.heads.base import Geometry, Head, StateBatch, register
 from bertvision.heads.layers import (
     Dropout,
     gelu,
+    glorot_linear,
     project_with_skip,
     split_columns,
     truncated_normal_,
     wide,
 )
-from bertvision.heads.options import DownConfig, Gelu, rate
-from bertvision.heads.pooling import LearnedMix, Pooling, make_mix
+from bertvision.heads.readouts import LearnedMix, Pooling, channels, make_mix, num_channels
+from bertvision.heads.spec import DownConfig, Gelu, at_least, rate
 from bertvision.shapes import Float
+
+_SIGMA = 1e-3
+"""Spread of the initial weights."""
 
 
 class Down(nn.Module):
     """GELU(W x + b), H to a numbers, with one W for all states or (`layers`) one for each."""
 
-    def __init__(self, hidden: int, size: int, *, kind: Gelu, std: float, layers: int | None = None) -> None:
+    def __init__(self, hidden: int, size: int, kind: Gelu = "tanh", *, layers: int | None = None) -> None:
         super().__init__()
         self.size = size
         self.kind: Gelu = kind
         lead = () if layers is None else (layers,)
         self.weight = nn.Parameter(torch.empty(*lead, size, hidden))  # ([L,] a, H)
         self.bias = nn.Parameter(torch.zeros(*lead, size))
-        truncated_normal_(self.weight, std)
+        truncated_normal_(self.weight, _SIGMA)
 
     def raw(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T padded"]:
         """W x; on a GPU padded with zero columns to a multiple of 8."""
@@ -92,6 +108,9 @@ def project_layers(
     return logits[:, : weight.shape[0]].view(B, T, -1)
 
 
+# ---- tokens
+
+
 @dataclass(frozen=True)
 class AdapterConfig(DownConfig):
     unshared: bool = False
@@ -113,7 +132,7 @@ class Adapter(Head):
         super().__init__(config, geometry)
         L, H = geometry.states, geometry.hidden
         layers = L if isinstance(config, AdapterConfig) and config.unshared else None
-        self.down = Down(H, config.size, kind=config.gelu, std=config.init_std, layers=layers)
+        self.down = Down(H, config.size, config.gelu, layers=layers)
         self.dropout = Dropout(config.dropout)
         self.project = glorot_linear(config.size * L + (H if config.skip else 0), outputs or geometry.outputs)
 
@@ -127,6 +146,29 @@ class Adapter(Head):
         if self.config.skip:
             logits = logits + F.linear(batch.states[-1], skip)
         return logits + self.project.bias
+
+
+@dataclass(frozen=True)
+class BiaffineConfig(DownConfig):
+    size: int = at_least(1, 64)
+    rank: int = at_least(1, 16)
+    """r: numbers a start and an end are compared in."""
+    skip: bool = True
+    """Give the last hidden state to the output layer too."""
+    dropout: float = rate()
+    """Part of the reduced numbers that is dropped while training."""
+
+
+@register("biaffine.v1", BiaffineConfig)
+class Biaffine(Adapter):
+    """adapter over all layers [+ last state] -> start, end and their factors -> a score for every pair."""
+
+    def __init__(self, config: BiaffineConfig, geometry: Geometry) -> None:
+        if geometry.outputs != 2:
+            raise ConfigError(f"biaffine scores a start and an end: it has 2 outputs, not {geometry.outputs}")
+        super().__init__(config, geometry, outputs=2 + 2 * config.rank)  # s, e, u and v of every token
+        with torch.no_grad():  # an independent scorer of starts and ends at first
+            self.project.weight[-config.rank :] = 0
 
 
 @dataclass(frozen=True)
@@ -146,7 +188,7 @@ class PooledAdapter(Head):
     def __init__(self, config: PooledAdapterConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
         self.mix = make_mix(config.pooling, geometry.states)
-        self.down = Down(geometry.hidden, config.size, kind=config.gelu, std=config.init_std)
+        self.down = Down(geometry.hidden, config.size, config.gelu)
         self.project = glorot_linear(config.size + (geometry.hidden if config.skip else 0), geometry.outputs)
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
@@ -154,26 +196,95 @@ class PooledAdapter(Head):
         return project_with_skip(self.project, reduced, batch.states[-1], skip=self.config.skip)
 
 
-@dataclass(frozen=True)
-class TwinAdapterConfig(DownConfig):
-    pass
-
-
-@register("twin_adapter.v1", TwinAdapterConfig)
+@register("twin_adapter.v1", DownConfig)
 class TwinAdapter(Head):
     """shared GELU(W x + b) of every layer, concat with GELU(W' x + b') of the pooled state -> Linear(C)."""
 
     stackable = True
 
-    def __init__(self, config: TwinAdapterConfig, geometry: Geometry) -> None:
+    def __init__(self, config: DownConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
-        H, size = geometry.hidden, config.size
-        self.down = Down(H, size, kind=config.gelu, std=config.init_std)
+        self.down = Down(geometry.hidden, config.size, config.gelu)
         self.mix = LearnedMix(geometry.states)
-        self.pooled_down = Down(H, size, kind=config.gelu, std=config.init_std)
-        self.project = glorot_linear(size * (geometry.states + 1), geometry.outputs)
+        self.pooled_down = Down(geometry.hidden, config.size, config.gelu)
+        self.project = glorot_linear(config.size * (geometry.states + 1), geometry.outputs)
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
         own, pooled = split_columns(self.project, self.config.size * self.geometry.states)
         logits = self.down.project(batch.states, own)
         return logits + F.linear(self.pooled_down(self.mix(batch.states)), pooled, self.project.bias)
+
+
+# ---- windows
+
+
+@dataclass(frozen=True)
+class AdapterPoolerConfig(DownConfig):
+    pooling: Pooling = "learned"
+    """How the channels are pooled first."""
+
+
+@register("adapter_pooler.v1", AdapterPoolerConfig)
+class AdapterPooler(Head):
+    """pooling over the [CLS] channels -> GELU(W x + b), concat with channel -1 -> Linear(C)."""
+
+    units = ("window",)
+    stackable = True
+    cls_only = True
+
+    def __init__(self, config: AdapterPoolerConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        self.mix = make_mix(config.pooling, num_channels(geometry))
+        self.down = Down(geometry.hidden, config.size, config.gelu)
+        self.project = glorot_linear(config.size + geometry.hidden, geometry.outputs)
+
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
+        read = channels(batch)
+        reduced = self.down(self.mix(read))  # (B, a)
+        return self.project(torch.cat([reduced, read[-1]], dim=-1))
+
+
+@dataclass(frozen=True)
+class ApGlueConfig(DownConfig):
+    size: int = at_least(1, 8)
+    gelu: Gelu = "erf"
+    """The exact GELU of the papers' torch code, or its tanh approximation."""
+    tokens: int = at_least(1, 250)
+    """Tokens of the longest window it can read."""
+
+
+@register("ap_glue.v1", ApGlueConfig)
+class ApGlue(Head):
+    """shared GELU(W x + b) of every token and layer -> concat -> Linear(tokens * a * L, C).
+
+    The GLUE head of the papers' torch code. The output layer has weights for each of `tokens` places (token-major,
+    layer-minor). A shorter window uses the first of them; the reduced states of pads are set to zero, which W and b
+    alone would not do.
+    """
+
+    units = ("window",)
+    stackable = True
+
+    def __init__(self, config: ApGlueConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        self.down = Down(geometry.hidden, config.size, config.gelu)
+        self.project = glorot_linear(config.tokens * config.size * geometry.states, geometry.outputs)
+
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
+        states, mask = batch.states, batch.mask
+        size, most = self.config.size, self.config.tokens
+        if states.is_meta:  # where heads are counted, over windows of any length
+            states, mask = states[:, :, :most], mask[:, :most]
+        L, B, T, _ = states.shape
+        if most < T:
+            raise ConfigError(
+                f"ap_glue was built for windows of at most {most} tokens and cannot read one of {T}: "
+                f"give the head tokens={T} or cut the windows shorter"
+            )
+        reduced = self.down.padded(states)  # (L, B, T, a), on a GPU with zero columns behind
+        padded = reduced.shape[-1]
+        reduced = reduced.masked_fill(~mask[None, :, :, None], 0)
+        own = self.project.weight.view(-1, most, size, L)[:, :T].permute(3, 1, 2, 0)  # (L, T, a, C)
+        own = F.pad(own, (0, 0, 0, padded - size)).to(reduced.dtype)
+        flat = torch.bmm(reduced.reshape(L, B, T * padded), own.reshape(L, T * padded, -1))
+        return flat.sum(0) + self.project.bias

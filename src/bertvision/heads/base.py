@@ -1,12 +1,14 @@
-"""What a head is, and the registry that finds it by its versioned name.
+"""What a head is, the registry that finds it by its versioned name, and its two files.
 
     @register("mine.v1", MyConfig)
     class Mine(Head):
         def __init__(self, config: MyConfig, geometry: Geometry): ...
         def forward(self, batch: StateBatch): ...      # -> (B, T, C) for tokens, (B, C) for windows
 
-A head's file stores its versioned name. A head that changes its structure gets a new version, so that saved heads
-keep their code. docs/heads.md shows a whole head in twenty lines.
+A saved head is `config.json` and `model.safetensors`, never a pickle. config.json holds the head's versioned name,
+config and geometry, the library version, and whatever the caller adds (encoder and its fingerprint, windows, decoding,
+training settings). A head that changes its structure gets a new version, so that saved heads keep their code.
+docs/heads.md shows a whole head in twenty lines.
 """
 
 import dataclasses
@@ -16,17 +18,22 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertvision.errors import ConfigError, nearest
-from bertvision.heads.options import HeadConfig, Unit
+from bertvision._version import __version__
+from bertvision.artifacts import read_json, read_tensors, write_json, write_tensors
+from bertvision.errors import ArtifactError, ConfigError, nearest
+from bertvision.heads.spec import HeadConfig, Unit
 from bertvision.shapes import Bool, Float, Int
 from bertvision.states.batch import StateBatch
 
+SCHEMA = 1
 _UNITS: dict[Unit, str] = {"token": "each token (spans)", "window": "whole windows (labels, scores)"}
 
 
@@ -100,7 +107,7 @@ class Head(nn.Module, ABC):
         return sum(p.numel() for p in [*self.parameters(), *running_statistics(self)])
 
     def layer_weights(self) -> list[float] | None:
-        """The weight of each hidden state, where it is learned: that of the head's `mix` (heads/pooling.py)."""
+        """The weight of each hidden state, where it is learned; that of the pooled vector comes first."""
         shares = getattr(getattr(self, "mix", None), "shares", None)
         return shares() if shares else None
 
@@ -161,30 +168,68 @@ def registered() -> list[str]:
     return sorted(_REGISTRY)
 
 
-def head_class(name: str) -> type[Head]:
-    """The class of `adapter.v1`, or of the newest version of `adapter`."""
+def head_class(name: str, unit: Unit | None = None) -> type[Head]:
+    """The class of `adapter.v1`, or of the newest version of `adapter`; refused if it cannot give logits for `unit`."""
     _import_shipped()
-    if name in _REGISTRY:
-        return _REGISTRY[name]
-    versions = [known for known in _REGISTRY if known.rsplit(".v", 1)[0] == name]
-    if versions:
-        return _REGISTRY[max(versions, key=lambda known: int(known.rsplit(".v", 1)[1]))]
-    raise ConfigError(f"there is no head {name!r}: {nearest(name, registered())}")
+    versions = [known for known in _REGISTRY if name in (known, known.rsplit(".v", 1)[0])]
+    if not versions:
+        raise ConfigError(f"there is no head {name!r}: {nearest(name, registered())}")
+    cls = _REGISTRY[max(versions, key=lambda known: (len(known), known))]
+    if unit is None or not cls.units or unit in cls.units:
+        return cls
+    others = [name for name in registered() if unit in _REGISTRY[name].units]
+    raise ConfigError(
+        f"{cls.name} gives logits of {' or '.join(_UNITS[own] for own in cls.units)}, and this task needs them "
+        f"of {_UNITS[unit]}: use one of {', '.join(others)}"
+    )
 
 
-def check_unit(cls: type[Head], unit: Unit) -> None:
-    """Refuse a head that cannot give logits for this unit."""
-    if cls.units and unit not in cls.units:
-        others = [name for name in registered() if unit in _REGISTRY[name].units]
-        raise ConfigError(
-            f"{cls.name} gives logits of {' or '.join(_UNITS[own] for own in cls.units)}, and this task needs them "
-            f"of {_UNITS[unit]}: use one of {', '.join(others)}"
+# ---- files
+
+
+def save_head(head: Head, folder: Path, *, about: dict[str, Any]) -> None:
+    """Write the head's two files into `folder`; the caller makes the folder atomic."""
+    config = {
+        "bertvision": __version__,
+        "schema": SCHEMA,
+        "head": {"name": head.name, "config": dataclasses.asdict(head.config)},
+        "geometry": dataclasses.asdict(head.geometry),
+        "parameters": head.num_parameters,
+        **about,
+    }
+    write_tensors(folder / "model.safetensors", head.state_dict())
+    write_json(folder / "config.json", config)
+
+
+def read_head_config(folder: Path) -> dict[str, Any]:
+    """A head's config.json, checked for being one."""
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict) or "head" not in config or "geometry" not in config:
+        raise ArtifactError(f"{folder / 'config.json'} does not describe a bertvision head: check the folder")
+    if config.get("schema") != SCHEMA:
+        raise ArtifactError(
+            f"{folder} was written in head format {config.get('schema')} by bertvision {config.get('bertvision')}, "
+            f"this is {__version__} and reads format {SCHEMA}: install that version"
         )
+    return config
 
 
-def glorot_linear(inputs: int, outputs: int) -> nn.Linear:
-    """The papers' output layer: Glorot-uniform weights, zero bias."""
-    layer = nn.Linear(inputs, outputs)
-    nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer
+def load_head(folder: Path) -> tuple[Head, dict[str, Any]]:
+    """The head in `folder` in evaluation mode, and its config."""
+    config = read_head_config(folder)
+    try:
+        cls = head_class(config["head"]["name"])
+        head = cls(cls.config_class(**config["head"]["config"]), Geometry(**config["geometry"]))
+    except (ConfigError, TypeError, KeyError) as error:
+        raise ArtifactError(
+            f"{folder / 'config.json'} names a head this version cannot build: {error}"
+        ) from error
+    tensors, _ = read_tensors(folder / "model.safetensors")
+    try:
+        head.load_state_dict(tensors)
+    except RuntimeError as error:
+        first = shorten(str(error).splitlines()[1], 200)  # of hundreds in a large head
+        raise ArtifactError(
+            f"{folder / 'model.safetensors'} and its config.json belong to different heads: {first}"
+        ) from error
+    return head.eval(), config

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bertvision.errors import ConfigError, nearest
-from bertvision.heads.options import Unit
+from bertvision.heads.spec import Unit
 
 if TYPE_CHECKING:
     from bertvision.heads.spec import HeadSpec
@@ -59,7 +59,7 @@ CATALOGUE: tuple[CatalogueRow, ...] = tuple(_read())
 """Every head that ships, in the sizes of its paper: token heads first, the papers' in their order."""
 
 EACH_LAYER = "each_layer"
-"""The set of a reader for every hidden state (heads/layer_reader.py)."""
+"""The set of a reader for every hidden state (heads/readouts.py)."""
 
 _APART = "minbert:vectors=2"
 """Reads two windows an example, so that it cannot share a fit with other heads."""
@@ -91,7 +91,7 @@ def head_names() -> list[str]:
 def expand(texts: Sequence[str], unit: Unit = "token", *, states: int = 0) -> Iterator[tuple[str, bool]]:
     """(head, whether a set named it) of everything in `texts`, with the sets of `unit` written out.
 
-    Whether a head that was named by itself suits the unit is not checked here (`check_unit`). `states` is the number of
+    Whether a head that was named by itself suits the unit is not checked here (`head_class`). `states` is the number of
     hidden states that are read, for each_layer; 0 = not known yet, where one reader stands for all.
     """
     sets = SETS[unit] | ({EACH_LAYER: _readers(states)} if states else {})

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from bertvision.heads.base import Geometry, Head, StateBatch, bare_batch, check_unit, head_class
+from bertvision.heads.base import Geometry, Head, StateBatch, bare_batch, head_class
 from bertvision.heads.layers import BYTES_DRAWN, Dropout
 from bertvision.heads.spec import HeadSpec
 
@@ -73,8 +73,7 @@ def activation_bytes(head: Head | HeadSpec, geometry: Geometry, *, tokens: int) 
 
 
 def _on_meta(head: Head | HeadSpec, geometry: Geometry, tokens: int) -> tuple[Head, StateBatch]:
-    cls = head_class(head.name)
-    check_unit(cls, geometry.unit)
+    cls = head_class(head.name, geometry.unit)
     with torch.device("meta"):
         module = cls(head.config, geometry)
         states = torch.empty(geometry.states, module.windows, tokens, geometry.hidden)

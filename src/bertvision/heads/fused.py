@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertvision.heads.options import Gelu
+from bertvision.heads.spec import Gelu
 from bertvision.shapes import Float
 
 # pyright: reportMissingImports=false, reportPossiblyUnboundVariable=false, reportIndexIssue=false

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, StateBatch, register
 from bertvision.heads.layers import unit_scale
-from bertvision.heads.options import HeadConfig, at_least
+from bertvision.heads.spec import HeadConfig, at_least
 from bertvision.shapes import Float
 
 _INIT_STD = 1e-3

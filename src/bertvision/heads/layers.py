@@ -13,12 +13,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertvision.heads.options import Gelu
+from bertvision.heads.spec import Gelu
 from bertvision.shapes import Bool, Float
 
 
 def gelu(x: Float[Tensor, "..."], kind: Gelu) -> Float[Tensor, "..."]:
     return F.gelu(x, approximate="tanh" if kind == "tanh" else "none")
+
+
+def glorot_linear(inputs: int, outputs: int) -> nn.Linear:
+    """The papers' output layer: Glorot-uniform weights, zero bias."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 def truncated_normal_(weight: Tensor, std: float) -> None:

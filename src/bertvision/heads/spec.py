@@ -1,19 +1,81 @@
-"""Heads as the user writes them: `adapter:size=64,skip=true,lr=3e-4`.
+"""Heads as the user writes them, `adapter:size=64,skip=true,lr=3e-4`, and the options they have.
 
-The part before the colon is a registered name, with or without its version. The options set fields of the head's
-config or of its training (`lr`, `optimizer`, `schedule`, `seed` ...); `skip` alone means `skip=true`.
+The part before the colon is a registered name, with or without its version. What follows sets fields of the head's
+config or of its training (`lr`, `optimizer`, `schedule`, `seed` ...); `skip` alone means `skip=true`. A config is a
+frozen dataclass whose fields carry the range of their values:
+
+    @dataclass(frozen=True)
+    class LadderConfig(HeadConfig):
+        size: int = at_least(1, 64)       # 64 by default, never below 1
+        dropout: float = rate()           # 0 by default, below 1
 
 Torch is imported when a head is parsed or built.
 """
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_type_hints
 
 from bertvision.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from bertvision.heads.base import Geometry, Head
+
+Unit = Literal["token", "window"]
+"""What one row of logits belongs to: a token (answer spans), or a window (labels, scores, distances)."""
+Gelu = Literal["tanh", "erf"]
+
+_MOST = 10**6
+"""Largest size: more can only be a typing error."""
+
+
+# ---- options
+
+
+def at_least(least: float, default: float) -> Any:
+    """A number from `least` to a million."""
+    return dataclasses.field(default=default, metadata={"least": least})
+
+
+def rate(default: float = 0.0) -> Any:
+    """A part of all numbers that is dropped while training."""
+    return dataclasses.field(default=default, metadata={"rate": True})
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """Checks the ranges of its fields when it is made."""
+
+    head: ClassVar[str] = ""
+    """Name of the head, set when it is registered."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, where = getattr(self, field.name), f"{field.name} of {self.head}"
+            least = field.metadata.get("least")
+            if least is not None and not least <= value <= _MOST:
+                raise ConfigError(f"{where} must lie between {least:g} and {_MOST:,}, not {value}")
+            if "rate" in field.metadata and not 0 <= value < 1:
+                raise ConfigError(f"{where} must lie between 0 and 1, 1 not included, not {value}")
+        self.check()
+
+    def check(self) -> None:
+        """Refuse values that do not go together."""
+
+
+@dataclass(frozen=True)
+class NoOptions(HeadConfig):
+    pass
+
+
+@dataclass(frozen=True)
+class DownConfig(HeadConfig):
+    """Options of heads that reduce states by a `Down` (heads/adapter.py)."""
+
+    size: int = at_least(1, 386)
+    """a: numbers a state is reduced to."""
+    gelu: Gelu = "tanh"
+    """tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +94,9 @@ class TrainOverrides:
     def __post_init__(self) -> None:
         if self.patience is not None and self.patience < 0:
             raise ConfigError(f"patience of a head must not be negative, not {self.patience}")
+
+
+# ---- heads as text
 
 
 @dataclass(frozen=True)
@@ -60,10 +125,9 @@ class HeadSpec:
         """The head with weights drawn from `seed` alone; the global random state stays as it is."""
         import torch
 
-        from bertvision.heads.base import check_unit, head_class
+        from bertvision.heads.base import head_class
 
-        cls = head_class(self.name)
-        check_unit(cls, geometry.unit)
+        cls = head_class(self.name, geometry.unit)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return cls(self.config, geometry)
@@ -74,26 +138,25 @@ def parse_head(text: str) -> HeadSpec:
     from bertvision.heads.base import head_class
 
     name, _, options = text.partition(":")
-    name = name.strip()
-    cls = head_class(name)
-    hints = {"config": get_type_hints(cls.config_class), "train": get_type_hints(TrainOverrides)}
-    values: dict[str, dict[str, Any]] = {"config": {}, "train": {}}
+    cls = head_class(name.strip())
+    own, training = get_type_hints(cls.config_class), get_type_hints(TrainOverrides)
+    values: dict[str, Any] = {}
     for option in filter(None, (part.strip() for part in options.split(","))):
         key, equals, value = option.partition("=")
         key = key.strip().replace("-", "_")
-        group = next((group for group, known in hints.items() if key in known), None)
-        if group is None:
-            known = sorted({*hints["config"], *hints["train"]})
-            raise ConfigError(f"head {text!r} has no option {key!r}: {nearest(key, known)}")
-        if key in values[group]:
+        if key not in (known := training | own):
+            raise ConfigError(f"head {text!r} has no option {key!r}: {nearest(key, sorted(known))}")
+        if key in values:
             raise ConfigError(f"head {text!r} sets {key} twice")
         value = value.strip() if equals else "true"
-        values[group][key] = _convert(value, hints[group][key], f"{key} of head {text!r}")
+        values[key] = _convert(value, known[key], f"{key} of head {text!r}")
     for field in dataclasses.fields(cls.config_class):
-        required = field.default is field.default_factory is dataclasses.MISSING
-        if required and field.name not in values["config"]:
+        if field.default is field.default_factory is dataclasses.MISSING and field.name not in values:
             raise ConfigError(f"head {text!r} needs a value for {field.name}: {name}:{field.name}=...")
-    return HeadSpec(cls.name, cls.config_class(**values["config"]), TrainOverrides(**values["train"]))
+    config = cls.config_class(**{key: value for key, value in values.items() if key in own})
+    return HeadSpec(
+        cls.name, config, TrainOverrides(**{k: value for k, value in values.items() if k not in own})
+    )
 
 
 def for_windows(text: str, tokens: int) -> str:

@@ -69,8 +69,8 @@ def _layer_weights(system: "Trained", num_states: int) -> dict[str, Any]:
         return {"layer_weights": None, "pooled_weight": None}
     numbers = system.selections[0].numbers(num_states)
     shares, pooled = [float(weight) for weight in own], None
-    if len(shares) == len(numbers) + 1:  # heads/cls.py: one more channel, before or behind the others
-        pooled = shares.pop(0 if system.heads[0].config.order == "first" else -1)
+    if len(shares) == len(numbers) + 1:  # one channel more, before the others
+        pooled = shares.pop(0)
     weights = [0.0] * num_states
     for number, weight in zip(numbers, shares, strict=True):
         weights[number] = weight

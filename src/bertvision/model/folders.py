@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bertvision.artifacts import read_json, restore
 from bertvision.errors import ArtifactError
-from bertvision.heads.files import read_head_config
+from bertvision.heads.base import read_head_config
 
 PACKAGE = "package.json"
 _UNFINISHED = re.compile(r"\..+\.tmp-\d+")

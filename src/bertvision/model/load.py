@@ -12,7 +12,7 @@ from pathlib import Path
 from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.heads.layer_reader import layer_of
+from bertvision.heads.readouts import layer_of
 from bertvision.model.config import Backend
 from bertvision.model.folders import (
     check_finished,

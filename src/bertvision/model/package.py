@@ -24,7 +24,7 @@ from bertvision._version import __version__
 from bertvision.artifacts import read_json
 from bertvision.encoder.load import EMBEDDED, bases_of
 from bertvision.errors import ArtifactError
-from bertvision.heads.layer_reader import layer_of
+from bertvision.heads.readouts import layer_of
 from bertvision.model.folders import PACKAGE, check_finished, ensemble_of, is_package
 from bertvision.model.trained import Trained, read_head
 

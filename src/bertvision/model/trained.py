@@ -16,8 +16,7 @@ from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
-from bertvision.heads.base import Head
-from bertvision.heads.files import load_head
+from bertvision.heads.base import Head, load_head
 from bertvision.model.folders import ensemble_of, heads_in
 from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Selection, SourceConfig, StatesConfig

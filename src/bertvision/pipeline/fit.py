@@ -12,9 +12,8 @@ from bertvision.encoder.device import choose_device
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import check_apart
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Head
+from bertvision.heads.base import Head, load_head
 from bertvision.heads.costs import cost
-from bertvision.heads.files import load_head
 from bertvision.model.record import Made, record
 from bertvision.model.trained import selection_of
 from bertvision.pipeline.config import FitArgs

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from bertvision._version import __version__
-from bertvision.heads.base import Head
 from bertvision.heads.costs import cost
 from bertvision.model.origin import commit, environment
 from bertvision.pipeline.systems import System, mark_best, snapshot_of
@@ -79,7 +78,7 @@ def collect(
             "finetune": read_metrics(finetune.metrics) if finetune else [],
             "fit": {s.name: _mean_history(s) for s in systems if s.infos and s.head},
         },
-        "layer_weights": {s.name: w for s in systems if s.head and (w := _layer_weights(s.head))},
+        "layer_weights": {s.name: w for s in systems if s.head and (w := s.head.layer_weights())},
         "details": {s.name: _details(s, final) for s in (chosen, own) if s is not None},
         "examples": _examples(chosen, own, final),
     }
@@ -257,11 +256,3 @@ def _mean_history(system: System) -> list[dict[str, float]]:
         means = {name: float(np.mean([row[name] for row in rows])) for name in names}
         records.append({"epoch": rows[0]["epoch"]} | means)
     return records
-
-
-def _layer_weights(head: Head) -> list[float] | None:
-    """One share per state; that of the pooled vector, if a head over channels reads it, comes first."""
-    weights = head.layer_weights()
-    if weights and head.geometry.pooled and getattr(head.config, "order", "first") == "last":
-        return [weights[-1], *weights[:-1]]
-    return weights

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from bertvision.artifacts import read_json
 from bertvision.encoder.encoder import Encoder
-from bertvision.heads.base import Head
-from bertvision.heads.files import load_head
+from bertvision.heads.base import Head, load_head
 from bertvision.model.record import Made, evaluate, record
 from bertvision.model.trained import selection_of
 from bertvision.pipeline.config import RunArgs

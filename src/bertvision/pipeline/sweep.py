@@ -37,7 +37,7 @@ from bertvision.encoder.device import choose_device
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import check_apart
 from bertvision.errors import ConfigError, OutputError, TrainingError
-from bertvision.heads.files import read_head_config
+from bertvision.heads.base import read_head_config
 from bertvision.heads.spec import HeadSpec, parse_head
 from bertvision.pipeline.config import SweepArgs
 from bertvision.pipeline.results import frame

@@ -30,7 +30,7 @@ from bertvision.encoder.freeze import check_policy, layers_of
 from bertvision.encoder.load import check_apart
 from bertvision.encoder.policy import counts_text, parse_policy
 from bertvision.errors import ConfigError, TrainingError
-from bertvision.heads.files import save_head
+from bertvision.heads.base import save_head
 from bertvision.train.config import FinetuneConfig, TuneConfig
 from bertvision.train.job import Job, plan_of
 from bertvision.train.memory import begin_peak, peak_bytes

@@ -21,7 +21,7 @@ from bertvision.data.load import load_data
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Head, check_unit, head_class
+from bertvision.heads.base import Head, head_class
 from bertvision.heads.spec import HeadSpec, parse_head
 from bertvision.tasks.base import Task
 from bertvision.tasks.settings import PLAIN, TextConfig
@@ -39,7 +39,7 @@ class Job(JobConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_unit(head_class(self.spec.name), self.task.unit)
+        head_class(self.spec.name, self.task.unit)
 
     @property
     def task(self) -> Task:

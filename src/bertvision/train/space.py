@@ -23,10 +23,9 @@ import numpy as np
 
 from bertvision.config import from_mapping
 from bertvision.errors import ConfigError, nearest
-from bertvision.heads.base import check_unit, head_class
+from bertvision.heads.base import head_class
 from bertvision.heads.catalogue import EACH_LAYER, expand
-from bertvision.heads.options import Unit
-from bertvision.heads.spec import TrainOverrides, parse_head
+from bertvision.heads.spec import TrainOverrides, Unit, parse_head
 
 BATCH = "batch_size"
 """The one name that belongs to the fit and not to a head."""
@@ -179,7 +178,7 @@ def read_space(
         )
     texts = tuple(dict.fromkeys(text.strip() for text, _ in expand(heads, unit)))
     for head in texts:
-        check_unit(head_class(head.partition(":")[0].strip()), unit)
+        head_class(head.partition(":")[0].strip(), unit)
     space = Space(texts, {name.replace("-", "_"): _dimension(name, value) for name, value in raw.items()})
     known = {option for head in texts for option in _options(head)}
     for name in space.dimensions:

@@ -23,8 +23,7 @@ from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import tokenizer_fingerprint
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.heads.base import Geometry, Head
-from bertvision.heads.files import load_head
+from bertvision.heads.base import Geometry, Head, load_head
 from bertvision.states.base import States
 from bertvision.states.catalogue import find_entries
 from bertvision.states.config import Selection, StatesConfig

@@ -18,9 +18,8 @@ from bertvision.artifacts import atomic_folder, read_json, write_json
 from bertvision.config import to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Head, check_unit, head_class
+from bertvision.heads.base import Head, head_class, save_head
 from bertvision.heads.catalogue import expand
-from bertvision.heads.files import save_head
 from bertvision.heads.spec import HeadSpec, for_windows, parse_head
 from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Source, StatesConfig
@@ -65,7 +64,7 @@ def zoo_members(
                 written.add(name)
             members.setdefault(name, (spec, seed))
     for spec, _ in members.values():  # last: the other mistakes are mistakes for every task
-        check_unit(head_class(spec.name), task.unit)
+        head_class(spec.name, task.unit)
     return [(name, spec, seed) for name, (spec, seed) in members.items()]
 
 

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Geometry, Head, StateBatch, register
 from bertvision.heads.layers import Dropout, truncated_normal_
-from bertvision.heads.options import HeadConfig, at_least, rate
+from bertvision.heads.spec import HeadConfig, at_least, rate
 from bertvision.shapes import Bool, Float
 
 

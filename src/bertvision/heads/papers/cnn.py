@@ -18,11 +18,11 @@ from torch.nn import functional as F
 
 from bertvision.errors import ConfigError
 from bertvision.heads.adapter import Down
-from bertvision.heads.base import Geometry, StateBatch, glorot_linear, register
-from bertvision.heads.layers import Dropout, pack, unpack
-from bertvision.heads.options import Gelu, HeadConfig, at_least, rate
+from bertvision.heads.base import Geometry, StateBatch, register
+from bertvision.heads.layers import Dropout, glorot_linear, pack, unpack
 from bertvision.heads.papers.conv import BatchNorm, Conv, ConvHead, zero_pads
-from bertvision.heads.pooling import make_mix
+from bertvision.heads.readouts import make_mix
+from bertvision.heads.spec import HeadConfig, at_least, rate
 from bertvision.shapes import Bool, Float
 
 STAGES = ((7, 100), (3, 100), (3, 200), (3, 200))
@@ -43,8 +43,6 @@ class CNNConfig(HeadConfig):
     """Part of the numbers before the output layer that is dropped while training."""
     skip: bool = True
     """Give the last hidden state to the output layer too."""
-    gelu: Gelu = "tanh"
-    """The adapter's: tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
 
     def check(self) -> None:
         if self.adapter and self.input == "all":
@@ -83,7 +81,7 @@ class CNN(ConvHead):
         super().__init__(config, geometry)
         H, size = geometry.hidden, config.adapter
         self.mix = None if config.input == "all" else make_mix(config.input, geometry.states)
-        self.down = Down(H, size, kind=config.gelu, std=1e-3) if size else None
+        self.down = Down(H, size) if size else None
         channels, width = 1 if self.mix else geometry.states, size or H
         self.stages = nn.ModuleList()
         for i, (kernel, filters) in enumerate(STAGES):

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.heads.adapter import Down
-from bertvision.heads.base import Geometry, StateBatch, glorot_linear, register
-from bertvision.heads.layers import Dropout
-from bertvision.heads.options import Gelu, HeadConfig, at_least, rate
+from bertvision.heads.base import Geometry, StateBatch, register
+from bertvision.heads.layers import Dropout, glorot_linear
 from bertvision.heads.papers.conv import Conv, ConvHead, max_pool, zero_pads
-from bertvision.heads.pooling import LearnedMix
+from bertvision.heads.readouts import LearnedMix
+from bertvision.heads.spec import HeadConfig, at_least, rate
 from bertvision.shapes import Bool, Float
 
 Stride = tuple[int, int]
@@ -55,8 +55,6 @@ class InceptionConfig(HeadConfig):
     """Which axis the strides shorten; tokens is the published variant that does not learn."""
     dropout: float = rate(0.2)
     """Part of the numbers after modules 4a and 4d that is dropped while training."""
-    gelu: Gelu = "tanh"
-    """The adapter's: tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: Stride = (1, 1)) -> Conv:
@@ -137,7 +135,7 @@ class Inception(ConvHead):
     def __init__(self, config: InceptionConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
         self.mix = LearnedMix(geometry.states)
-        self.down = Down(geometry.hidden, config.adapter, kind=config.gelu, std=1e-3)
+        self.down = Down(geometry.hidden, config.adapter)
         self.blocks = nn.ModuleDict({"stem": Stem(self._stride(2))})
         channels = 128
         for name, filters in MODULES.items():

@@ -28,10 +28,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertvision.heads.adapter import Down
-from bertvision.heads.base import Geometry, StateBatch, glorot_linear, register
-from bertvision.heads.cls import Order, channels, num_channels
-from bertvision.heads.layers import pack, unpack
-from bertvision.heads.options import Gelu, HeadConfig, at_least
+from bertvision.heads.base import Geometry, StateBatch, register
+from bertvision.heads.layers import glorot_linear, pack, unpack
 from bertvision.heads.papers.conv import (
     BatchNorm,
     Conv,
@@ -41,7 +39,8 @@ from bertvision.heads.papers.conv import (
     avg_pool,
     max_pool,
 )
-from bertvision.heads.pooling import LearnedMix
+from bertvision.heads.readouts import LearnedMix, channels, num_channels
+from bertvision.heads.spec import HeadConfig, at_least
 from bertvision.shapes import Float
 
 
@@ -98,8 +97,6 @@ class _XceptionHead(ConvHead):
 class XceptionModConfig(HeadConfig):
     adapter: int = at_least(3, 386)  # the first kernel takes no padding
     """Numbers the pooled state is reduced to."""
-    gelu: Gelu = "tanh"
-    """The adapter's: tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
 
 
 @register("xception_mod.v1", XceptionModConfig)
@@ -109,7 +106,7 @@ class XceptionMod(_XceptionHead):
     def __init__(self, config: XceptionModConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
         self.mix = LearnedMix(geometry.states)
-        self.down = Down(geometry.hidden, config.adapter, kind=config.gelu, std=1e-3)
+        self.down = Down(geometry.hidden, config.adapter)
         self.blocks = nn.Sequential(
             ConvNorm(Conv(1, 32, 3, stride=(2,), valid=True)),
             ConvNorm(Conv(32, 64, 5)),
@@ -137,7 +134,7 @@ class _ClsXception(_XceptionHead):
     """Whether channel -1 goes to the output layer too."""
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
-        picture = channels(batch, self.config.order)
+        picture = channels(batch)
         x = picture.transpose(0, 1)
         x = F.pad(x, (0, max(0, 9 - x.shape[-1])))  # the stem takes no padding and needs 9 numbers
         x = self.run_blocks(x).mean(-1)
@@ -154,9 +151,7 @@ def _stem(inputs: int, first: int, second: int) -> list[nn.Module]:
 @dataclass(frozen=True)
 class XceptionAbbrConfig(HeadConfig):
     cls: bool = False
-    """Give channel -1 (the last layer's [CLS], unless order=last) to the output layer too."""
-    order: Order = "first"
-    """Where the pooled vector stands among the channels: first as in the papers' code, or last."""
+    """Give channel -1 (the last layer's [CLS]) to the output layer too."""
 
 
 @register("xception_abbr.v1", XceptionAbbrConfig)
@@ -175,8 +170,6 @@ class XceptionAbbr(_ClsXception):
 class XceptionConfig(HeadConfig):
     pool: Literal["avg", "max"] = "avg"
     """Pool of the two blocks around the middle: avg as in the papers' last code, max as in their saved model."""
-    order: Order = "first"
-    """Where the pooled vector stands among the channels: first as in the papers' code, or last."""
 
 
 @register("xception.v1", XceptionConfig)
