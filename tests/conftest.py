@@ -3,8 +3,9 @@
 import json
 import logging
 import os
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep windows of tests out of the user's cache."""
     monkeypatch.setenv("BERTVISION_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def listens_to_sigint() -> Iterator[None]:
+    """A shell starts background jobs deaf to SIGINT, and Python then keeps it so; the tests must not depend on it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

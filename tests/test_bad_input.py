@@ -94,7 +94,7 @@ def test_broken_predictions(toy_squad: Path, tmp_path: Path) -> None:
         (None, "does not exist"),
         ('{"0-0": "Ada', "predictions.json:1 is not valid JSON"),
         ("[]", "must hold a JSON object"),
-        ('{"0-0": 3}', "the prediction for '0-0' must be a string"),
+        ('{"0-0": 3}', "the value of '0-0' must be a string"),
         ('{"0-0": "Ada"}', "lacks 23 of the 24 questions"),
     ]:
         if text is not None:

@@ -25,7 +25,7 @@ BAD = {
     "not for this encoder": (("cacnn:variant=ctx,maps=3",), "cacnn"),
     "rate of one of many": (("last_state", "adapter:lr=nan"), "head 'adapter:lr=nan': --lr must be above 0"),
     "patience without dev": (("adapter:patience=2",), "need --dev"),
-    "huge size": (("adapter:size=99999999999999",), "size .* at most 1,000,000"),
+    "huge size": (("adapter:size=99999999999999",), "size of adapter must lie between 1 and 1,000,000"),
     "huge width": (("cacnn:variant=ctx,bank=99999999999999999",), "bank of cacnn must be widths"),
     "endless memory": (("last_state", "--activation-gb", "inf"), "--activation-gb must be a finite number"),
     "states": (("last_state", "--states.memory-gb", "nan"), "--states.memory-gb must not be negative"),

@@ -199,7 +199,7 @@ def test_verb_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ('["ada"]', "must hold a JSON object"),
         ('{"a": "ada", "b": null}', "'b' must be a string"),
         ('{"a": "ada"}', "lacks 1 of the 2 questions.*first 'b'"),
-        ('{"a": "ada", "b": "", "c": ""}', "has 1 ids.*first 'c'"),
+        ('{"a": "ada", "b": "", "c": ""}', "has 1 more than.*first 'c'"),
     ],
 )
 def test_verb_refuses_bad_predictions(content: str | None, complaint: str, tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ def _verify(entry: Entry, *, drop: bool) -> tuple[int, dict[str, str]]:
                 if drop:
                     with store.locked():
                         store.path(number).unlink(missing_ok=True)
-            bar.advance()
+            bar.update()
     return len(there), damaged
 
 

@@ -1,17 +1,12 @@
 """The verbs that read files and compute nothing with torch: score, report, recipes."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from bertvision.cli.flags import Result
 from bertvision.errors import DataError
 from bertvision.options import POSITIONAL, OptionalPath, arg
-
-if TYPE_CHECKING:
-    from bertvision.data.examples import SpanData
-
 
 # ---- score
 
@@ -39,16 +34,25 @@ def score(args: Score) -> Result:
     from bertvision.tasks.squad import score
 
     data = load_span_data(args.data)
-    predictions = _read_predictions(args.predictions)
+    predictions = _read_object(args.predictions, str, 'a string; use "" for no answer')
     if not args.allow_missing:
-        _refuse_other_questions(data, predictions, args.predictions)
-    result = score(
-        data,
-        predictions,
-        na_probs=_read_na_probs(args.na_prob) if args.na_prob else None,
-        na_prob_thresh=args.na_prob_thresh,
-        allow_missing=args.allow_missing,
-    )
+        asked = dict.fromkeys(example.id for example in data.examples)
+        missing, unknown = (
+            [key for key in asked if key not in predictions],
+            [*predictions.keys() - asked.keys()],
+        )
+        for keys, what in (
+            (missing, f"lacks {len(missing)} of the"),
+            (unknown, f"has {len(unknown)} more than the"),
+        ):
+            if keys:
+                raise DataError(
+                    f"{args.predictions} {what} {len(data)} questions of {data.name}, first {keys[0]!r}: is it for "
+                    "other data? (--allow-missing scores what both files know)"
+                )
+    odds = _read_object(args.na_prob, (int, float), "a number") if args.na_prob else None
+    thresh = args.na_prob_thresh
+    result = score(data, predictions, na_probs=odds, na_prob_thresh=thresh, allow_missing=args.allow_missing)
     rows = [
         {"metric": key, "value": f"{value}" if isinstance(value, int) else f"{value:.4f}"}
         for key, value in result.items()
@@ -56,42 +60,19 @@ def score(args: Score) -> Result:
     return result, lambda: console.table(rows, title=f"{args.predictions.name} on {Path(args.data).name}")
 
 
-def _read_predictions(path: Path) -> dict[str, str]:
-    """Question id to answer text, from a JSON file."""
-    content = _read_object(path)
-    for key, value in content.items():
-        if not isinstance(value, str):
-            raise DataError(f'{path}: the prediction for {key!r} must be a string; use "" for no answer')
-    return content
-
-
-def _read_na_probs(path: Path) -> dict[str, float]:
-    """Question id to a number, from a JSON file."""
-    content = _read_object(path)
-    for key, value in content.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-            raise DataError(f"{path}: the value of {key!r} must be a number")
-    return content
-
-
-def _read_object(path: Path) -> dict[str, Any]:
+def _read_object(path: Path, kind: type | tuple[type, ...], wanted: str) -> dict[str, Any]:
+    """Question id to a value of this kind, from a JSON file."""
     from bertvision.data.checks import parse_json, read_text
 
     content = parse_json(read_text(path), path)
     if not isinstance(content, dict):
         raise DataError(f"{path} must hold a JSON object from question id to value")
+    for key, value in content.items():
+        if (
+            isinstance(value, bool) or not isinstance(value, kind) or value != value
+        ):  # NaN differs from itself
+            raise DataError(f"{path}: the value of {key!r} must be {wanted}")
     return content
-
-
-def _refuse_other_questions(data: "SpanData", predictions: dict[str, str], path: Path) -> None:
-    known = dict.fromkeys(example.id for example in data.examples)
-    hint = "is it for other data? (--allow-missing scores what both files know)"
-    if missing := [key for key in known if key not in predictions]:
-        count = f"{len(missing)} of the {len(data)} questions of {data.name}"
-        raise DataError(f"{path} lacks {count}, first {missing[0]!r}: {hint}")
-    if unknown := [key for key in predictions if key not in known]:
-        count = f"{len(unknown)} ids that {data.name} does not know"
-        raise DataError(f"{path} has {count}, first {unknown[0]!r}: {hint}")
 
 
 # ---- report

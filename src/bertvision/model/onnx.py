@@ -226,7 +226,7 @@ class OnnxWalk:
                 for collector, values in zip(collectors.values(), found, strict=True):
                     collector.add(seen, torch.from_numpy(values))
                 if bar is not None:
-                    bar.advance(len(call))
+                    bar.update(len(call))
         return {name: collector.logits() for name, collector in collectors.items()}
 
 

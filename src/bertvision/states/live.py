@@ -86,7 +86,7 @@ class MemoryStates(States):
         with progress(label, windows.num_tokens, unit="tokens") as bar:
             for call in cut_by_tokens(self.widths, self.tokens_per_call):
                 self._keep(self.read(call))
-                bar.advance(int(windows.lengths[call].sum()))
+                bar.update(int(windows.lengths[call].sum()))
 
     def _keep(self, batch: StateBatch) -> None:
         states = batch.states[:, batch.mask].to(self.store.dtype)  # (L, real tokens, H)

@@ -127,7 +127,7 @@ class StoredStates(States):
         with progress(label, sum(tokens), unit="tokens", done=sum(tokens) - todo) as bar:
             for number in missing:
                 self._make(number)
-                bar.advance(tokens[number])
+                bar.update(tokens[number])
         return todo
 
     def _make_missing(self, indices: NDArray[np.int64]) -> None:

@@ -92,7 +92,7 @@ def walk(
                     output = run_in_parts(reader.head, parts[reader.selection], activation_gb)
                     collectors[name].add(seen[reader.selection], output)
             if bar is not None:
-                bar.advance(len(batch.windows))
+                bar.update(len(batch.windows))
     return {name: collector.logits() for name, collector in collectors.items()}
 
 

@@ -178,11 +178,11 @@ class _Run:
             for job, windows in self.plan.steps(self.step, self.total):
                 lr = learning_rate(self.config, self.step, self.total)
                 self._take(job, windows, lr)
-                bar.advance()
+                bar.update()
                 if self.encoder.device.type == "cpu":  # nothing has to be waited for
                     self._read_losses()
                 if self.step % self.config.log_every == 0 or self.step == self.total:
-                    bar.show(loss=self._log_losses(lr), lr=lr)
+                    bar.set_postfix(loss=self._log_losses(lr), lr=lr)
                 for folder, fraction in self.marks.items():
                     if self.plan.step_of(fraction) == self.step:
                         self._keep(folder, fraction)

@@ -317,7 +317,7 @@ def fit(
         while run.epoch < config.epochs and run.live():
             for batch in run.batches():
                 run.train_batch(batch)
-                bar.advance()
+                bar.update()
                 if time.monotonic() - saved >= config.checkpoint_seconds and run.agreed:
                     run.save(folder)
                     saved = time.monotonic()
