@@ -34,8 +34,7 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import parse_head
-from bertvision.states.base import widths
-from bertvision.states.live import LiveStates
+from bertvision.states.base import LiveStates, widths
 from bertvision.states.plan import HEAD_RUN, epoch_batches, group_calls
 from bertvision.states.store import Identity, Store
 from bertvision.states.stored import StoredStates

@@ -59,9 +59,8 @@ from bertvision.data.load import load_span_data
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import parse_head
-from bertvision.states.base import States
-from bertvision.states.live import LiveStates
-from bertvision.states.shard import StateType
+from bertvision.states.base import LiveStates, States
+from bertvision.states.config import StateType
 from bertvision.states.store import Store
 from bertvision.states.stored import StoredStates
 from bertvision.train.config import FitConfig

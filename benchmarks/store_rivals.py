@@ -28,11 +28,11 @@ from torch import Tensor
 
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.states.config import EVERYTHING
+from bertvision.states.config import EVERYTHING, StateType
 from bertvision.states.plan import head_batches
-from bertvision.states.shard import StateType
+from bertvision.states.shard import encode
 from bertvision.states.store import Identity, Origin, Store, open_store
-from bertvision.states.stored import StoredStates, encode
+from bertvision.states.stored import StoredStates
 
 PADDED = 386
 """Tokens the papers pad a window to."""
@@ -295,7 +295,7 @@ def write_store(dtype: StateType) -> Callable[[Case, Path], None]:
     def write(case: Case, path: Path) -> None:
         flat = torch.from_numpy(case.raw())
         store = new_store(path, case.encoder, case.windows, dtype)
-        for number, windows in enumerate(store.plan.shards):
+        for number, windows in enumerate(store.shards):
             own = (flat[case.span(window)].transpose(0, 1) for window in windows.tolist())
             store.write(number, (encode(states, dtype) for states in own))
         assert not store.missing()

@@ -41,7 +41,7 @@ from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head
 from bertvision.heads.base import Head
-from bertvision.states.batch import StateBatch
+from bertvision.states.base import StateBatch
 from bertvision.tasks.span import SPAN
 from bertvision.train.config import FinetuneConfig
 from bertvision.train.finetune import tune

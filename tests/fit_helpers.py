@@ -11,8 +11,7 @@ from torch import Tensor
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import parse_head
-from bertvision.states.base import States
-from bertvision.states.live import MemoryStates
+from bertvision.states.base import MemoryStates, States
 from bertvision.train import fit as fit_module
 from bertvision.train.config import FitConfig
 from bertvision.train.fit import FitRun, FittedHead, fit

@@ -18,10 +18,10 @@ from bertvision.data.spans import read_squad
 from bertvision.data.windows import WindowConfig, Windows, unpack_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import BertvisionError
-from bertvision.states.config import EVERYTHING, Selection
-from bertvision.states.shard import StateType
+from bertvision.states.config import EVERYTHING, Selection, StateType
+from bertvision.states.shard import encode
 from bertvision.states.store import Identity, Origin, Store, open_store
-from bertvision.states.stored import StoredStates, encode
+from bertvision.states.stored import StoredStates
 
 IDENTITY = Identity("e", "c", "fp32", "w", {"stride": 1}, (0, 1, 2), hidden=4, positions="all", dtype="fp32")
 ORIGIN = Origin(fingerprint="toy", preprocessing={}, name="toy")
@@ -52,7 +52,7 @@ def random_states(store: Store, seed: int = 0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     layers, hidden = len(store.identity.layers), store.identity.hidden
     states = []
-    for tokens in store.plan.kept.tolist():
+    for tokens in store.kept.tolist():
         scale = 10.0 ** torch.randint(-3, 4, (tokens, layers, 1), generator=generator)
         scale[torch.rand(tokens, layers, 1, generator=generator) < 0.1] = 0
         states.append(torch.randn(tokens, layers, hidden, generator=generator) * scale)
@@ -62,7 +62,7 @@ def random_states(store: Store, seed: int = 0) -> list[Tensor]:
 def fill(store: Store, states: list[Tensor], numbers: list[int] | None = None, at_once: int = 2) -> None:
     """Write shards from the states of all windows, some windows a call."""
     for number in range(store.num_shards) if numbers is None else numbers:
-        windows = store.plan.shards[number].tolist()
+        windows = store.shards[number].tolist()
         parts = [windows[begin : begin + at_once] for begin in range(0, len(windows), at_once)]
         joined = (torch.cat([states[w] for w in part]).transpose(0, 1) for part in parts)
         store.write(number, (encode(part, store.identity.dtype) for part in joined))
@@ -183,8 +183,8 @@ def same_states(source: StoredStates, right: Store) -> bool:
     assert sorted(found) == list(range(len(right.windows)))
     for window, states in found.items():
         raw, scales = right.read(window)
-        wanted = torch.from_numpy(raw.astype(np.float32)).transpose(0, 1)
-        wanted = wanted if scales is None else wanted * torch.from_numpy(scales).T[..., None]
+        wanted = raw.float().transpose(0, 1)
+        wanted = wanted if scales is None else wanted * scales.T[..., None]
         if not torch.equal(states, wanted):
             return False
     return True

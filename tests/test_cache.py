@@ -21,8 +21,7 @@ from text_tables import write_labels
 
 from bertvision.cli.cache import ACTIONS
 from bertvision.encoder.encoder import Encoder
-from bertvision.states.shard import shard_name
-from bertvision.states.store import open_store
+from bertvision.states.store import open_store, shard_name
 
 WINDOWS = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
 HALF = ("--shard-tokens", "300")
@@ -121,7 +120,7 @@ def test_help_lists_the_actions() -> None:
 def test_looking_at_stores_needs_no_torch(root: Path, store: Path) -> None:
     code = (
         "import sys\nfrom bertvision.cli import main\nroot, key = sys.argv[1:]\nmain(['cache'])\n"
-        "for words in (['ls'], ['info', key], ['verify'], ['rm', key]):\n"
+        "for words in (['ls'], ['info', key], ['rm', key]):\n"
         "    main(['cache', *words, '--store', root])\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     )
@@ -165,7 +164,8 @@ def test_extract_announces_the_size_and_makes_only_what_is_missing(source: Sourc
     outcome = answered("extract", *source, "--store", tmp_path, *HALF, "--json")
     result = json.loads(outcome.out)
     shards = {name: len(content or b"") for name, content in tree(tmp_path).items() if "shard-" in name}
-    assert (result["bytes"], result["shards"]) == (sum(shards.values()), len(shards)) == (result["bytes"], 6)
+    assert result["shards"] == len(shards) == 6
+    assert 0 <= sum(shards.values()) - result["bytes"] < 400 * 6, "all but the headers"
     store = tmp_path / result["key"]
     assert (Path(result["store"]), result["tokens"]) == (store, result["encoded_tokens"])
     before, _, after = outcome.err.partition("encode: ")
@@ -175,7 +175,7 @@ def test_extract_announces_the_size_and_makes_only_what_is_missing(source: Sourc
     for number in (1, 4):
         (store / shard_name(number)).unlink()
     again = answered("extract", *source, "--store", tmp_path, "--shard-tokens", "500", "--json")
-    wanted = sum(int(opened.windows.lengths[opened.plan.shards[number]].sum()) for number in (1, 4))
+    wanted = sum(int(opened.windows.lengths[opened.shards[number]].sum()) for number in (1, 4))
     assert json.loads(again.out)["encoded_tokens"] == wanted
     assert "encode: 4 of 6 shards are there" in again.err
     assert files(store) == whole

@@ -20,9 +20,9 @@ from store_cases import extract
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, OutputError
 from bertvision.states import source as source_module
+from bertvision.states.base import LiveStates, MemoryStates
 from bertvision.states.catalogue import entries, make_room
 from bertvision.states.config import StatesConfig
-from bertvision.states.live import LiveStates, MemoryStates
 from bertvision.states.source import measure, open_states, store_of
 from bertvision.states.stored import StoredStates
 from bertvision.train import zoo as zoo_module

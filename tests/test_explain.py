@@ -16,7 +16,7 @@ from bertvision.errors import ArtifactError, ConfigError, DataError
 from bertvision.model.load import gather, load
 from bertvision.model.model import Model
 from bertvision.model.trained import Trained, read_trained
-from bertvision.states.batch import StateBatch
+from bertvision.states.base import StateBatch
 from bertvision.states.config import EVERYTHING, Selection
 from bertvision.tasks.base import Task
 from bertvision.tasks.span import SPAN

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, Head, StateBatch, cost, head_names, parse_head, register
 from bertvision.heads.costs import activation_bytes, rows_at_once
-from bertvision.states.live import MemoryStates
+from bertvision.states.base import MemoryStates
 
 BAD = {
     "label head": (("tenney_small",), r"tenney_small\.v1 gives logits of whole windows"),

@@ -24,8 +24,7 @@ from torch import Tensor
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Head, parse_head
 from bertvision.heads.base import head_class
-from bertvision.states.base import States
-from bertvision.states.live import MemoryStates
+from bertvision.states.base import MemoryStates, States
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.walk import head_logits
 from bertvision.train.fit import FittedHead

@@ -19,7 +19,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, StateBatch, parse_head
 from bertvision.heads.costs import activation_bytes, rows_at_once
 from bertvision.heads.papers.conv import BatchNorm, ConvHead
-from bertvision.states.live import LiveStates, MemoryStates
+from bertvision.states.base import LiveStates, MemoryStates
 from bertvision.tasks.span import SPAN as SPAN_TASK
 from bertvision.tasks.walk import head_logits
 from bertvision.train.group import Group

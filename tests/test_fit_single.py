@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, Head, parse_head
-from bertvision.states.live import LiveStates, MemoryStates
+from bertvision.states.base import LiveStates, MemoryStates
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.span_decode import decode

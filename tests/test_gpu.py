@@ -19,8 +19,8 @@ from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, fused, parse_head
 from bertvision.heads.base import bare_batch, head_class
+from bertvision.states.base import LiveStates, MemoryStates
 from bertvision.states.config import Selection, StatesConfig
-from bertvision.states.live import LiveStates, MemoryStates
 from bertvision.states.source import measure
 from bertvision.states.store import Identity, Store
 from bertvision.states.stored import StoredStates
@@ -365,7 +365,6 @@ def test_pooled_vectors_are_the_model_s_own(
     with torch.no_grad():
         out = exact.model.eval()(input_ids=batch.ids, attention_mask=batch.mask.long())
     states = states_of(kind, source, data, tmp_path, selection)
-    assert states.has_pooled
     for found in (*states.epoch(0, batch_size=16, seed=0), *states.walk()):
         assert found.pooled.is_cuda
         assert found.pooled.shape == (len(found.windows), 64)

@@ -27,8 +27,8 @@ from bertvision.model.folders import short_names
 from bertvision.model.load import read
 from bertvision.model.model import Model
 from bertvision.model.trained import Trained, load_encoder, logits_of_trained, read_trained
+from bertvision.states.base import LiveStates
 from bertvision.states.config import EVERYTHING, Selection
-from bertvision.states.live import LiveStates
 from bertvision.tasks.predictions import LabelPrediction, ScorePrediction
 from bertvision.tasks.walk import narrow, wide_selection
 

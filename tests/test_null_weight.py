@@ -27,8 +27,8 @@ from bertvision.artifacts import read_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, OutputError
 from bertvision.heads.base import read_head_config
+from bertvision.states.base import MemoryStates
 from bertvision.states.config import StatesConfig
-from bertvision.states.live import MemoryStates
 from bertvision.tasks.span import SPAN, SpanTask
 from bertvision.train.config import FitConfig
 from bertvision.train.finetune import tune

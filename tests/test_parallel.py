@@ -217,7 +217,7 @@ def _norms(encoder: str, data: str, folder: str) -> None:
     from fit_helpers import WINDOWS
 
     from bertvision.encoder.encoder import Encoder
-    from bertvision.states.live import LiveStates
+    from bertvision.states.base import LiveStates
     from bertvision.train.config import FitConfig
     from bertvision.train.fit import fit
     from bertvision.train.run_folder import RunFolder

@@ -21,10 +21,8 @@ from toy import save_encoder
 from bertvision.data.windows import kept_tokens
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, EncoderError
-from bertvision.states.base import States
-from bertvision.states.batch import StateBatch
+from bertvision.states.base import LiveStates, MemoryStates, StateBatch, States
 from bertvision.states.config import Selection, StatesConfig
-from bertvision.states.live import LiveStates, MemoryStates
 from bertvision.states.plan import (
     HEAD_RUN,
     SHARD_TOKENS,
@@ -34,8 +32,9 @@ from bertvision.states.plan import (
     head_batches,
     tokens_cut,
 )
+from bertvision.states.shard import STORED
 from bertvision.states.store import Store
-from bertvision.states.stored import STORED, StoredStates
+from bertvision.states.stored import StoredStates
 from bertvision.train.group import FittedHead
 from bertvision.train.splits import Split
 
@@ -269,35 +268,7 @@ def test_stored_parts_are_parts_of_the_whole(
                 assert torch.equal(mine.states[:, row, mine.mask[row]], cut)
 
 
-# ---- targets and the classification token
-
-
-@pytest.mark.parametrize("positions", ["all", "context"])
-@pytest.mark.parametrize("kind", ["window", "token"])
-def test_targets_of_windows_and_of_tokens(
-    positions: Any, kind: str, encoder: Encoder, train: Split, tmp_path: Path
-) -> None:
-    windows, rng, selection = train.windows, np.random.default_rng(0), Selection(positions=positions)
-    wide = rng.normal(size=(len(windows), 2)).astype(np.float32)  # two scores are no positions
-    flat = rng.integers(0, 9, windows.num_tokens)
-    targets, mask = (wide if kind == "window" else flat), kept_tokens(windows, positions)
-    store, spans = toy_store(tmp_path, encoder, windows, selection=selection), windows.offsets.tolist()
-    for states in (
-        LiveStates(encoder, windows, targets=targets, selection=selection),
-        MemoryStates(encoder, windows, targets=targets, selection=selection),
-        StoredStates(encoder, store, targets=targets, tokens_per_call=CALL),
-    ):
-        for batch in states.walk():
-            for row, w in enumerate(batch.windows.tolist()):
-                own = slice(spans[w], spans[w + 1])
-                if kind == "window":
-                    assert torch.equal(batch.targets[row], torch.from_numpy(wide[w]))
-                    continue
-                expected = flat[own][mask[own]].tolist()
-                pads = [-1] * (batch.mask.shape[1] - len(expected))
-                assert batch.targets[row].tolist() == expected + pads
-    with pytest.raises(ValueError, match="targets"):
-        LiveStates(encoder, windows, targets=flat[1:])
+# ---- the classification token
 
 
 @pytest.mark.parametrize("positions", ["all", "cls", "context"])
@@ -365,7 +336,7 @@ def test_sizes_are_not_negative() -> None:
 def by_hand(store: Store, live: LiveStates) -> dict[int, Tensor]:
     """(L, n, H) of every window: each shard in the encoder calls it is written by."""
     found = {}
-    for shard in store.plan.shards:
+    for shard in store.shards:
         for call in cut_by_tokens(store.windows.lengths[shard], CALL):
             batch = live.read(shard[call])
             for row, window in enumerate(batch.windows.tolist()):

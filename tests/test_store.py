@@ -42,12 +42,13 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
 from bertvision.states.config import Selection
 from bertvision.states.plan import shuffled_order, tokens_cut
-from bertvision.states.shard import DamagedShard, ShardLayout, ShardPlan, as_tensor
+from bertvision.states.shard import STORED, DamagedShard, encode, load_into
 from bertvision.states.store import PLAN, SCHEMA, WINDOWS_FILE, Identity, Store, open_store
-from bertvision.states.stored import STORED, StoredStates, encode, load_into
+from bertvision.states.stored import StoredStates
 from bertvision.train.splits import load_split
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=0, max_size=40)
+NAMES = {"encoder": "some encoder", "data": "some data"}
 DTYPES = ("fp32", "bf16", "fp16", "int8")
 quickly = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -56,8 +57,7 @@ quickly = settings(
 
 def make(root: str | Path, lengths: list[int], shard_tokens: int = 60, **identity: Any) -> Store:
     which = dataclasses.replace(IDENTITY, **identity)
-    names = {"encoder": "some encoder", "data": "some data"}
-    return Store.at(str(root), which, windows_of(lengths), **names, shard_tokens=shard_tokens).begin()
+    return Store.at(str(root), which, windows_of(lengths), **NAMES, shard_tokens=shard_tokens).begin()
 
 
 def read_all(store: Store) -> None:
@@ -90,30 +90,30 @@ def test_what_is_written_is_read(
     assert again.windows.equals(store.windows)
     assert (again.encoder, again.data, again.identity) == ("some encoder", "some data", store.identity)
     for window, wanted in enumerate(states):
-        raw, scales = again.read(window)
-        numbers = as_tensor(raw, dtype)
+        numbers, scales = again.read(window)
         assert numbers.dtype == STORED[dtype]
         if dtype != "int8":
             assert scales is None
             assert torch.equal(numbers, wanted.to(STORED[dtype]))
             continue
         assert scales is not None
-        assert np.array_equal(scales, (wanted.abs().amax(-1) / 127).numpy())
+        assert torch.equal(scales, wanted.abs().amax(-1) / 127)
         read = torch.empty(wanted.transpose(0, 1).shape)
-        load_into(read, numbers, torch.from_numpy(scales.copy()))
-        error = (read.transpose(0, 1) - wanted).abs().numpy()
+        load_into(read, numbers, scales)
+        error = (read.transpose(0, 1) - wanted).abs()
         assert (error <= scales[..., None] * (0.5 + 1e-4)).all()
     # Sizes are known before anything is written.
     sizes = [path.stat().st_size for path in store.folder.glob("shard-*")]
-    assert (len(sizes), sum(sizes)) == (store.num_shards, store.nbytes)
+    assert len(sizes) == store.num_shards
+    assert 0 <= sum(sizes) - store.nbytes < 400 * len(sizes) + 1, "all but the headers"
     plan = json.loads((store.folder / PLAN).read_text())
-    assert (plan["shards"], plan["bytes"], plan["tokens"]) == (len(sizes), sum(sizes), sum(lengths))
-    for number, windows in enumerate(store.plan.shards):
+    assert (plan["shards"], plan["bytes"], plan["tokens"]) == (len(sizes), store.nbytes, sum(lengths))
+    for number, windows in enumerate(store.shards):
         with safe_open(store.path(number), framework="pt") as handle:
-            assert handle.metadata() == {"bertvision": store.key, "shard": str(number)}
+            assert handle.metadata() == {"format": "pt", "bertvision": store.key, "shard": str(number)}
         parts = load_file(store.path(number))
         assert set(parts) == {"states", "crc", *(["scales"] if dtype == "int8" else [])}
-        read = [as_tensor(again.read(window)[0], dtype) for window in windows.tolist()]
+        read = [again.read(window)[0] for window in windows.tolist()]
         assert torch.equal(parts["states"], torch.cat(read))
 
 
@@ -122,7 +122,7 @@ def test_the_smallest_numbers_survive_int8() -> None:
     states = torch.tensor([[[2e-43, -2e-43], [3e-38, -1e-38], [0.0, 0.0], [254.0, 2.0]]])
     stored, scales = encode(states, "int8")
     assert scales is not None
-    read = torch.from_numpy(stored) * torch.from_numpy(scales)[..., None]
+    read = stored * scales[..., None]
     assert torch.allclose(read.transpose(0, 1), states, rtol=0.01, atol=1e-36)
     assert scales[:, 0].tolist() == [0.0, 0.0, 0.0, 2.0]
 
@@ -178,17 +178,17 @@ def test_the_order_of_windows_never_changes() -> None:
 @given(LENGTHS, st.integers(1, 200))
 def test_every_window_has_one_shard(lengths: list[int], shard_tokens: int) -> None:
     array = np.array(lengths, np.int64)
-    plan = ShardPlan(array, np.maximum(array // 2, 1), shard_tokens)
-    assert sorted(w for shard in plan.shards for w in shard.tolist()) == list(range(len(lengths)))
-    for number, windows in enumerate(plan.shards):
+    store = Store(
+        Path("nowhere"), IDENTITY, windows_of(lengths), encoder="", data="", shard_tokens=shard_tokens
+    )
+    assert sorted(w for shard in store.shards for w in shard.tolist()) == list(range(len(lengths)))
+    for number, windows in enumerate(store.shards):
         own = array[windows]
         assert len(own)
         assert own.sum() < shard_tokens + own.max()
         assert own.tolist() == sorted(own, reverse=True)
-        layout = ShardLayout(IDENTITY, plan, number)
-        assert layout.offsets.tolist() == [0, *np.cumsum(plan.kept[windows]).tolist()]
         for row, window in enumerate(windows.tolist()):
-            assert plan.places[window].tolist() == [number, row]
+            assert store.places[window].tolist() == [number, row]
     # Brute force: windows in their order, a new shard wherever the tokens before a window pass a multiple.
     expected: dict[int, list[int]] = {}
     before = 0
@@ -265,18 +265,20 @@ def test_every_flipped_byte_is_found(tmp_path: Path, dtype: str) -> None:
     store.verify(0)
 
 
-@pytest.mark.parametrize("what", ["header", "scales", "crc", "states", "cut", "empty", "gone"])
+@pytest.mark.parametrize("what", ["header", "states", "cut", "empty", "gone"])
 def test_a_fit_ends_at_a_damaged_shard_and_only_that_one_is_made_again(
     tmp_path: Path, encoder: Encoder, whole: dict[str, Path], what: str
 ) -> None:
     store = copied(whole["int8"], tmp_path)
-    path, places = store.path(2), {"header": (0, 90), **store.layout(2).places}
-    if what in places:
-        flip(path, sum(places[what]) // 2, 3)
-    elif what == "gone":
-        path.unlink()
-    else:
-        os.truncate(path, 0 if what == "empty" else path.stat().st_size // 2)
+    path = store.path(2)
+    size = path.stat().st_size
+    {
+        "header": lambda: flip(path, 45, 3),
+        "states": lambda: flip(path, size - 1, 3),
+        "cut": lambda: os.truncate(path, size // 2),
+        "empty": lambda: os.truncate(path, 0),
+        "gone": path.unlink,
+    }[what]()
     before = marks(store)
     with pytest.raises(DamagedShard, match=r"shard-00002\.safetensors"):
         read_all(open_store(store.folder))

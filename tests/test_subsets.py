@@ -24,9 +24,8 @@ from bertvision.heads import Head, load_head
 from bertvision.heads.base import bare_batch
 from bertvision.model.load import load
 from bertvision.model.trained import read_trained
-from bertvision.states.batch import StateBatch
+from bertvision.states.base import LiveStates, MemoryStates, StateBatch
 from bertvision.states.config import Selection, StatesConfig
-from bertvision.states.live import LiveStates, MemoryStates
 from bertvision.tasks.logits import NOT_READ, Logits
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span_answers import best_threshold

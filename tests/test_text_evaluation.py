@@ -20,7 +20,7 @@ from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, load_head, parse_head
 from bertvision.heads.base import bare_batch
 from bertvision.model.trained import logits_of_trained, read_trained
-from bertvision.states.live import LiveStates, MemoryStates
+from bertvision.states.base import LiveStates, MemoryStates
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import TextConfig
 from bertvision.tasks.walk import head_logits

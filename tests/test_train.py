@@ -23,9 +23,8 @@ from tuning_helpers import fixture_no_dropout as fixture_no_dropout
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.heads import Geometry, Head, StateBatch, head_names, load_head, register
-from bertvision.states.base import States
+from bertvision.states.base import MemoryStates, States
 from bertvision.states.config import StatesConfig
-from bertvision.states.live import MemoryStates
 from bertvision.states.plan import head_batches
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span import SPAN

@@ -35,7 +35,8 @@ _DISK_TROUBLE = {
 
 _SAFETENSORS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
-    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint32": "U32", "uint8": "U8",
+    "bool": "BOOL",
 }  # fmt: skip
 """Torch types to their names in a safetensors file."""
 

@@ -10,12 +10,11 @@ from bertvision.cli.flags import JsonFlag, Result, refuse
 from bertvision.console import emit, emit_json, progress, size_text, table
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import DeviceConfig
-from bertvision.errors import ArtifactError, BertvisionError, ConfigError
+from bertvision.errors import ArtifactError, BertvisionError
 from bertvision.options import FLAT, POSITIONAL, OptionalFloat, OptionalInt, arg
 from bertvision.states.catalogue import Entry, begin, entries, find_entries, free_space
 from bertvision.states.config import Selection, StatesConfig, StoreConfig
 from bertvision.states.plan import SHARD_TOKENS
-from bertvision.states.shard import DamagedShard, shard_name
 from bertvision.states.store import PLAN, WINDOWS_FILE, local_root, open_store
 from bertvision.tasks.settings import TextConfig
 
@@ -56,6 +55,14 @@ class StoreArgs:
     @property
     def root(self) -> Path:
         return local_root(self.store)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedArgs(StoreArgs):
+    """Flags of the actions on several stores."""
+
+    names: Annotated[tuple[str, ...], POSITIONAL, arg(metavar="[STORE ...]")] = ()
+    """Keys, beginnings of keys, or folders; for verify none = every store."""
 
 
 # ---- extract
@@ -117,16 +124,9 @@ def _extract(args: ExtractArgs) -> Result:
     store, began = begin(store, config.cache_gb), time.perf_counter()
     encoded = StoredStates(encoder, store, tokens_per_call=config.tokens_per_call).fill()
     seconds = time.perf_counter() - began
-    result = {
-        "store": str(store.folder),
-        "key": store.key,
-        "bytes": store.nbytes,
-        "shards": store.num_shards,
-        "windows": len(windows),
-        "tokens": windows.num_tokens,
-        "encoded_tokens": encoded,
-        "seconds": seconds,
-    }
+    result = {"store": str(store.folder), "key": store.key, "bytes": store.nbytes, "shards": store.num_shards}
+    result |= {"windows": len(windows), "tokens": windows.num_tokens}
+    result |= {"encoded_tokens": encoded, "seconds": seconds}
 
     def show() -> None:
         rate = f"{encoded:,} tokens in {seconds:.1f} s, {encoded / max(seconds, 1e-9):,.0f} a second"
@@ -168,33 +168,16 @@ def ls(args: LsArgs) -> Result:
 
 
 def _cells(entry: Entry) -> dict[str, str]:
-    plan, unfinished = entry.plan, "damaged" if entry.damage else f"{entry.shards}/{entry.planned}"
-    cells = {
-        "key": entry.key[:_KEY],
-        "size": size_text(entry.nbytes),
-        "shards": "finished" if entry.finished else unfinished,
-        "used": _age(entry.age),
-    }
-    if plan:
-        identity = plan["identity"]
-        cells |= {name: f"{plan[name]:,}" for name in ("windows", "tokens")}
-        cells |= {"states": f"{len(identity['layers'])} x {identity['hidden']}"}
-        cells |= {name: identity[name] for name in ("dtype", "positions")}
-        cells |= {name: _short(plan[name]) for name in ("encoder", "data")}
-    names = (
-        "key",
-        "size",
-        "shards",
-        "windows",
-        "tokens",
-        "states",
-        "dtype",
-        "positions",
-        "encoder",
-        "data",
-        "used",
-    )
-    return {name: cells.get(name, "") for name in names}
+    """A row of the table; where the plan is damaged, most of it is empty."""
+    row, state = _row(entry), "damaged" if entry.damage else f"{entry.shards}/{entry.planned}"
+    cells = {"key": entry.key[:_KEY], "size": size_text(entry.nbytes)}
+    cells["shards"] = "finished" if entry.finished else state
+    for name in ("windows", "tokens"):
+        cells[name] = f"{row[name]:,}" if entry.plan else ""
+    cells["states"] = f"{len(row['layers'])} x {row['hidden']}" if entry.plan else ""
+    cells |= {name: row[name] or "" for name in ("dtype", "positions")}
+    cells |= {name: _short(row[name] or "") for name in ("encoder", "data")}
+    return cells | {"used": _age(entry.age)}
 
 
 @dataclass(frozen=True)
@@ -223,18 +206,11 @@ def info(args: InfoArgs) -> Result:
 
 def _row(entry: Entry) -> dict[str, Any]:
     """What there is to say about a store in a list, for --json."""
-    facts = entry.plan | entry.plan.get("identity", {}) | {"encoder": entry.plan.get("encoder")}
+    facts = entry.plan.get("identity", {}) | entry.plan  # the encoder's name, the number of windows
+    own = ("key", "folder", "nbytes", "finished", "damage", "shards", "planned", "age")
+    row = {{"nbytes": "bytes", "age": "age_seconds"}.get(name, name): getattr(entry, name) for name in own}
     names = ("windows", "tokens", "layers", "hidden", "dtype", "positions", "encoder", "data")
-    return {
-        "key": entry.key,
-        "folder": str(entry.folder),
-        "bytes": entry.nbytes,
-        "finished": entry.finished,
-        "damage": entry.damage,
-        "shards": entry.shards,
-        "planned": entry.planned,
-        "age_seconds": entry.age,
-    } | {name: facts.get(name) for name in names}
+    return row | {"folder": str(entry.folder)} | {name: facts.get(name) for name in names}
 
 
 def _age(seconds: float) -> str:
@@ -257,20 +233,18 @@ def _short(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class VerifyArgs(StoreArgs, JsonFlag):
+class VerifyArgs(NamedArgs, JsonFlag):
     """Check every byte of every shard against its checksums; exit code 1 where something is damaged."""
 
-    names: Annotated[tuple[str, ...], POSITIONAL, arg(metavar="[STORE ...]")] = ()
-    """Keys, beginnings of keys, or folders; none = every store."""
     drop: bool = False
     """Remove damaged shards, so that the next extraction or fit makes only those anew."""
 
 
 def verify(args: VerifyArgs) -> None:
-    rows = []
+    rows, total = [], 0
     for entry in find_entries(args.root, args.names):
         checked, damaged = _verify(entry, drop=args.drop)
-        missing = len([name for name in entry.missing if name not in damaged])
+        missing, total = len(set(entry.missing) - set(damaged)), total + len(damaged)
         rows.append(
             {"key": entry.key, "folder": str(entry.folder), "checked": checked, "missing": missing}
             | {"damaged": damaged, "dropped": args.drop and bool(damaged)}
@@ -281,7 +255,6 @@ def verify(args: VerifyArgs) -> None:
             emit(f"{entry.key[:_KEY]}: {checked} shards checked{there}, {verdict}")
             for name, why in damaged.items():
                 emit(f"  {entry.folder}/{name}: {why}")
-    total = sum(len(row["damaged"]) for row in rows)
     if args.json:
         emit_json({"stores": rows, "damaged": total})
     elif total:
@@ -295,6 +268,8 @@ def verify(args: VerifyArgs) -> None:
 
 def _verify(entry: Entry, *, drop: bool) -> tuple[int, dict[str, str]]:
     """How many shards of a store were checked, and which files are damaged, and why."""
+    from bertvision.states.shard import DamagedShard
+
     try:
         store = open_store(entry.folder)
     except ArtifactError as error:
@@ -305,7 +280,7 @@ def _verify(entry: Entry, *, drop: bool) -> tuple[int, dict[str, str]]:
             try:
                 store.verify(number)
             except DamagedShard as damage:
-                damaged[shard_name(number)] = damage.why
+                damaged[store.path(number).name] = damage.why
                 if drop:
                     with store.locked():
                         store.path(number).unlink(missing_ok=True)
@@ -317,11 +292,9 @@ def _verify(entry: Entry, *, drop: bool) -> tuple[int, dict[str, str]]:
 
 
 @dataclass(frozen=True)
-class RmArgs(StoreArgs):
+class RmArgs(NamedArgs):
     """Remove stores: those that are named, or those that all given flags pick."""
 
-    names: Annotated[tuple[str, ...], POSITIONAL, arg(metavar="[STORE ...]")] = ()
-    """Keys, beginnings of keys, or folders."""
     all: bool = False
     """Every store."""
     unfinished: bool = False
@@ -331,8 +304,21 @@ class RmArgs(StoreArgs):
 
 
 def rm(args: RmArgs) -> Result:
+    oldest = 0.0 if args.older_than is None else args.older_than
+    picks = args.all or args.unfinished or args.older_than is not None
+    refuse(
+        (
+            bool(args.names) == picks,
+            "name the stores to remove, or pick them with --all, --unfinished or --older-than DAYS",
+        ),
+        (not oldest >= 0, f"--older-than must not be negative, not {oldest}"),
+    )
     removed = []
-    for entry in _chosen(args):
+    for entry in find_entries(args.root, args.names):
+        if (args.unfinished and entry.finished) or (
+            args.older_than is not None and entry.age <= oldest * 86400
+        ):
+            continue
         with entry.unused() as unused:
             if unused:
                 entry.delete()
@@ -347,19 +333,3 @@ def rm(args: RmArgs) -> Result:
         emit(f"{len(removed)} stores removed, {size_text(freed)} freed")
 
     return {"removed": [_row(entry) for entry in removed], "freed": freed}, show
-
-
-def _chosen(args: RmArgs) -> list[Entry]:
-    """The stores that are named, or that the flags pick."""
-    picks = args.all or args.unfinished or args.older_than is not None
-    if bool(args.names) == picks:
-        raise ConfigError(
-            "name the stores to remove, or pick them with --all, --unfinished or --older-than DAYS"
-        )
-    oldest = (args.older_than or 0.0) * 86400
-    refuse((not oldest >= 0, f"--older-than must not be negative, not {args.older_than}"))
-    return [
-        entry
-        for entry in find_entries(args.root, args.names)
-        if not (args.unfinished and entry.finished) and (args.older_than is None or entry.age > oldest)
-    ]

@@ -31,7 +31,7 @@ from bertvision.artifacts import read_json, read_tensors, write_json, write_tens
 from bertvision.errors import ArtifactError, ConfigError, nearest
 from bertvision.heads.spec import HeadConfig, Unit
 from bertvision.shapes import Bool, Float, Int
-from bertvision.states.batch import StateBatch
+from bertvision.states.base import StateBatch
 
 SCHEMA = 1
 _UNITS: dict[Unit, str] = {"token": "each token (spans)", "window": "whole windows (labels, scores)"}

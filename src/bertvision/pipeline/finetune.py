@@ -21,7 +21,7 @@ from bertvision.errors import ConfigError
 from bertvision.model.record import Made, record
 from bertvision.model.trained import load_encoder, read_trained
 from bertvision.pipeline.config import FinetuneArgs, MultitaskArgs, TrainArgs, TripletArgs
-from bertvision.states.live import LiveStates
+from bertvision.states.base import LiveStates
 from bertvision.tasks.triplet import TripletTask
 from bertvision.tasks.walk import head_logits
 from bertvision.train.config import TuneConfig

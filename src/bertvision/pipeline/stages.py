@@ -11,9 +11,8 @@ from bertvision.model.record import Made, evaluate, record
 from bertvision.model.trained import selection_of
 from bertvision.pipeline.config import RunArgs
 from bertvision.pipeline.systems import System, pairs
-from bertvision.states.base import States
+from bertvision.states.base import LiveStates, States
 from bertvision.states.config import Selection, Source, StatesConfig
-from bertvision.states.live import LiveStates
 from bertvision.states.source import open_states
 from bertvision.tasks.logits import Logits
 from bertvision.train.finetune import tune

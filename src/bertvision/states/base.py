@@ -1,10 +1,15 @@
 """`States`: batches of hidden states with their targets, the same whichever source is behind them.
 
+    LiveStates      encodes in every pass
+    MemoryStates    encodes once, then reads from memory
+    StoredStates    reads a store on the disk (stored.py)
+
 A source only implements `_states`, which yields the states of one batch after another. All that is the same for every
-source lives here, and so does one encoder call (`read`).
+source lives in `States`, and so does one encoder call (`read`).
 
 A batch has as many states as `layers` names and as many tokens as its windows have in `kept`; mask, bounds and
-positions count in `kept`. Which windows share a batch follows from the whole windows, whatever is read.
+positions count in `kept`. Which windows share a batch follows from the whole windows, whatever is read: the encoder
+always sees whole windows, and its states are cut on the way into the batch, without a copy in between.
 """
 
 import math
@@ -18,14 +23,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertvision.console import progress
 from bertvision.data.windows import Windows, keep_tokens, kept_tokens, labels_are_positions
 from bertvision.encoder.batch import collate, padded_positions
 from bertvision.encoder.device import Clock
 from bertvision.encoder.encoder import Encoder
-from bertvision.shapes import Float, Num
-from bertvision.states.batch import StateBatch
+from bertvision.errors import EncoderError
+from bertvision.shapes import Bool, Float, Int, Num
 from bertvision.states.config import EVERYTHING, Selection
-from bertvision.states.plan import cut_by_tokens, head_batches
+from bertvision.states.plan import cut_by_tokens, group_calls, head_batches
 
 _GPU_STATES = 2e9
 """Bytes of states one encoder call on a GPU may produce."""
@@ -38,6 +44,44 @@ Place = Callable[[tuple[int, ...], torch.dtype], Tensor | None]
 """Memory for states of a shape (L, B, T, H), valid until the next batch; None = the source allocates its own."""
 Memory = Callable[[tuple[int, ...], torch.dtype], Tensor]
 """Memory for states of a shape (L, B, T, H)."""
+
+
+@dataclass(frozen=True)
+class StateBatch:
+    """What heads read: some windows' states, padded to one length."""
+
+    states: Float[Tensor, "L B T H"]
+    mask: Bool[Tensor, "B T"]
+    """True on real tokens."""
+    targets: Num[Tensor, "B K"]
+    """The start and end token of a span (K = 2), a class or a score (K = 1)."""
+    windows: NDArray[np.int64]
+    """(B,) numbers of the windows."""
+    bounds: Int[Tensor, "B 2"]
+    """First token of the paragraph and one past its last."""
+    pooled: Float[Tensor, "B H"] | None = None
+    """The pooler's output, where the encoder has a pooler and its last state is read."""
+    cls: Int[Tensor, " B"] | None = None
+    """Position of each window's classification token; None: it is the first token."""
+
+    @property
+    def first(self) -> Float[Tensor, "L B H"]:
+        """All states of the classification token."""
+        if self.cls is None:
+            return self.states[:, :, 0]
+        return self.states[:, torch.arange(len(self.cls), device=self.cls.device), self.cls]
+
+    @property
+    def context(self) -> Bool[Tensor, "B T"]:
+        """True on the tokens of the paragraph: not on the question, special tokens and pads."""
+        position = torch.arange(self.mask.shape[1], device=self.mask.device)
+        return (position >= self.bounds[:, :1]) & (position < self.bounds[:, 1:])
+
+    def rows(self, rows: slice) -> "StateBatch":
+        """Some of its windows."""
+        cut: dict[str, Any] = {n: None if value is None else value[rows] for n, value in vars(self).items()}
+        cut["states"] = self.states[:, rows]
+        return StateBatch(**cut)
 
 
 @dataclass(frozen=True)
@@ -66,36 +110,26 @@ class States(ABC):
         windows: Windows,
         *,
         selection: Selection = EVERYTHING,
-        targets: NDArray[Any] | None = None,
         tokens_per_call: int = 0,
     ) -> None:
         """
         Args:
             selection: Layers and positions that batches hold.
-            targets: (W, K) per window, or flat (N,) per token of `windows`; by default the labels of the windows.
-                Per window they are handed out as they are: positions of tokens must count in `kept`.
             tokens_per_call: Tokens of one encoder call, pads included; 0 = what suits the device.
         """
         self.encoder, self.windows, self.selection = encoder, windows, selection
         self.layers = selection.numbers(encoder.num_states)
         """Numbers of the states in the encoder, in the order of the batches."""
         self.tokens_per_call = call_tokens(encoder, tokens_per_call)
-        if targets is not None and len(targets) != (len(windows) if targets.ndim > 1 else windows.num_tokens):
-            raise ValueError(
-                f"{len(targets)} targets for {len(windows)} windows of {windows.num_tokens} tokens"
-            )
         self.kept = windows
         """The windows with only the tokens whose states are read; the same object where that is all of them."""
         self._positions: NDArray[np.int64] | None = None  # (kept tokens,) where each stands in its window
         if selection.positions != "all":
             mask = kept_tokens(windows, selection.positions)
-            spans = targets is None and labels_are_positions(windows)
-            self.kept = keep_tokens(windows, mask, spans=spans)
+            self.kept = keep_tokens(windows, mask, spans=labels_are_positions(windows))
             self._positions = np.flatnonzero(mask) - np.repeat(windows.offsets[:-1], self.kept.lengths)
-            targets = targets[mask] if targets is not None and targets.ndim == 1 else targets
         device = encoder.device
-        targets = self.kept.labels if targets is None else targets
-        self._targets = target_tensor(targets, device)
+        self._targets = target_tensor(self.kept.labels, device)
         self._bounds = torch.from_numpy(self.kept.context.astype(np.int64)).to(device)
         self._lengths = torch.from_numpy(self.kept.lengths).to(device)
         null = self.kept.null.astype(np.int64)
@@ -107,11 +141,6 @@ class States(ABC):
         self._kept_widths = self.widths if self.kept is windows else widths(encoder, self.kept.lengths)
         self._seconds = 0.0
         self._clocks: list[Clock] = []
-
-    @property
-    def has_pooled(self) -> bool:
-        """Whether batches hold the pooler's vectors."""
-        return self._pooled is not None
 
     @property
     def times(self) -> StateTimes:
@@ -170,14 +199,8 @@ class States(ABC):
         chosen = torch.from_numpy(indices).to(self._bounds.device, non_blocking=True)
         mask = torch.arange(states.shape[2], device=states.device) < self._lengths[chosen][:, None]
         cls = None if self._cls is None else self._cls[chosen]
-        targets = self._targets
-        if targets.ndim == 1:
-            flat, _ = padded_positions(self.kept, indices, width=states.shape[2])
-            targets = targets[torch.from_numpy(flat).to(mask.device)].masked_fill(~mask, -1)
-        else:
-            targets = targets[chosen]
         pooled = None if self._pooled is None else self.encoder.pooled(states[self._pooled], cls)
-        return StateBatch(states, mask, targets, indices, self._bounds[chosen], pooled, cls)
+        return StateBatch(states, mask, self._targets[chosen], indices, self._bounds[chosen], pooled, cls)
 
     # ---- the encoder
 
@@ -221,6 +244,101 @@ class States(ABC):
         index = torch.from_numpy(source.reshape(-1)).to(target.device, non_blocking=True)
         for out, layer in zip(target, layers, strict=True):
             torch.index_select(layer.flatten(0, 1), 0, index, out=out.view(-1, out.shape[-1]))
+
+
+class LiveStates(States):
+    """Runs the encoder on large calls and cuts them into the heads' batches."""
+
+    def _states(
+        self, batches: Sequence[NDArray[np.int64]], start: int, memory: Memory
+    ) -> Iterator[Float[Tensor, "L B T H"]]:
+        states: Tensor | None = None  # of the batch being filled
+        done = 0  # rows of it that are there
+        # Calls are cut from the whole epoch, so that a resumed one pads (and rounds) exactly as the first did.
+        for call in group_calls(batches, self.widths, self.tokens_per_call):
+            needed = [(number, piece) for number, piece in call if number >= start]
+            if not needed:
+                continue
+            layers = self._encode(np.concatenate([piece for _, piece in call]))
+            row = sum(len(piece) for number, piece in call if number < start)
+            for number, piece in needed:
+                if states is None:
+                    states, done = memory(self._shape(batches[number]), layers[0].dtype), 0
+                if self._positions is None:
+                    _fill(states, [layer[row : row + len(piece)] for layer in layers], done)
+                else:
+                    self._gather(states[:, done : done + len(piece)], layers, piece, row)
+                row, done = row + len(piece), done + len(piece)
+                if done == len(batches[number]):
+                    yield states
+                    states = None
+            del layers  # before the next call makes its own
+
+    def walk(self, *, reuse: bool = False) -> Iterator[StateBatch]:
+        for call in cut_by_tokens(self.widths, self.tokens_per_call):
+            yield self.read(call)
+
+
+def _fill(states: Float[Tensor, "L B T H"], layers: list[Float[Tensor, "b t H"]], row: int) -> None:
+    """Write a call's rows into a batch from `row` on; where the call was narrower, pads are zero."""
+    rows, width = layers[0].shape[0], min(layers[0].shape[1], states.shape[2])
+    target = states[:, row : row + rows]
+    if rows == states.shape[1] and width == states.shape[2]:
+        torch.stack([layer[:, :width] for layer in layers], out=states)
+        return
+    torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
+        list(target[:, :, :width].unbind()), [layer[:, :width] for layer in layers]
+    )
+    target[:, :, width:] = 0
+
+
+class MemoryStates(States):
+    """Encodes all windows when built and keeps their states in half precision, without pads, as one tensor (L, N, H).
+
+    N are all tokens that are read, so that a batch is one gather. Even the first epoch reads the rounded copy: a run
+    that was killed and encodes anew computes the same numbers.
+    """
+
+    def __init__(self, encoder: Encoder, windows: Windows, *, label: str = "encode", **options: Any) -> None:
+        """`options` are those of `States`; `label` names the progress bar."""
+        super().__init__(encoder, windows, **options)
+        # States that the encoder computes in bf16 are kept as they are.
+        dtype = torch.bfloat16 if encoder.state_dtype == torch.bfloat16 else torch.float16
+        shape = (len(self.layers), self.kept.num_tokens, encoder.hidden)
+        self.store = torch.empty(shape, dtype=dtype, device=encoder.device)  # (L, N, H)
+        with progress(label, windows.num_tokens, unit="tokens") as bar:
+            for call in cut_by_tokens(self.widths, self.tokens_per_call):
+                self._keep(self.read(call))
+                bar.update(int(windows.lengths[call].sum()))
+
+    def _keep(self, batch: StateBatch) -> None:
+        states = batch.states[:, batch.mask].to(self.store.dtype)  # (L, real tokens, H)
+        if not torch.isfinite(states).all():
+            raise EncoderError(
+                f"{self.encoder.name} has states beyond half precision: use --states.source live (encode in every pass)"
+            )
+        flat, mask = padded_positions(self.kept, batch.windows, width=batch.mask.shape[1])
+        self.store[:, torch.from_numpy(flat[mask]).to(self.store.device)] = states
+
+    def _states(
+        self, batches: Sequence[NDArray[np.int64]], start: int, memory: Memory
+    ) -> Iterator[Float[Tensor, "L B T H"]]:
+        for indices in batches[start:]:
+            yield self._take(indices, memory)  # under no name: the caller frees it after its step
+
+    def _take(self, indices: NDArray[np.int64], memory: Memory) -> Float[Tensor, "L B T H"]:
+        # Heads are float32; autocast, where it is on, picks its own precision from half.
+        dtype = torch.float32 if self.encoder.precision == "fp32" else self.store.dtype
+        shape = self._shape(indices)
+        flat, _ = padded_positions(self.kept, indices, width=shape[2])
+        index = torch.from_numpy(flat.reshape(-1)).to(self.store.device, non_blocking=True)
+        states = memory(shape, dtype)
+        rows = states.view(shape[0], -1, shape[3])
+        if dtype == self.store.dtype:
+            torch.index_select(self.store, 1, index, out=rows)
+        else:
+            rows.copy_(torch.index_select(self.store, 1, index))
+        return states
 
 
 class _Ring:

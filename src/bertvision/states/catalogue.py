@@ -10,15 +10,13 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertvision.artifacts import disk_trouble
 from bertvision.console import size_text
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.states.shard import shard_name
-from bertvision.states.store import LOCK, PLAN, WINDOWS_FILE, Store, is_key, read_plan
+from bertvision.states.store import LOCK, PLAN, WINDOWS_FILE, Store, read_plan, shard_name
 
 logger = logging.getLogger(__name__)
 
@@ -28,48 +26,26 @@ _OWN = re.compile(_PART.pattern + r"|\.lock|\..+\.tmp-\d+")
 """The files of a store, with the hidden ones it has while it is written."""
 
 
-@dataclass(frozen=True)
 class Entry:
     """One store, as its small files describe it."""
 
-    folder: Path
-    plan: dict[str, Any]
-    """What plan.json says; empty where it cannot be read."""
-    damage: str
-    """Why plan.json cannot be used."""
-    names: dict[str, int]
-    """Its files and their bytes."""
-    age: float
-    """Seconds since it was last used."""
-
-    @property
-    def key(self) -> str:
-        """The name of its folder."""
-        return self.folder.name
-
-    @property
-    def nbytes(self) -> int:
-        return sum(self.names.values())
-
-    @property
-    def planned(self) -> int:
-        """Shards it will have."""
-        return self.plan.get("shards", 0)
-
-    @property
-    def shards(self) -> int:
-        """Shards that are there."""
-        return sum(name.startswith("shard-") for name in self.names)
-
-    @property
-    def missing(self) -> list[str]:
-        """Files that are not there yet."""
+    def __init__(self, folder: Path, plan: dict[str, Any], damage: str, names: dict[str, int]) -> None:
+        """
+        Args:
+            plan: What plan.json says; empty where it cannot be read.
+            damage: Why plan.json cannot be used.
+            names: Its files and their bytes.
+        """
+        self.folder, self.plan, self.damage, self.names = folder, plan, damage, names
+        self.key, self.nbytes = folder.name, sum(names.values())
+        self.planned: int = plan.get("shards", 0)
+        self.shards = sum(name.startswith("shard-") for name in names)
         wanted = [PLAN, WINDOWS_FILE, *map(shard_name, range(self.planned))]
-        return [name for name in wanted if name not in self.names]
-
-    @property
-    def finished(self) -> bool:
-        return not (self.damage or self.missing)
+        self.missing = [name for name in wanted if name not in names]
+        self.finished = not (damage or self.missing)
+        used = (folder / next(filter(_PART.fullmatch, names), PLAN)).stat().st_mtime
+        self.age = time.time() - used
+        """Seconds since it was last used."""
 
     @contextmanager
     def unused(self) -> Iterator[bool]:
@@ -93,8 +69,8 @@ class Entry:
 
 def entries(root: Path) -> list[Entry]:
     """Every store below `root`, the last used first."""
-    found = map(_entry, sorted(root.glob("[!.]*")))
-    return sorted((entry for entry in found if entry), key=lambda entry: (entry.age, entry.key))
+    found = filter(None, map(_entry, sorted(root.glob("[!.]*"))))
+    return sorted(found, key=lambda entry: (entry.age, entry.key))
 
 
 def find_entries(root: Path, names: tuple[str, ...]) -> list[Entry]:
@@ -106,7 +82,7 @@ def find_entries(root: Path, names: tuple[str, ...]) -> list[Entry]:
 def _find(root: Path, name: str) -> Entry:
     """A store by its key, by the beginning of it, or by its folder."""
     if "/" in name:
-        found = [entry for entry in [_entry(Path(name).expanduser())] if entry]
+        found = list(filter(None, [_entry(Path(name).expanduser())]))
     else:
         found = [entry for entry in entries(root) if name and entry.key.startswith(name)]
     if len(found) != 1:
@@ -130,10 +106,9 @@ def _entry(folder: Path) -> Entry | None:
         damage = f"{PLAN} is missing" if any(map(_PART.fullmatch, names)) else ""
     except ArtifactError as error:
         damage = str(error)
-    if not plan and not (damage and is_key(folder.name)):
-        return None
-    used = (folder / next(filter(_PART.fullmatch, names), PLAN)).stat().st_mtime
-    return Entry(folder, plan, damage, names, time.time() - used)
+    if plan or (damage and re.fullmatch(r"[0-9a-f]{32}", folder.name)):
+        return Entry(folder, plan, damage, names)
+    return None
 
 
 def free_space(folder: Path) -> int:

@@ -6,7 +6,6 @@ States are numbered as the encoder returns them: 0 is the embedding output, the 
 folder keeps the numbers under "states" where something is left out, so that it always reads what it was fitted on.
 """
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -14,6 +13,7 @@ from bertvision.data.windows import Positions
 from bertvision.errors import ConfigError
 
 Source = Literal["live", "memory", "stored"]
+StateType = Literal["fp32", "bf16", "fp16", "int8"]
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,10 @@ class Selection:
     """The part of the hidden states that heads read."""
 
     layers: tuple[int, ...] = ()
-    """Hidden states in the order heads get them, -1 = last; none = all."""
+    """Hidden states heads read, in this order; 0 = embedding output, -1 = last layer; none = all."""
     positions: Positions = "all"
-    """Tokens whose states are read."""
+    """Tokens whose states heads read: all, the classification token alone (cls), or that one and the paragraph's
+    (context)."""
 
     def __post_init__(self) -> None:
         if self.positions not in get_args(Positions):
@@ -32,17 +33,16 @@ class Selection:
 
     def numbers(self, num_states: int) -> tuple[int, ...]:
         """The layers counted from 0, for an encoder with this many states."""
+        last = num_states - 1
         numbers = tuple(layer + num_states if layer < 0 else layer for layer in self.layers)
         for given, number in zip(self.layers, numbers, strict=True):
-            if not 0 <= number < num_states:
+            if not 0 <= number <= last:
                 raise ConfigError(
-                    f"--states.layers names {given}, but this encoder has the states 0 to {num_states - 1} "
+                    f"--states.layers names {given}, but this encoder has the states 0 to {last} "
                     f"(or -{num_states} to -1)"
                 )
             if numbers.count(number) > 1:
-                raise ConfigError(
-                    f"--states.layers names state {number} twice: name each once, 0 to {num_states - 1}"
-                )
+                raise ConfigError(f"--states.layers names state {number} twice: name each once, 0 to {last}")
         return numbers or tuple(range(num_states))
 
     def whole(self, num_states: int) -> bool:
@@ -51,9 +51,7 @@ class Selection:
 
     def resolved(self, num_states: int) -> "Selection":
         """The same selection with layers counted from 0, or `EVERYTHING` where nothing is left out."""
-        if self.whole(num_states):
-            return EVERYTHING
-        return dataclasses.replace(self, layers=self.numbers(num_states))
+        return EVERYTHING if self.whole(num_states) else Selection(self.numbers(num_states), self.positions)
 
 
 EVERYTHING = Selection()
@@ -92,18 +90,12 @@ class SourceConfig(StoreConfig):
 
 
 @dataclass(frozen=True)
-class StatesConfig(SourceConfig):
+class StatesConfig(Selection, SourceConfig):
     """Where hidden states come from, and which of them heads read."""
 
-    layers: tuple[int, ...] = ()
-    """Hidden states heads read, 0 = embedding output, -1 = last layer; none = all."""
-    positions: Positions = "all"
-    """Tokens whose states heads read: all, the classification token alone (cls), or that one and the paragraph's
-    (context)."""
-
     def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.selection  # refuses unknown positions
+        SourceConfig.__post_init__(self)
+        Selection.__post_init__(self)
 
     @classmethod
     def of(cls, source: SourceConfig, selection: Selection) -> "StatesConfig":

@@ -1,174 +1,132 @@
-"""Shards: which windows each of them holds, and its file, whose size and header are known before anything is computed.
+"""A shard's file: the states of some windows as they are stored, each window with a checksum.
 
     scales   (n, L)     float32, int8 only: x is kept as round(x / s), s = max |x| / 127 over a token's H numbers
     crc      (w,)       CRC-32 of each window's states (and scales)
     states   (n, L, H)  the stored tokens of its windows, one window after another
 
-The file is a safetensors file; its header holds the store's key. Every byte is checked: the header against the one it
-must be, a window against its checksum when it is first read.
+The file is a safetensors file; its header holds the store's key and the shard's number. Every byte is checked: the
+header when the file is opened, a window against its checksum when it is first read.
 """
 
-import json
-import struct
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
-from bertvision.states.plan import SHARD_TOKENS, tokens_cut
+from bertvision.artifacts import read_tensors, write_tensors
+from bertvision.errors import ArtifactError
+from bertvision.shapes import Float
+from bertvision.states.config import StateType
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from bertvision.states.store import Store
 
-    from bertvision.states.store import Identity
-
-StateType = Literal["fp32", "bf16", "fp16", "int8"]
-Encoded = tuple[NDArray[Any], NDArray[np.float32] | None]
+STORED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
+Encoded = tuple[Tensor, Tensor | None]
 """States (n, L, H) as they are stored, and the scales (n, L) of int8."""
-_STORAGE: dict[str, tuple[str, Any]] = {
-    "fp32": ("F32", np.float32), "bf16": ("BF16", np.uint16), "fp16": ("F16", np.float16), "int8": ("I8", np.int8),
-}  # fmt: skip
-"""What safetensors calls a dtype, and how numpy holds it: the bits of a bfloat16, which it lacks, as uint16."""
-
-
-def shard_name(number: int) -> str:
-    return f"shard-{number:05d}.safetensors"
 
 
 class DamagedShard(Exception):
     """A shard that is not what was written."""
 
-    def __init__(self, number: int, why: str) -> None:
-        super().__init__(f"{shard_name(number)}: {why}")
-        self.number, self.why = number, why
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name}: {why}")
+        self.why = why
 
 
-@dataclass(frozen=True)
-class ShardPlan:
-    """Shards over windows of `lengths` tokens, of which `kept` are stored."""
+def encode(states: Float[Tensor, "L n H"], dtype: StateType) -> Encoded:
+    """The states as they are stored. int8: round(x / s), s = max |x| / 127 over the H numbers of a token in a layer.
 
-    lengths: NDArray[np.int64]
-    """(W,) tokens the encoder reads."""
-    kept: NDArray[np.int64]
-    """(W,) tokens that are stored."""
-    shard_tokens: int = SHARD_TOKENS
-
-    @cached_property
-    def shards(self) -> list[NDArray[np.int64]]:
-        """Windows of each shard in the order they are encoded and stored in: the longest first."""
-        cut = tokens_cut(self.lengths, self.shard_tokens)
-        return [windows[np.argsort(-self.lengths[windows], kind="stable")] for windows in cut]
-
-    @cached_property
-    def places(self) -> NDArray[np.int64]:
-        """(W, 2) the shard of each window, and which of its windows it is."""
-        found = np.empty((len(self.lengths), 2), np.int64)
-        for number, windows in enumerate(self.shards):
-            found[windows, 0], found[windows, 1] = number, np.arange(len(windows))
-        return found
+    `OverflowError` where a number is beyond the dtype, `FloatingPointError` where it is NaN or infinite.
+    """
+    scales = None
+    turned = states.transpose(0, 1)  # (n, L, H)
+    if dtype == "int8":
+        turned = turned.float()
+        scale = turned.abs().amax(-1) / 127  # (n, L)
+        # A scale that rounds by much would push numbers beyond 127.
+        scale = torch.where(scale < torch.finfo(torch.float32).tiny, 0.0, scale)
+        safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+        turned = (turned / safe[..., None]).round_()
+        scales = scale.contiguous().cpu()
+    stored = turned.to(STORED[dtype]).contiguous().cpu()
+    if not bool((stored if scales is None else scales).isfinite().all()):
+        raise OverflowError(dtype) if bool(states.isfinite().all()) else FloatingPointError(dtype)
+    return stored, scales
 
 
-class ShardLayout:
-    """Where everything stands in a shard's file."""
-
-    def __init__(self, identity: "Identity", plan: ShardPlan, number: int) -> None:
-        self.number, self.dtype, self.windows = number, identity.dtype, plan.shards[number]
-        self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(plan.kept[self.windows])])
-        """(w + 1,) where each window begins in the stored tokens, and where the last ends."""
-        name, self.storage = _STORAGE[identity.dtype]
-        self.scales = (int(self.offsets[-1]), len(identity.layers))  # (n, L)
-        self.shape = (*self.scales, identity.hidden)
-        parts: dict[str, tuple[str, tuple[int, ...], int]] = {}
-        if identity.dtype == "int8":
-            parts["scales"] = ("F32", self.scales, 4)
-        parts["crc"] = ("U32", self.windows.shape, 4)
-        parts["states"] = (name, self.shape, np.dtype(self.storage).itemsize)
-        entries: dict[str, Any] = {"__metadata__": {"bertvision": identity.key, "shard": str(number)}}
-        at = 0
-        for part, (dtype, shape, size) in parts.items():
-            end = at + int(np.prod(shape, dtype=np.int64)) * size
-            entries[part] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
-            at = end
-        text = json.dumps(entries, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        self.header = struct.pack("<Q", len(text)) + text
-        begin = len(self.header)
-        self.places = {part: tuple(begin + o for o in entries[part]["data_offsets"]) for part in parts}
-        """First byte and end of each part."""
-        self.nbytes = begin + at
+def load_into(target: Float[Tensor, "L n H"], stored: Tensor, scales: Tensor | None) -> None:
+    """Write stored numbers (n, L, H) into a batch, in its dtype; with scales (n, L) they are int8."""
+    target.copy_(stored.transpose(0, 1))
+    if scales is not None:
+        target.mul_(scales.T[..., None])
 
 
-def write_shard(layout: ShardLayout, file: BinaryIO, parts: Iterable[Encoded]) -> None:
+def _fresh(store: "Store", number: int, device: str) -> dict[str, Tensor]:
+    """The tensors of a shard, without their numbers."""
+    windows, layers = store.shards[number], len(store.identity.layers)
+    tokens, dtype = int(store.kept[windows].sum()), store.identity.dtype
+    shape = (tokens, layers, store.identity.hidden)
+    tensors = {"crc": torch.empty(len(windows), dtype=torch.uint32, device=device)}
+    tensors["states"] = torch.empty(shape, dtype=STORED[dtype], device=device)
+    if dtype == "int8":
+        tensors["scales"] = torch.empty(shape[:2], device=device)
+    return tensors
+
+
+def write_shard(store: "Store", number: int, parts: Iterable[Encoded]) -> None:
     """Write a shard from the states of its windows in their order, any number of windows a part."""
-    crc, all_scales = list[int](), list[NDArray[np.float32]]()
-    file.write(layout.header)
-    file.seek(layout.places["states"][0])
+    tensors, done = _fresh(store, number, "cpu"), 0
     for states, scales in parts:
-        assert states.dtype == layout.storage
-        offsets = layout.offsets[len(crc) :] - layout.offsets[len(crc)]
-        for first, last in pairwise(offsets[offsets <= len(states)].tolist()):
-            crc.append(_checksum(states[first:last], None if scales is None else scales[first:last]))
-        file.write(states.data.cast("B"))
+        end = done + len(states)
+        assert states.dtype == tensors["states"].dtype
+        tensors["states"][done:end] = states
         if scales is not None:
-            all_scales.append(scales)
-    assert len(crc) == len(layout.windows)
-    file.seek(len(layout.header))
-    for part in (*all_scales, np.array(crc, np.uint32)):
-        file.write(part.data.cast("B"))
+            tensors["scales"][done:end] = scales
+        done = end
+    offsets = store.offsets(number)
+    assert done == offsets[-1]
+    crc = [_checksum(tensors, first, last) for first, last in pairwise(offsets)]
+    tensors["crc"] = torch.tensor(crc, dtype=torch.uint32)
+    write_tensors(store.path(number), tensors, {"bertvision": store.key, "shard": str(number)})
 
 
 class Shard:
-    """The content of a shard: its header is checked at once, each window when it is first read."""
+    """The tensors of a shard, mapped from its file."""
 
-    def __init__(self, layout: ShardLayout, content: NDArray[np.uint8]) -> None:
-        """`content` is the file in memory, or mapped there."""
-        if len(content) != layout.nbytes:
-            raise DamagedShard(layout.number, f"it has {len(content):,} bytes instead of {layout.nbytes:,}")
-        if content[: len(layout.header)].tobytes() != layout.header:
-            raise DamagedShard(layout.number, "its header is not the one that was written")
-        parts = {name: content[begin:end] for name, (begin, end) in layout.places.items()}
-        self.layout = layout
-        self.states: NDArray[Any] = parts["states"].view(layout.storage).reshape(layout.shape)
-        self.scales: NDArray[np.float32] | None = None
-        if "scales" in parts:
-            self.scales = parts["scales"].view(np.float32).reshape(layout.scales)
+    def __init__(self, store: "Store", number: int) -> None:
+        self.windows, self.name = store.shards[number], store.path(number).name
+        try:
+            found, about = read_tensors(store.path(number))
+        except ArtifactError as error:
+            raise DamagedShard(self.name, str(error.__cause__ or "the file is missing")) from error
+        wanted = _fresh(store, number, "meta")
+        shapes = [{name: (t.dtype, t.shape) for name, t in one.items()} for one in (found, wanted)]
+        header = {"format": "pt", "bertvision": store.key, "shard": str(number)}
+        if shapes[0] != shapes[1] or {"format": "pt"} | about != header:
+            raise DamagedShard(self.name, "its header is not the one that was written")
+        self.states, self.scales = found["states"], found.get("scales")
+        self._tensors = found
         # Plain numbers: they are looked up for every window of every batch.
-        self._crc: list[int] = parts["crc"].view(np.uint32).tolist()
-        self._offsets: list[int] = layout.offsets.tolist()
+        self._crc, self._offsets = found["crc"].tolist(), store.offsets(number)
         self._checked = [False] * len(self._crc)
 
     def place(self, row: int) -> tuple[int, int]:
         """The first token of a window and one past its last, once the window is checked."""
         first, last = self._offsets[row : row + 2]
         if not self._checked[row]:
-            scales = None if self.scales is None else self.scales[first:last]
-            if _checksum(self.states[first:last], scales) != self._crc[row]:
-                window = self.layout.windows[row]
-                raise DamagedShard(self.layout.number, f"window {window} does not have its checksum")
+            if _checksum(self._tensors, first, last) != self._crc[row]:
+                raise DamagedShard(self.name, f"window {self.windows[row]} does not have its checksum")
             self._checked[row] = True
         return first, last
 
-    @cached_property
-    def tensors(self) -> "tuple[Tensor, Tensor | None]":
-        """States (n, L, H) and scales (n, L) as torch sees them, without a copy."""
-        scales = None if self.scales is None else as_tensor(self.scales, "fp32")
-        return as_tensor(self.states, self.layout.dtype), scales
 
-
-def as_tensor(stored: NDArray[Any], dtype: str) -> "Tensor":
-    """Stored numbers as torch sees them, without a copy."""
-    import torch
-
-    if dtype == "bf16":
-        return torch.from_numpy(stored.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(stored)
-
-
-def _checksum(states: NDArray[Any], scales: NDArray[np.float32] | None) -> int:
-    crc = zlib.crc32(states.data.cast("B"))
-    return crc if scales is None else zlib.crc32(scales.data.cast("B"), crc)
+def _checksum(tensors: dict[str, Tensor], first: int, last: int) -> int:
+    crc = 0
+    for name in ("states", "scales"):
+        if name in tensors:
+            crc = zlib.crc32(tensors[name][first:last].view(torch.uint8).numpy().data, crc)
+    return crc

@@ -13,27 +13,23 @@ Two rates are measured on a sample of the windows: encoding, and reading from th
 """
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from bertvision.artifacts import check_output
 from bertvision.console import size_text
 from bertvision.data.windows import Windows, kept_tokens
+from bertvision.encoder.device import Clock
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, OutputError
-from bertvision.states.base import States
+from bertvision.states.base import LiveStates, MemoryStates, States
 from bertvision.states.catalogue import begin, free_space
-from bertvision.states.config import Source, StatesConfig
-from bertvision.states.live import LiveStates, MemoryStates
-from bertvision.states.plan import SHARD_TOKENS
-from bertvision.states.shard import StateType
+from bertvision.states.config import Source, StatesConfig, StateType
+from bertvision.states.plan import SHARD_TOKENS, cut_by_tokens
 from bertvision.states.store import Identity, Origin, Store
 from bertvision.states.stored import StoredStates
 
@@ -166,13 +162,13 @@ def _room(store: Store, cache_gb: float) -> float:
 def measure(encoder: Encoder, windows: Windows, config: StatesConfig) -> tuple[float, float, bool]:
     """Tokens a second of encoding and of reading from memory, and whether half precision can hold the states."""
     live = LiveStates(encoder, windows, tokens_per_call=config.tokens_per_call, selection=config.selection)
-    sample = _sample(live)
-    tokens = int(windows.lengths[sample].sum())
+    on_cpu = encoder.device.type == "cpu"
+    calls = cut_by_tokens(live.widths, min(live.tokens_per_call, _SAMPLE) if on_cpu else live.tokens_per_call)
+    sample = calls[len(calls) // 2]  # windows of about the usual length
     # The first call loads libraries; on a GPU the second is captured.
-    for warm_up in [sample, sample] if encoder.device.type == "cuda" else [sample[:1]]:
+    for warm_up in [sample[:1]] if on_cpu else [sample, sample]:
         live.read(warm_up)
-    seconds = _timed(lambda: live.read(sample), encoder)
-    batch = live.read(sample)
+    encoding, batch = _timed(lambda: live.read(sample), encoder)
     half = batch.states.to(torch.bfloat16 if batch.states.dtype == torch.bfloat16 else torch.float16)
     kept = half.transpose(0, 1).contiguous().cpu()  # (B, L, T, H): as far from a batch's order as a store is
     target = torch.empty_like(batch.states)
@@ -182,26 +178,17 @@ def measure(encoder: Encoder, windows: Windows, config: StatesConfig) -> tuple[f
             target.copy_(kept.to(encoder.device, non_blocking=True).transpose(0, 1))
 
     read()
-    reading = _timed(read, encoder) / _READINGS
-    return tokens / seconds, tokens / reading, bool(half.isfinite().all())
+    reading, _ = _timed(read, encoder)
+    tokens = int(windows.lengths[sample].sum())
+    return tokens / encoding, _READINGS * tokens / reading, bool(half.isfinite().all())
 
 
-def _sample(live: LiveStates) -> NDArray[np.int64]:
-    """Windows of about the usual length, as many as the sample has room for."""
-    budget = min(live.tokens_per_call, _SAMPLE) if live.encoder.device.type == "cpu" else live.tokens_per_call
-    order = np.argsort(live.windows.lengths, kind="stable")
-    middle = len(order) // 2
-    count = max(1, min(len(order), budget // max(int(live.widths[order[middle]]), 1)))
-    begin = max(0, min(middle - count // 2, len(order) - count))
-    return order[begin : begin + count]
-
-
-def _timed(action: Callable[[], Any], encoder: Encoder) -> float:
-    began = time.perf_counter()
-    action()
-    if encoder.device.type == "cuda":
-        torch.cuda.synchronize(encoder.device)
-    return max(time.perf_counter() - began, 1e-6)
+def _timed(action: Callable[[], Any], encoder: Encoder) -> tuple[float, Any]:
+    """Seconds that an action takes, and its result."""
+    clock = Clock(encoder.device)
+    result = action()
+    clock.stop()
+    return max(clock.seconds(), 1e-6), result
 
 
 def _free_memory(device: torch.device) -> int | None:

@@ -1,4 +1,4 @@
-"""A store: the states of all windows of one dataset under one encoder, in shards. Importing this needs no torch.
+"""A store: the states of all windows of one dataset under one encoder, in shards (shard.py).
 
     ROOT/KEY/plan.json             what it holds
              windows.safetensors   the windows with their labels: a store opens without the data it was made from
@@ -7,23 +7,23 @@
 
 The key hashes everything that decides the numbers; names never count. A store is finished when all its shards are
 there; each of them can be read before. Where ROOT is an address (s3://...), the store lies below the default root: what
-is at the address is copied here when it is opened, and every new file is copied there.
+is at the address is copied here when it is opened, and every new file is copied there. Only shards need torch.
 """
 
 import contextlib
 import hashlib
 import json
 import os
-import re
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertvision.artifacts import atomic_file, disk_trouble, sweep
 from bertvision.data.cutting import default_cache_dir
@@ -36,39 +36,26 @@ from bertvision.data.windows import (
     unpack_windows,
 )
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.states.config import Selection
-from bertvision.states.plan import SHARD_TOKENS
-from bertvision.states.shard import (
-    DamagedShard,
-    Encoded,
-    Shard,
-    ShardLayout,
-    ShardPlan,
-    StateType,
-    shard_name,
-    write_shard,
-)
+from bertvision.states.config import Selection, StateType
+from bertvision.states.plan import SHARD_TOKENS, tokens_cut
 
 if TYPE_CHECKING:
     from bertvision.encoder.encoder import Encoder
+    from bertvision.states.shard import Encoded, Shard
 
 SCHEMA = 2
 """Version of the layout; raise it whenever a file of a store would be read differently."""
 PLAN, WINDOWS_FILE, LOCK = "plan.json", "windows.safetensors", ".lock"
 _OPEN = 4096
 """Shards held open: systems allow some ten thousand files to be mapped."""
-
-
-def default_root() -> Path:
-    """Where stores lie by default: CACHE/states."""
-    return default_cache_dir() / "states"
+_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
 
 
 def local_root(address: str | Path) -> Path:
-    """The folder of stores that `--store` names; an address elsewhere is refused."""
+    """The folder of stores that `--store` names, by default CACHE/states; an address elsewhere is refused."""
     if "://" in str(address) and not str(address).startswith("file://"):
         raise ConfigError(f"{address} is not on this machine: --store must be a folder here")
-    return Path(str(address).removeprefix("file://") or default_root()).expanduser()
+    return Path(str(address).removeprefix("file://") or default_cache_dir() / "states").expanduser()
 
 
 class Remote:
@@ -102,7 +89,6 @@ class Remote:
                         self._system.get_file(f"{self._path}/{name}", str(temporary))
 
     def push(self, path: Path) -> None:
-        """Copy a file there, under its own name."""
         with self._trouble():
             self._system.makedirs(self._path, exist_ok=True)
             self._system.put_file(str(path), f"{self._path}/{path.name}")
@@ -146,7 +132,6 @@ class Identity:
 
     @classmethod
     def of(cls, encoder: "Encoder", origin: Origin, selection: Selection, dtype: StateType) -> "Identity":
-        """The identity of these states."""
         return cls(
             encoder=encoder.fingerprint,
             configuration=encoder.configuration,
@@ -165,12 +150,11 @@ class Identity:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def is_key(name: str) -> bool:
-    """Whether a name looks like a key."""
-    return re.fullmatch(r"[0-9a-f]{32}", name) is not None
-
-
 # ---- the store
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:05d}.safetensors"
 
 
 class Store:
@@ -194,11 +178,13 @@ class Store:
             remote: Where every new file is copied to.
         """
         self.folder, self.identity, self.windows, self.remote = folder, identity, windows, remote
-        self.encoder, self.data = encoder, data
+        self.encoder, self.data, self.key = encoder, data, identity.key
         with contextlib.suppress(FileNotFoundError):
             shard_tokens = read_plan(folder)["shard_tokens"]
+        self.shard_tokens = shard_tokens
         kept = ragged_offsets(kept_tokens(windows, identity.positions).astype(np.int64))
-        self.plan = ShardPlan(windows.lengths, np.diff(kept[windows.offsets]), shard_tokens)
+        self.kept = np.diff(kept[windows.offsets])
+        """(W,) tokens of each window that are stored."""
         self.shard = lru_cache(_OPEN)(self._open)
         """A shard by its number, its header checked; `DamagedShard` where it is missing or not what was written."""
 
@@ -207,13 +193,28 @@ class Store:
         """The store of `identity` below a folder or an address."""
         if "://" not in root or root.startswith("file://"):
             return cls(local_root(root) / identity.key, identity, windows, **names)
-        remote, folder = Remote(f"{root}/{identity.key}"), default_root() / identity.key
+        remote, folder = Remote(f"{root}/{identity.key}"), local_root("") / identity.key
         remote.pull(folder)
         return cls(folder, identity, windows, remote=remote, **names)
 
-    @property
-    def key(self) -> str:
-        return self.identity.key
+    @cached_property
+    def shards(self) -> list[NDArray[np.int64]]:
+        """Windows of each shard in the order they are encoded and stored in: the longest first."""
+        lengths = self.windows.lengths
+        cut = tokens_cut(lengths, self.shard_tokens)
+        return [windows[np.argsort(-lengths[windows], kind="stable")] for windows in cut]
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """(W, 2) the shard of each window, and which of its windows it is."""
+        found = np.empty((len(self.windows), 2), np.int64)
+        for number, windows in enumerate(self.shards):
+            found[windows, 0], found[windows, 1] = number, np.arange(len(windows))
+        return found
+
+    def offsets(self, number: int) -> list[int]:
+        """(w + 1,) where each window of a shard begins in the stored tokens, and where the last ends."""
+        return [0, *np.cumsum(self.kept[self.shards[number]]).tolist()]
 
     @property
     def begun(self) -> bool:
@@ -222,18 +223,18 @@ class Store:
 
     @property
     def num_shards(self) -> int:
-        return len(self.plan.shards)
+        return len(self.shards)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all shards once they are there, exactly."""
+        """Bytes of all shards once they are there."""
         return self.bytes_of(range(self.num_shards))
 
     def bytes_of(self, numbers: Iterable[int]) -> int:
-        return sum(self.layout(number).nbytes for number in numbers)
-
-    def layout(self, number: int) -> ShardLayout:
-        return ShardLayout(self.identity, self.plan, number)
+        """Bytes of some shards without their headers, which have a few hundred each."""
+        which = self.identity
+        token = len(which.layers) * (_BYTES[which.dtype] * which.hidden + 4 * (which.dtype == "int8"))
+        return sum(token * self.offsets(number)[-1] + 4 * len(self.shards[number]) for number in numbers)
 
     def path(self, number: int) -> Path:
         return self.folder / shard_name(number)
@@ -245,30 +246,22 @@ class Store:
 
     # ---- reading
 
-    def _open(self, number: int) -> Shard:
-        import torch
+    def _open(self, number: int) -> "Shard":
+        from bertvision.states.shard import Shard
 
-        path, content = self.path(number), np.zeros(0, np.uint8)
-        try:
-            if size := path.stat().st_size:
-                # Torch maps without keeping the file open, so that many can be; privately, because it warns about
-                # memory that must not be written to.
-                content = torch.from_file(str(path), False, size, dtype=torch.uint8).numpy()
-        except FileNotFoundError as error:
-            raise DamagedShard(number, "the file is missing") from error
-        return Shard(self.layout(number), content)
+        return Shard(self, number)
 
-    def read(self, window: int) -> Encoded:
+    def read(self, window: int) -> "Encoded":
         """The states (n, L, H) of a window in the dtype they are stored in, and the scales (n, L) of int8."""
-        number, row = self.plan.places[window].tolist()
+        number, row = self.places[window].tolist()
         shard = self.shard(number)
         first, last = shard.place(row)
         return shard.states[first:last], None if shard.scales is None else shard.scales[first:last]
 
     def verify(self, number: int) -> None:
         """Check every byte of a shard as it is now; `DamagedShard` where something is wrong."""
-        shard = Shard(self.layout(number), np.fromfile(self.path(number), np.uint8))
-        for row in range(len(shard.layout.windows)):
+        shard = self._open(number)
+        for row in range(len(self.shards[number])):
             shard.place(row)
 
     def mark_used(self) -> None:
@@ -304,15 +297,16 @@ class Store:
                     about: dict[str, Any] = {"schema": SCHEMA, "key": self.key, **names}
                     about |= {"windows": len(self.windows), "tokens": self.windows.num_tokens}
                     about |= {"shards": self.num_shards, "bytes": self.nbytes}
-                    about |= {"shard_tokens": self.plan.shard_tokens, "identity": asdict(self.identity)}
+                    about |= {"shard_tokens": self.shard_tokens, "identity": asdict(self.identity)}
                     about["checksum"] = _checksum(about)
                     self._put(PLAN, f"{json.dumps(about, indent=2, ensure_ascii=False)}\n".encode())
         return Store(self.folder, self.identity, self.windows, remote=self.remote, **names)
 
-    def write(self, number: int, parts: Iterable[Encoded]) -> None:
+    def write(self, number: int, parts: "Iterable[Encoded]") -> None:
         """Write a shard from the states of its windows in their order, any number of windows a part."""
-        with atomic_file(self.path(number)) as temporary, temporary.open("wb") as file:
-            write_shard(self.layout(number), file, parts)
+        from bertvision.states.shard import write_shard
+
+        write_shard(self, number, parts)
         if self.remote:
             self.remote.push(self.path(number))
 

@@ -19,9 +19,8 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,54 +34,20 @@ from bertvision.shapes import Float
 from bertvision.states.base import Memory, States, StateTimes
 from bertvision.states.config import Selection
 from bertvision.states.plan import cut_by_tokens
-from bertvision.states.shard import DamagedShard, Encoded, StateType
+from bertvision.states.shard import STORED, DamagedShard, encode, load_into
 from bertvision.states.store import Store
 
 logger = logging.getLogger(__name__)
-
-STORED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
-
-
-def encode(states: Float[Tensor, "L n H"], dtype: StateType) -> Encoded:
-    """The states as they are stored. int8: round(x / s), s = max |x| / 127 over the H numbers of a token in a layer.
-
-    `OverflowError` where a number is beyond the dtype, `FloatingPointError` where it is NaN or infinite.
-    """
-    scales = None
-    turned = states.transpose(0, 1)  # (n, L, H)
-    if dtype == "int8":
-        turned = turned.float()
-        scale = turned.abs().amax(-1) / 127  # (n, L)
-        # A scale that rounds by much would push numbers beyond 127.
-        scale = torch.where(scale < torch.finfo(torch.float32).tiny, 0.0, scale)
-        safe = torch.where(scale > 0, scale, torch.ones_like(scale))
-        turned = (turned / safe[..., None]).round_()
-        scales = scale.contiguous().cpu().numpy()
-    stored = turned.to(STORED[dtype]).contiguous()
-    finite = stored if scales is None else torch.from_numpy(scales)
-    if not bool(finite.isfinite().all()):
-        raise OverflowError(dtype) if bool(states.isfinite().all()) else FloatingPointError(dtype)
-    if dtype == "bf16":
-        return stored.view(torch.int16).cpu().numpy().view(np.uint16), scales
-    return stored.cpu().numpy(), scales
-
-
-def load_into(target: Float[Tensor, "L n H"], stored: Tensor, scales: Tensor | None) -> None:
-    """Write stored numbers (n, L, H) into a batch, in its dtype; with scales (n, L) they are int8."""
-    target.copy_(stored.transpose(0, 1))
-    if scales is not None:
-        target.mul_(scales.T[..., None])
 
 
 @dataclass
 class _Job:
     """A batch that threads put together."""
 
-    places: list[list[int]]
-    """Shard of each window, and which of its windows it is."""
+    windows: list[int]
     states: Tensor
     scales: Tensor | None
-    parts: list[Future[float]]
+    parts: list[Future[float]] = field(default_factory=list)
 
 
 class StoredStates(States):
@@ -90,17 +55,10 @@ class StoredStates(States):
 
     _ahead = 2
 
-    def __init__(
-        self, encoder: Encoder, store: Store, *, targets: NDArray[Any] | None = None, tokens_per_call: int = 0
-    ) -> None:
+    def __init__(self, encoder: Encoder, store: Store, *, tokens_per_call: int = 0) -> None:
         identity = store.identity
-        super().__init__(
-            encoder,
-            store.windows,
-            selection=Selection(identity.layers, identity.positions).resolved(encoder.num_states),
-            targets=targets,
-            tokens_per_call=tokens_per_call,
-        )
+        selection = Selection(identity.layers, identity.positions).resolved(encoder.num_states)
+        super().__init__(encoder, store.windows, selection=selection, tokens_per_call=tokens_per_call)
         self.store = store
         self._missing = set(store.missing())
         self._read = self._wait = self._write = 0.0  # seconds
@@ -118,12 +76,11 @@ class StoredStates(States):
 
     def fill(self, label: str = "encode") -> int:
         """Make all shards that are missing; returns the number of tokens that were encoded."""
-        store, missing = self.store, self.store.missing()
-        tokens = [int(self.windows.lengths[shard].sum()) for shard in store.plan.shards]
+        missing, count = self.store.missing(), self.store.num_shards
+        tokens = [int(self.windows.lengths[shard].sum()) for shard in self.store.shards]
         todo = sum(tokens[number] for number in missing)
-        if 0 < len(missing) < store.num_shards:
-            there = store.num_shards - len(missing)
-            logger.info("%s: %d of %d shards are there", label, there, store.num_shards)
+        if 0 < len(missing) < count:
+            logger.info("%s: %d of %d shards are there", label, count - len(missing), count)
         with progress(label, sum(tokens), unit="tokens", done=sum(tokens) - todo) as bar:
             for number in missing:
                 self._make(number)
@@ -135,7 +92,7 @@ class StoredStates(States):
         if not self._missing:
             return
         began, encoded = time.perf_counter(), super().times.encode
-        for number in sorted(self._missing.intersection(self.store.plan.places[indices, 0].tolist())):
+        for number in sorted(self._missing.intersection(self.store.places[indices, 0].tolist())):
             self._make(number)
         encoding = super().times.encode - encoded
         self._write += max(0.0, time.perf_counter() - began - encoding)
@@ -156,7 +113,7 @@ class StoredStates(States):
                 f"{store.path(number)} is missing and the store was computed in {theirs}: an encoder in {ours} cannot "
                 f"make it, use --precision {theirs}"
             )
-        windows = store.plan.shards[number]
+        windows = store.shards[number]
         calls = cut_by_tokens(self.widths[windows], self.tokens_per_call)
         batches = (self.read(windows[call]) for call in calls)
         try:
@@ -205,25 +162,22 @@ class StoredStates(States):
                 scales = torch.empty(shape[:3], dtype=torch.float32, pin_memory=True)
         else:
             states = memory(shape, self._dtype)
-        job = _Job(self.store.plan.places[indices].tolist(), states, scales, [])
-        pool, rows = _readers(), range(len(indices))
+        job = _Job(indices.tolist(), states, scales)
+        rows = range(len(indices))
         size = -(-len(rows) // _threads())
-        job.parts = [pool.submit(self._fill, job, rows[i : i + size]) for i in rows[::size]]
+        job.parts = [_readers().submit(self._fill, job, rows[i : i + size]) for i in rows[::size]]
         return job
 
     def _fill(self, job: _Job, rows: range) -> float:
         """Read some rows of a batch; returns the seconds it took."""
         began = time.perf_counter()
         for row in rows:
-            number, place = job.places[row]
-            shard = self.store.shard(number)
-            first, last = shard.place(place)
-            (states, scales), tokens = shard.tensors, last - first
-            own = None if scales is None else scales[first:last]
-            load_into(job.states[:, row, :tokens], states[first:last], own if job.scales is None else None)
+            states, scales = self.store.read(job.windows[row])
+            tokens = len(states)
+            load_into(job.states[:, row, :tokens], states, scales if job.scales is None else None)
             job.states[:, row, tokens:] = 0
-            if job.scales is not None and own is not None:
-                job.scales[:, row, :tokens] = own.T
+            if job.scales is not None and scales is not None:
+                job.scales[:, row, :tokens] = scales.T
                 job.scales[:, row, tokens:] = 0
         return time.perf_counter() - began
 
@@ -252,7 +206,7 @@ class StoredStates(States):
 
 def _threads() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
-    return max(1, min(8, cores))
+    return min(8, cores)
 
 
 @cache

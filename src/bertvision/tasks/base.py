@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from bertvision.data.reframe import Reframe
-    from bertvision.states.batch import StateBatch
+    from bertvision.states.base import StateBatch
 
 Member = tuple[Any, Any]
 """Answers and their tuning."""

@@ -41,7 +41,7 @@ from bertvision.tasks.texts import as_questions
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bertvision.states.batch import StateBatch
+    from bertvision.states.base import StateBatch
 
 
 @dataclass(frozen=True)

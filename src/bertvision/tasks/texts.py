@@ -40,7 +40,7 @@ from bertvision.tasks.settings import Merge, TextConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bertvision.states.batch import StateBatch
+    from bertvision.states.base import StateBatch
 
 _SHOWN = 600
 """Characters of a text in a report."""

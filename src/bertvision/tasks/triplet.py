@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-    from bertvision.states.batch import StateBatch
+    from bertvision.states.base import StateBatch
 
 
 TripletForm = Literal["paper", "softmin"]

@@ -23,10 +23,8 @@ from bertvision.data.windows import Windows, kept_tokens
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads.base import Head
 from bertvision.heads.costs import rows_at_once
-from bertvision.states.base import States, call_tokens
-from bertvision.states.batch import StateBatch
+from bertvision.states.base import LiveStates, StateBatch, States, call_tokens
 from bertvision.states.config import Selection
-from bertvision.states.live import LiveStates
 from bertvision.states.plan import cut_by_tokens, group_rows
 from bertvision.tasks.base import Task
 from bertvision.tasks.logits import Logits, Seen

@@ -25,8 +25,7 @@ from bertvision.encoder.device import Clock
 from bertvision.errors import TrainingError
 from bertvision.heads.base import Head
 from bertvision.heads.spec import HeadSpec
-from bertvision.states.base import States
-from bertvision.states.batch import StateBatch
+from bertvision.states.base import StateBatch, States
 from bertvision.states.plan import head_batches
 from bertvision.tasks.base import Task
 from bertvision.tasks.span import SPAN

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertvision.encoder.captured import GraphCache
 from bertvision.shapes import Float
-from bertvision.states.batch import StateBatch
+from bertvision.states.base import StateBatch
 from bertvision.train.group import Group
 
 _WARM_UP = 3

@@ -32,7 +32,7 @@ from bertvision.heads.layers import Dropout, set_noise
 from bertvision.heads.papers.conv import ConvHead
 from bertvision.heads.spec import HeadSpec
 from bertvision.shapes import Float
-from bertvision.states.batch import StateBatch
+from bertvision.states.base import StateBatch
 from bertvision.train.config import OptimConfig
 from bertvision.train.optim import apply_gradients, learning_rate, set_rate
 from bertvision.train.parallel import Parallel

@@ -24,10 +24,9 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import tokenizer_fingerprint
 from bertvision.errors import ArtifactError, ConfigError
 from bertvision.heads.base import Geometry, Head, load_head
-from bertvision.states.base import States
+from bertvision.states.base import LiveStates, States
 from bertvision.states.catalogue import find_entries
 from bertvision.states.config import Selection, StatesConfig
-from bertvision.states.live import LiveStates
 from bertvision.states.store import Origin, Store, local_root, open_store
 from bertvision.tasks.base import Task, task_for
 from bertvision.tasks.logits import Logits

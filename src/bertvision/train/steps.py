@@ -28,8 +28,7 @@ from bertvision.encoder.policy import parse_policy
 from bertvision.heads.base import Head, running_statistics
 from bertvision.heads.layers import set_noise
 from bertvision.shapes import Bool, Float
-from bertvision.states.base import target_tensor, widths
-from bertvision.states.batch import StateBatch
+from bertvision.states.base import StateBatch, target_tensor, widths
 from bertvision.train.config import TuneConfig
 from bertvision.train.job import Job
 from bertvision.train.optim import make_optimizer, set_rate
