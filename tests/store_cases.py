@@ -5,6 +5,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,19 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
         byte = handle.read(1)[0]
         handle.seek(position)
         handle.write(bytes([byte ^ (1 << bit)]))
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Without the rights of root, if we have them."""
+    root = os.geteuid() == 0
+    try:
+        if root:
+            os.seteuid(65534)
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
 
 
 def toy_store(

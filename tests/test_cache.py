@@ -8,15 +8,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cli_runner import Outcome, bertvision, tree
-from safetensors.numpy import load_file
-from store_cases import flip
+from filelock import FileLock
+from store_cases import flip, nobody
 from text_tables import write_labels
 
 from bertvision.cli.cache import ACTIONS
@@ -49,19 +47,6 @@ def sentence(*words: str | Path) -> str:
 
 def files(folder: Path) -> dict[str, bytes | None]:
     return {name: content for name, content in tree(folder).items() if not name.endswith(".lock")}
-
-
-@contextmanager
-def nobody() -> Iterator[None]:
-    """Without the rights of root, if we have them."""
-    root = os.geteuid() == 0
-    try:
-        if root:
-            os.seteuid(65534)
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
 
 
 @pytest.fixture(scope="module")
@@ -242,21 +227,16 @@ def test_an_ambiguous_beginning_names_both(root: Path, store: Path) -> None:
 # ---- verify
 
 
-@pytest.mark.parametrize("where", ["header", "middle", "cut", "longer"])
+@pytest.mark.parametrize("where", ["header", "longer"])
 def test_a_damaged_shard_is_found_and_only_it_is_made_anew(
     where: str, root: Path, store: Path, source: Source
 ) -> None:
     before, path = files(root), store / shard_name(2)
-    content = path.read_bytes()
-    if where in ("cut", "longer"):
-        path.write_bytes(content[:-1] if where == "cut" else content + b"x")
-    else:
-        flip(path, {"header": 20, "middle": len(content) // 2}[where])
+    flip(path, 20) if where == "header" else path.write_bytes(path.read_bytes() + b"x")
     found = bertvision("cache", "verify", store.name[:5], "--store", root)
-    assert found.code == 1
+    assert (found.code, path.exists()) == (1, True), "without --drop nothing is removed"
     assert "6 shards checked, 1 damaged" in found.out
     assert f"  {path}: " in found.out
-    assert path.exists(), "without --drop nothing is removed"
     dropped = bertvision("cache", "verify", "--drop", "--json", "--store", root)
     assert dropped.code == 1
     shown = {one["key"]: one for one in json.loads(dropped.out)["stores"]}
@@ -332,33 +312,23 @@ def test_rm_leaves_what_is_not_ours(root: Path, store: Path, other: Path) -> Non
     assert {path.name for path in store.iterdir()} == names | {".git"}
 
 
-@pytest.mark.parametrize("name", ["plan.json", "windows.safetensors", "shard-00000.safetensors"])
+@pytest.mark.parametrize("name", ["plan.json", "shard-00000.safetensors"])
 def test_a_folder_of_somebody_else_is_no_store(name: str, tmp_path: Path) -> None:
-    project = tmp_path / "other" / "proj"
-    project.mkdir(parents=True)
+    (tmp_path / "proj").mkdir()
     for content in ("{}", "not json", '{"schema": 2, "key": "mine"}'):
-        (project / name).write_text(content)
+        (tmp_path / "proj" / name).write_text(content)
         before = tree(tmp_path)
-        assert as_json("ls", "--store", project.parent)["stores"] == []
-        assert as_json("rm", "--all", "--store", project.parent)["removed"] == []
-        assert "means no store" in sentence("rm", project)
+        assert as_json("ls", "--store", tmp_path)["stores"] == []
+        assert as_json("rm", "--all", "--store", tmp_path)["removed"] == []
+        assert "means no store" in sentence("rm", tmp_path / "proj")
         assert tree(tmp_path) == before
 
 
-def test_rm_leaves_a_store_that_another_process_writes(root: Path, store: Path) -> None:
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom filelock import FileLock\n"
-        "with FileLock(Path(sys.argv[1]) / '.lock'):\n    print('held', flush=True)\n    sys.stdin.read()\n"
-    )
-    command = [sys.executable, "-c", code, str(store)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "held\n"
+def test_rm_leaves_a_store_that_is_being_written(root: Path, store: Path) -> None:
+    with FileLock(store / ".lock"):
         outcome = answered("rm", store.name, "--store", root)
-        writer.communicate("")
     assert "is being written by another process and stays" in outcome.err
     assert (store / shard_name(0)).exists()
-    assert "1 stores removed" in answered("rm", store.name, "--store", root).out
 
 
 # ---- a fit reads what was extracted: by the same settings, or by the store's key alone
@@ -378,16 +348,15 @@ def fitted(out: Path, *words: str | Path) -> str:
     return json.loads(done.out)["states"]
 
 
-@pytest.mark.parametrize("how", ["stored", "auto"])
 @pytest.mark.parametrize(
-    "flags", [(), ("layers", "0,2", "dtype", "int8", "positions", "context"), ("dtype", "fp32")]
+    ("how", "flags"), [("auto", ()), ("stored", ("layers", "0,2", "dtype", "int8", "positions", "context"))]
 )
 def test_a_fit_after_an_extraction_does_not_encode(
     how: str, flags: tuple[str, ...], source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, _, data, *windows = source
     own = [f"--{word}" if i % 2 == 0 else word for i, word in enumerate(flags)]
-    theirs = [f"--states.{word}" if i % 2 == 0 else word for i, word in enumerate(flags)]
+    theirs = [word.replace("--", "--states.") for word in own]
     answered("extract", *source, "--store", tmp_path / "stores", "--max-examples", "20", *own)
     forbid_encoding(monkeypatch)
     fit = (encoder, "--train", data, *windows, "--heads", "learned_pooling", *theirs,
@@ -431,31 +400,9 @@ def test_a_store_is_fitted_on_without_its_data(
             assert (out / head / file).read_bytes() == (tmp_path / "a" / head / file).read_bytes()
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_labels(tmp_path_factory.mktemp("data") / "train.csv", 0)
-
-
-def test_texts_are_fitted_from_their_store(
-    tiny_bert: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A prompt with quotes, no segment ids; the heads are those of states that were never stored."""
-    asked = ("--no-segments", "--text.prompt", 'Is it "so", or isn\'t it?', "--max-seq-length", "64")
-    fit = (tiny_bert, "--train", table, "--heads", "mean_pooler", "tenney_small", *asked)
-    fitted(tmp_path / "live", *fit, "--states.source", "live")
-    answered("extract", tiny_bert, "--data", table, *asked, "--store", tmp_path / "stores", "--dtype", "fp32")
-    forbid_encoding(monkeypatch)
-    flags = ("--states.source", "stored", "--states.store", tmp_path / "stores", "--states.dtype", "fp32")
-    assert fitted(tmp_path / "stored", *fit, *flags) == "stored"
-    for name in ("mean-pooler.seed0", "tenney-small.seed0"):
-        first, second = (load_file(tmp_path / out / name / "model.safetensors") for out in ("live", "stored"))
-        assert max(np.abs(first[key] - second[key]).max() for key in first) < 1e-6, name
-
-
-def test_stores_of_texts(
-    tiny_bert: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stores_of_texts(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[CLS] alone is enough for heads that read no more; labels have no meaning without the data."""
+    table = write_labels(tmp_path / "train.csv", 0)
     extract = ("extract", tiny_bert, "--data", table, *WINDOWS, "--store", tmp_path / "stores")
     small, whole = as_json(*extract, "--positions", "cls"), as_json(*extract)
     assert small["bytes"] < whole["bytes"] / 4

@@ -69,9 +69,16 @@ def test_auto_follows_its_rule(
     assert {LiveStates: "live", MemoryStates: "memory", StoredStates: "stored"}[kind] in line
 
 
-def test_a_named_source_is_taken(encoder: Encoder, train: Split, tmp_path: Path) -> None:
+def test_a_named_source_is_taken(
+    encoder: Encoder, train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "measure", lambda *_, **__: FAST)
     for source, kind in (("live", LiveStates), ("memory", MemoryStates), ("stored", StoredStates)):
         assert type(opened(encoder, train, tmp_path, source=source)) is kind
+    (tmp_path / "file").write_text("not a folder")
+    assert type(opened(encoder, train, tmp_path / "file", memory_gb=0.0, passes=3)) is LiveStates
+    with pytest.raises(OutputError, match=r"^cannot write"):
+        opened(encoder, train, tmp_path / "file", source="stored")
     with pytest.raises(ConfigError, match=r"--states\.source stored needs windows"):
         opened(encoder, train, tmp_path, source="stored", origin=None)
     evaluated = opened(encoder, train, tmp_path / "other", source="stored", passes=1, keep=False)
@@ -109,16 +116,6 @@ def test_measuring_leaves_nothing_behind(
     huge.changed()
     assert not measure(huge, train.windows, StatesConfig())[2]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_where_nothing_can_be_written_a_fit_goes_on_without_a_store(
-    encoder: Encoder, train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    monkeypatch.setattr(source_module, "measure", lambda *_, **__: FAST)
-    assert type(opened(encoder, train, tmp_path / "file", memory_gb=0.0, passes=3)) is LiveStates
-    with pytest.raises(OutputError, match=r"^cannot write"):
-        opened(encoder, train, tmp_path / "file", source="stored")
 
 
 # ---- room
@@ -200,18 +197,13 @@ def test_a_fit_keeps_to_its_choice_when_it_goes_on(
     assert min(profile["encoder"], profile["reading"]) > 0
 
 
-@pytest.mark.parametrize("verb", ["run", "fit"])
 def test_dev_is_scored_again_on_the_states_it_was_scored_on(
-    verb: str, tiny_bert: Path, toy_squad: Path, tmp_path: Path
+    tiny_bert: Path, toy_squad: Path, tmp_path: Path
 ) -> None:
     """Killed between the fit and the scores: half precision would be missed in the null odds."""
-    prefix = "--fit." if verb == "run" else "--"
-    encoder = (
-        ["run", "--encoder", tiny_bert, "--finetune.epochs", "0"] if verb == "run" else ["fit", tiny_bert]
-    )
-    words = [*encoder, "--train", toy_squad, "--dev", toy_squad, "--out", tmp_path, "--max-seq-length", "64",
-             f"{prefix}heads", "adapter:size=4", f"{prefix}keep", "best", f"{prefix}epochs", "2",
-             "--states.source", "memory"]  # fmt: skip
+    words = ["run", "--encoder", tiny_bert, "--finetune.epochs", "0", "--train", toy_squad, "--dev", toy_squad,
+             "--out", tmp_path, "--max-seq-length", "64", "--fit.heads", "adapter:size=4", "--fit.keep", "best",
+             "--fit.epochs", "2", "--states.source", "memory"]  # fmt: skip
     assert bertvision(*words).code == 0
     (folder,) = tmp_path.rglob("dev/logits.safetensors")
     before = load_file(folder)  # safetensors writes its own header in any order

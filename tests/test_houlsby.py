@@ -76,23 +76,6 @@ def test_the_start_is_a_truncated_normal(tiny_bert: Path) -> None:
 # ---- the place
 
 
-def test_a_layer_of_bert_is_the_formula(tiny_bert: Path) -> None:
-    """The layer by hand: both adapters after dense and dropout, before the residual sum and the norm."""
-    encoder = adapted(tiny_bert, loud=True)
-    batch = some_batch(encoder)
-    states = encoder.states(batch)
-    for i, layer in enumerate(encoder.model.encoder.layer):
-        x = states[i]
-        own, out = layer.attention.self, layer.attention.output
-        q, k, v = (m(x).view(2, -1, 2, 16).transpose(1, 2) for m in (own.query, own.key, own.value))
-        scores = (q @ k.mT / 4).masked_fill(~batch.mask[:, None, None], -1e9)
-        mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape)
-        attended = out.LayerNorm(by_hand(out.dropout.houlsby, out.dense(mixed)) + x)
-        inner = layer.output.dense(nn.functional.gelu(layer.intermediate.dense(attended)))
-        expected = layer.output.LayerNorm(by_hand(layer.output.dropout.houlsby, inner) + attended)
-        assert torch.allclose(states[i + 1][batch.mask], expected[batch.mask], atol=1e-5)
-
-
 def plain_norm(x: Tensor) -> Tensor:
     """What the norms of a fresh toy encoder do: their weights are 1, their biases 0."""
     return nn.functional.layer_norm(x, x.shape[-1:], eps=1e-12)
@@ -195,13 +178,10 @@ def test_recomputed_layers_give_the_same_states_and_gradients(
         named = encoder.model.named_parameters()
         return states.detach(), {name: p.grad for name, p in named if p.grad is not None}
 
-    if architecture == "albert" and text == "cut-1":
-        return  # has no cut
     if architecture in ("albert", "mpnet"):
-        with pytest.raises(
-            EncoderError, match=rf"\({architecture}\) cannot compute .*leave out --checkpointing"
-        ):
-            gradients(again=True)
+        if (architecture, text) != ("albert", "cut-1"):  # has no cut
+            with pytest.raises(EncoderError, match=rf"\({architecture}\) cannot .*leave out --checkpointing"):
+                gradients(again=True)
         return
     (states, plain), (again, recomputed) = gradients(again=False), gradients(again=True)
     assert torch.equal(states, again)

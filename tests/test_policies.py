@@ -11,6 +11,7 @@ import torch
 from encoder_cases import gradient_states, some_batch
 from torch import nn
 from toy import ARCHITECTURES, toy_config
+from transformers import AutoModel, BertConfig, BertModel
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.freeze import apply_policy, count_trainable
@@ -18,15 +19,6 @@ from bertvision.encoder.policy import counts_text, parse_policy
 from bertvision.errors import ConfigError, EncoderError
 
 Toy = Callable[[str], Path]
-
-
-def on_meta(**geometry: Any) -> Any:
-    """A BERT without memory for its weights: BERT-base-cased unless told otherwise."""
-    from transformers import BertConfig, BertModel
-
-    settings: dict[str, Any] = {"vocab_size": 28996} | geometry
-    with torch.device("meta"):
-        return BertModel(BertConfig(**settings))
 
 
 def tuned(model: Any, text: str) -> Any:
@@ -61,9 +53,9 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("text", PUBLISHED)
 def test_counts_on_bert_base_cased_are_the_published_ones(text: str) -> None:
-    with torch.device("meta"):
-        head = nn.Linear(768, 2)
-    model = tuned(on_meta(), text)
+    with torch.device("meta"):  # no memory for weights
+        model, head = BertModel(BertConfig(vocab_size=28996)), nn.Linear(768, 2)
+    tuned(model, text)
     trainable, total = count_trainable([model, head])
     assert trainable == PUBLISHED[text]
     size = parse_policy(text).adapter
@@ -71,17 +63,11 @@ def test_counts_on_bert_base_cased_are_the_published_ones(text: str) -> None:
     assert total == 108_311_810 + (trainable - 1_538 if text == "lora-16" else added)
 
 
-@pytest.mark.parametrize(
-    ("counts", "text"),
-    [
-        ((2_419_202, 110_691_074), "trainable 2.42 M of 110.7 M (2.2 %)"),
-        ((39_938, 108_311_810), "trainable 39.9 k of 108.3 M (0.037 %)"),
-        ((108_311_810, 108_311_810), "trainable 108.3 M of 108.3 M (100 %)"),
-        ((0, 8), "trainable 0 of 8 (0 %)"),
-    ],
-)
-def test_counts_are_one_line(counts: tuple[int, int], text: str) -> None:
-    assert counts_text(*counts) == text
+def test_counts_are_one_line() -> None:
+    assert counts_text(2_419_202, 110_691_074) == "trainable 2.42 M of 110.7 M (2.2 %)"
+    assert counts_text(39_938, 108_311_810) == "trainable 39.9 k of 108.3 M (0.037 %)"
+    assert counts_text(108_311_810, 108_311_810) == "trainable 108.3 M of 108.3 M (100 %)"
+    assert counts_text(0, 8) == "trainable 0 of 8 (0 %)"
     shared = nn.Linear(9, 1)
     assert count_trainable([shared, nn.Sequential(shared)]) == (10, 10), "counted once"
 
@@ -171,16 +157,12 @@ def test_one_seed_gives_one_start_and_leaves_the_common_stream_alone(text: str, 
 # ---- texts
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["full", "none", "layers", "top-0", "top-6", "cut-3", "houlsby-64", "houlsby-8+top-2", "houlsby-8+full",
-     "lora-16", "bitfit"],
-)  # fmt: skip
-def test_a_policy_is_its_text(text: str) -> None:
-    policy = parse_policy(text)
-    assert str(policy) == text
-    assert parse_policy(f" {text.upper()} ") == policy
-    assert policy.saves_delta == text.startswith(("houlsby", "lora", "bitfit"))
+def test_a_policy_is_its_text() -> None:
+    for text in sorted(PUBLISHED.keys() - {"houlsby-64+top-0"}):
+        policy = parse_policy(text)
+        assert str(policy) == text
+        assert parse_policy(f" {text.upper()} ") == policy
+        assert policy.saves_delta == text.startswith(("houlsby", "lora", "bitfit"))
 
 
 WRONG = {
@@ -206,9 +188,7 @@ def test_a_wrong_text_is_one_sentence(text: str) -> None:
 
 def test_texts_and_devices_are_read_without_torch() -> None:
     """The command line asks for both before it knows that anything is computed."""
-    code = (
-        "import sys, bertvision.encoder.device, bertvision.encoder.policy; sys.exit('torch' in sys.modules)"
-    )
+    code = "import sys, bertvision.encoder.device, bertvision.encoder.load; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
@@ -238,7 +218,7 @@ def test_what_is_refused_changes_nothing(
 
 
 def test_an_unknown_architecture_gets_no_adapters() -> None:
-    from transformers import AutoModel, NomicBertConfig  # pyright: ignore[reportAttributeAccessIssue]
+    from transformers import NomicBertConfig  # pyright: ignore[reportAttributeAccessIssue]
 
     sizes: dict[str, Any] = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
     model = AutoModel.from_config(NomicBertConfig(vocab_size=50, intermediate_size=48, **sizes))
@@ -248,8 +228,6 @@ def test_an_unknown_architecture_gets_no_adapters() -> None:
 
 
 def test_albert_with_a_module_for_every_layer_can_be_cut() -> None:
-    from transformers import AutoModel
-
     model = AutoModel.from_config(toy_config("albert", 50, num_hidden_groups=2))
     tuned(model, "cut-1")
     trained = {name for name, p in model.named_parameters() if p.requires_grad}

@@ -198,7 +198,7 @@ def info(args: InfoArgs) -> Result:
         facts |= {"age_seconds": None, "last used": f"{_age(entry.age)} ago"}
         for name, value in facts.items():
             if value not in (None, ""):
-                text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+                text = ", ".join(map(str, value)) if isinstance(value, list) else value
                 emit(f"{name.replace('_', ' '):<18} {text}")
 
     return row | {"missing": entry.missing, "plan": entry.plan}, show

