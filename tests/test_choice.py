@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from store_cases import extract
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ConfigError, OutputError
+from bertvision.errors import OutputError
 from bertvision.states import source as source_module
 from bertvision.states.base import LiveStates, MemoryStates
 from bertvision.states.catalogue import entries, make_room
@@ -36,8 +36,7 @@ FAST = (1000.0, 100_000.0, True)
 def opened(encoder: Encoder, train: Split, root: Path | str, **values: Any) -> Any:
     names = ("source", "memory_gb", "cache_gb", "dtype")
     config = StatesConfig(store=str(root), **{name: values.pop(name) for name in names if name in values})
-    values.setdefault("origin", train.origin)
-    return open_states(encoder, train.windows, config, label="states of train", **values)
+    return open_states(encoder, train.windows, config, label="states of train", origin=train.origin, **values)
 
 
 CASES: dict[str, tuple[dict[str, Any], tuple[float, float, bool], float, type]] = {
@@ -49,7 +48,6 @@ CASES: dict[str, tuple[dict[str, Any], tuple[float, float, bool], float, type]] 
     "the limit of all stores": ({"memory_gb": 0.0, "cache_gb": 1e-6}, FAST, 1e12, LiveStates),
     "half precision is too little": ({}, (*FAST[:2], False), 1e12, LiveStates),
     "no store may be begun": ({"memory_gb": 0.0, "keep": False}, FAST, 1e12, LiveStates),
-    "windows of unknown origin": ({"memory_gb": 0.0, "origin": None}, FAST, 1e12, LiveStates),
     "one pass": ({"passes": 1}, FAST, 1e12, LiveStates),
 }
 
@@ -79,8 +77,6 @@ def test_a_named_source_is_taken(
     assert type(opened(encoder, train, tmp_path / "file", memory_gb=0.0, passes=3)) is LiveStates
     with pytest.raises(OutputError, match=r"^cannot write"):
         opened(encoder, train, tmp_path / "file", source="stored")
-    with pytest.raises(ConfigError, match=r"--states\.source stored needs windows"):
-        opened(encoder, train, tmp_path, source="stored", origin=None)
     evaluated = opened(encoder, train, tmp_path / "other", source="stored", passes=1, keep=False)
     assert type(evaluated) is LiveStates
     assert not (tmp_path / "other").exists(), "evaluation begins no store"

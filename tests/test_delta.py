@@ -236,8 +236,8 @@ def _first(folder: Path, part: str, value: Any, *, honest: bool) -> None:
 BROKEN: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "cut tensors": ("bitfit", lambda f: halve(f / "delta.safetensors"), r"delta\.safetensors is damaged"),
     "cut about": ("bitfit", lambda f: halve(f / "delta.json"), r"delta\.json is not valid JSON"),
-    "another format": ("bitfit", lambda f: _about(f, format=2), "not a delta of format 1.*the bertvision that"),
-    "no base": ("bitfit", lambda f: _about(f, base=None), "incomplete or damaged"),
+    "another format": ("bitfit", lambda f: _about(f, format=2), "not a delta of format 1.*the bertvision that wrote"),
+    "no base": ("bitfit", lambda f: _about(f, base=None), "or not a whole one"),
     "another policy": ("houlsby-4", lambda f: _about(f, policy="houlsby-8"), "do not belong together"),
     "other tensors": ("bitfit", lambda f: _first(f, "bias", torch.zeros(32), honest=False), "do not belong together"),
     "other shape": ("bitfit", lambda f: _first(f, "bias", torch.zeros(7), honest=True), "does not fit"),

@@ -131,13 +131,9 @@ def test_the_smallest_numbers_survive_int8() -> None:
 def test_what_a_dtype_cannot_hold_is_refused(
     dtype: Any, tmp_path: Path, tiny_bert: Path, windows: Windows
 ) -> None:
-    for value, error in (
-        (1e6, OverflowError),
-        (torch.nan, FloatingPointError),
-        (torch.inf, FloatingPointError),
-    ):
+    for value in (1e6, torch.nan, torch.inf):
         if value != 1e6 or dtype == "fp16":
-            with pytest.raises(error):
+            with pytest.raises(EncoderError, match="beyond fp16" if value == 1e6 else "no finite numbers"):
                 encode(torch.tensor([[[1.0, value]]]), dtype)
     encoder = Encoder.load(str(tiny_bert))
     value, said = (

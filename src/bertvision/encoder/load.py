@@ -20,7 +20,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from pickle import UnpicklingError  # what transformers lets through when an old .bin file is damaged
@@ -144,7 +144,7 @@ class Delta:
     base_fingerprint: str
     names: tuple[str, ...] = ()
     """Of the parameters that were trained."""
-    merged: Mapping[str, "Tensor"] | None = field(default=None, repr=False, compare=False)
+    merged: Mapping[str, "Tensor"] | None = None
     """LoRA's matrices where the model holds only their sum with the weights."""
 
     def tensors(self, model: "nn.Module") -> Mapping[str, "Tensor"]:
@@ -188,21 +188,19 @@ def write_delta(folder: Path, delta: Delta, tensors: Mapping[str, "Tensor"]) -> 
 def read_about(folder: Path) -> dict[str, Any]:
     """delta.json, refused when it is not one."""
     path = folder / _ABOUT
-    about = read_json(path)
-    if not isinstance(about, dict) or about.get("format") != _FORMAT:
+    about, texts = read_json(path), ("policy", "base", "base_fingerprint", "fingerprint")
+    whole = isinstance(about, dict) and all(isinstance(about.get(key), str) for key in texts)
+    if not whole or about.get("format") != _FORMAT:
         raise ArtifactError(
-            f"{path} is not a delta of format {_FORMAT}: make it again, or use the bertvision that wrote it"
+            f"{path} is not a delta of format {_FORMAT}, or not a whole one: make it again, or use the bertvision "
+            "that wrote it"
         )
-    if not all(
-        isinstance(about.get(key), str) for key in ("policy", "base", "base_fingerprint", "fingerprint")
-    ):
-        raise ArtifactError(f"{path} is incomplete or damaged: delete its folder and make it again")
     if about["base"] == BELOW:
         about["base"] = str((folder / BELOW).absolute())
     return about
 
 
-def read_delta(folder: Path) -> tuple[Delta, dict[str, "Tensor"]]:
+def _read_delta(folder: Path) -> tuple[Delta, dict[str, "Tensor"]]:
     """The delta in `folder` and its tensors."""
     about = read_about(folder)
     tensors, _ = read_tensors(folder / _TENSORS)
@@ -214,24 +212,6 @@ def read_delta(folder: Path) -> tuple[Delta, dict[str, "Tensor"]]:
             f"{folder / _TENSORS} and {_ABOUT} beside it do not belong together: delete the folder and make it again"
         )
     return delta, tensors
-
-
-def apply_delta(delta: Delta, model: Any, tensors: Mapping[str, "Tensor"], *, folder: Path) -> None:
-    """Turn the base, `model`, into the tuned encoder; LoRA is merged, so peft is not needed."""
-    from bertvision.encoder.freeze import add_lora, insert_adapters
-
-    if delta.policy.adapter is not None:
-        insert_adapters(model, delta.policy.adapter, seed=0)
-    try:
-        if delta.policy.rule == "lora":
-            add_lora(model, tensors)
-        elif unknown := model.load_state_dict(tensors, strict=False).unexpected_keys:
-            raise KeyError(unknown[0])
-    except (KeyError, RuntimeError) as error:
-        raise ArtifactError(
-            f"{folder / _TENSORS} does not fit {delta.base} ({' '.join(str(error).split())}): delete its folder "
-            "and make it again"
-        ) from error
 
 
 # ---- loading
@@ -328,18 +308,34 @@ def load_config(name: str) -> Any:
 
 
 def load_weights(name: str, tokenizer: Any) -> tuple[Any, Delta | None]:
-    """The encoder in float32 and evaluation mode, and what it differs by from its base if it is a delta."""
+    """The encoder in float32 and evaluation mode, and what it differs by from its base if it is a delta.
+
+    LoRA is merged, so peft is not needed.
+    """
     if (folder := delta_folder(name)) is None:
         return _load_whole(name), None
-    delta, tensors = read_delta(folder)
+    from bertvision.encoder.freeze import add_lora, insert_adapters
+
+    delta, tensors = _read_delta(folder)
     model, below = load_weights(delta.base, tokenizer)
     found = fingerprint_of(model, tokenizer, below)
     if found != delta.base_fingerprint:
         raise ArtifactError(
             f"{name} is a delta of an encoder with fingerprint {delta.base_fingerprint[:12]}, but {delta.base} has "
-            f'{found[:12]}: put the base back, or correct "base" in {folder / "delta.json"}'
+            f'{found[:12]}: put the base back, or correct "base" in {folder / _ABOUT}'
         )
-    apply_delta(delta, model, tensors, folder=folder)
+    if delta.policy.adapter is not None:
+        insert_adapters(model, delta.policy.adapter, seed=0)
+    try:
+        if delta.policy.rule == "lora":
+            add_lora(model, tensors)
+        elif unknown := model.load_state_dict(tensors, strict=False).unexpected_keys:
+            raise KeyError(unknown[0])
+    except (KeyError, RuntimeError) as error:
+        raise ArtifactError(
+            f"{folder / _TENSORS} does not fit {delta.base} ({' '.join(str(error).split())}): delete its folder "
+            "and make it again"
+        ) from error
     return model, delta
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bertvision.artifacts import read_tensors, write_tensors
-from bertvision.errors import ArtifactError
+from bertvision.errors import ArtifactError, EncoderError
 from bertvision.shapes import Float
 from bertvision.states.config import StateType
 
@@ -38,10 +38,7 @@ class DamagedShard(Exception):
 
 
 def encode(states: Float[Tensor, "L n H"], dtype: StateType) -> Encoded:
-    """The states as they are stored. int8: round(x / s), s = max |x| / 127 over the H numbers of a token in a layer.
-
-    `OverflowError` where a number is beyond the dtype, `FloatingPointError` where it is NaN or infinite.
-    """
+    """The states as they are stored. int8: round(x / s), s = max |x| / 127 over the H numbers of a token in a layer."""
     scales = None
     turned = states.transpose(0, 1)  # (n, L, H)
     if dtype == "int8":
@@ -54,7 +51,9 @@ def encode(states: Float[Tensor, "L n H"], dtype: StateType) -> Encoded:
         scales = scale.contiguous().cpu()
     stored = turned.to(STORED[dtype]).contiguous().cpu()
     if not bool((stored if scales is None else scales).isfinite().all()):
-        raise OverflowError(dtype) if bool(states.isfinite().all()) else FloatingPointError(dtype)
+        if bool(states.isfinite().all()):
+            raise EncoderError(f"states go beyond {dtype}: store them with --states.dtype bf16 or fp32")
+        raise EncoderError("the encoder gives states that are no finite numbers: check its weights")
     return stored, scales
 
 

@@ -25,7 +25,7 @@ from bertvision.console import size_text
 from bertvision.data.windows import Windows, kept_tokens
 from bertvision.encoder.device import Clock
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ConfigError, OutputError
+from bertvision.errors import OutputError
 from bertvision.states.base import LiveStates, MemoryStates, States
 from bertvision.states.catalogue import begin, free_space
 from bertvision.states.config import Source, StatesConfig, StateType
@@ -70,7 +70,7 @@ def open_states(
     config: StatesConfig,
     *,
     label: str,
-    origin: Origin | None = None,
+    origin: Origin,
     store: Store | None = None,
     source: Source | None = None,
     **choice: Any,
@@ -79,7 +79,7 @@ def open_states(
     choice |= {"label": label, "origin": origin, "store": store}
     source = source or choose_source(encoder, windows, config, **choice)
     options: dict[str, Any] = {"tokens_per_call": config.tokens_per_call}
-    if source == "stored" and origin is not None:
+    if source == "stored":
         store = begin(store or store_of(encoder, windows, config, origin), config.cache_gb)
         if missing := len(store.missing()):
             logger.info(
@@ -98,31 +98,29 @@ def choose_source(
     config: StatesConfig,
     *,
     label: str,
+    origin: Origin,
     passes: int = 2,
-    origin: Origin | None = None,
     keep: bool = True,
     store: Store | None = None,
 ) -> Source:
     """Where states come from.
 
     Args:
+        origin: What the windows were made from.
         passes: How often they will be read.
-        origin: What the windows were made from; without it nothing can be stored.
         keep: Whether a store may be begun; without it only one that is finished is used.
         store: A store that holds them, whatever the settings would call it.
     """
-    if config.source == "stored" and origin is None:
-        raise ConfigError("--states.source stored needs windows that were made from a data set")
     if config.source in ("live", "memory"):
         return config.source
     if store is not None:
         return "stored"
-    planned = None if origin is None else store_of(encoder, windows, config, origin)
-    finished = planned is not None and planned.begun and not planned.missing()
+    planned = store_of(encoder, windows, config, origin)
+    finished = planned.begun and not planned.missing()
+    if config.source == "stored" and (keep or finished):
+        return "stored"
     choice: Source = "stored"
     if config.source == "stored":
-        if keep or finished:
-            return "stored"
         choice, why = "live", "no store has them, and reading them once makes none"
     elif finished and encoder.device.type == "cpu":
         why = "they are stored already"
@@ -138,13 +136,13 @@ def choose_source(
             tokens = int(kept_tokens(windows, config.positions).sum())
             needed = 2 * len(layers) * tokens * encoder.hidden
             free = _free_memory(encoder.device)
-            room = _room(planned, config.cache_gb) if keep and planned and read >= _FASTER * encode else 0.0
+            room = _room(planned, config.cache_gb) if keep and read >= _FASTER * encode else 0.0
             why += f"; they need {size_text(needed)}, and a store may take {size_text(room)}"
             if not half:
                 choice, why = "live", f"{why}; half precision cannot hold them"
             elif needed <= config.memory_gb * 1e9 and (free is None or needed < _MEMORY * free):
                 choice = "memory"
-            elif planned is None or planned.nbytes > room:
+            elif planned.nbytes > room:
                 choice = "live"
     logger.info("%s: %s tokens: %s, because %s", label, f"{windows.num_tokens:,}", choice, why)
     return choice

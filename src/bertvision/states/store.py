@@ -58,40 +58,18 @@ def local_root(address: str | Path) -> Path:
     return Path(str(address).removeprefix("file://") or default_cache_dir() / "states").expanduser()
 
 
-class Remote:
-    """A folder at an address that fsspec knows (s3://, gs://, memory:// ...), copied as whole files."""
+@contextmanager
+def _remote(address: str) -> Iterator[tuple[Any, str]]:
+    """The file system and the path of an address that fsspec knows (s3://, gs://, memory:// ...)."""
+    from fsspec.core import url_to_fs
 
-    def __init__(self, address: str) -> None:
-        from fsspec.core import url_to_fs
-
-        self.address = address
-        with self._trouble():
-            self._system, self._path = url_to_fs(address)
-
-    @contextmanager
-    def _trouble(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError, ImportError, NotImplementedError) as error:
-            raise ConfigError(
-                f"states cannot be stored at {self.address} ({error}): check the address and your rights there, or "
-                "install what it needs"
-            ) from error
-
-    def pull(self, folder: Path) -> None:
-        """Copy the files that are not in `folder` into it."""
-        with self._trouble():
-            names = [str(path).rpartition("/")[2] for path in self._system.glob(f"{self._path}/*.*")]
-            # The plan last: where a plan is, windows are.
-            for name in sorted(names, key=lambda name: name == PLAN):
-                if not (folder / name).exists():
-                    with atomic_file(folder / name) as temporary:
-                        self._system.get_file(f"{self._path}/{name}", str(temporary))
-
-    def push(self, path: Path) -> None:
-        with self._trouble():
-            self._system.makedirs(self._path, exist_ok=True)
-            self._system.put_file(str(path), f"{self._path}/{path.name}")
+    try:
+        yield url_to_fs(address)
+    except (OSError, ValueError, ImportError, NotImplementedError) as error:
+        raise ConfigError(
+            f"states cannot be stored at {address} ({error}): check the address and your rights there, or "
+            "install what it needs"
+        ) from error
 
 
 # ---- identity
@@ -169,13 +147,13 @@ class Store:
         encoder: str,
         data: str,
         shard_tokens: int = SHARD_TOKENS,
-        remote: Remote | None = None,
+        remote: str = "",
     ) -> None:
         """
         Args:
             encoder: Its name for people, and so is `data`.
             shard_tokens: Of a new store; one that was begun keeps its own.
-            remote: Where every new file is copied to.
+            remote: An address where every new file is copied to.
         """
         self.folder, self.identity, self.windows, self.remote = folder, identity, windows, remote
         self.encoder, self.data, self.key = encoder, data, identity.key
@@ -193,8 +171,14 @@ class Store:
         """The store of `identity` below a folder or an address."""
         if "://" not in root or root.startswith("file://"):
             return cls(local_root(root) / identity.key, identity, windows, **names)
-        remote, folder = Remote(f"{root}/{identity.key}"), local_root("") / identity.key
-        remote.pull(folder)
+        folder, remote = local_root("") / identity.key, f"{root}/{identity.key}"
+        with _remote(remote) as (system, path):
+            names_there = [str(found).rpartition("/")[2] for found in system.glob(f"{path}/*.*")]
+            # The plan last: where a plan is, windows are.
+            for name in sorted(names_there, key=lambda name: name == PLAN):
+                if not (folder / name).exists():
+                    with atomic_file(folder / name) as temporary:
+                        system.get_file(f"{path}/{name}", str(temporary))
         return cls(folder, identity, windows, remote=remote, **names)
 
     @cached_property
@@ -307,14 +291,19 @@ class Store:
         from bertvision.states.shard import write_shard
 
         write_shard(self, number, parts)
-        if self.remote:
-            self.remote.push(self.path(number))
+        self._push(self.path(number))
 
     def _put(self, name: str, content: bytes) -> None:
         with atomic_file(self.folder / name) as temporary:
             temporary.write_bytes(content)
+        self._push(self.folder / name)
+
+    def _push(self, file: Path) -> None:
+        """Copy a file to the address of this store, if it has one."""
         if self.remote:
-            self.remote.push(self.folder / name)
+            with _remote(self.remote) as (system, path):
+                system.makedirs(path, exist_ok=True)
+                system.put_file(str(file), f"{path}/{file.name}")
 
 
 def open_store(folder: str | Path) -> Store:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from bertvision.console import progress
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ArtifactError, EncoderError, OutputError
+from bertvision.errors import ArtifactError, OutputError
 from bertvision.shapes import Float
 from bertvision.states.base import Memory, States, StateTimes
 from bertvision.states.config import Selection
@@ -106,8 +106,7 @@ class StoredStates(States):
 
     def _encode_shard(self, number: int) -> None:
         """Encode one shard, call after call."""
-        store, name = self.store, self.encoder.name
-        theirs, ours = store.identity.precision, self.encoder.precision
+        store, theirs, ours = self.store, self.store.identity.precision, self.encoder.precision
         if theirs != ours:
             raise ArtifactError(
                 f"{store.path(number)} is missing and the store was computed in {theirs}: an encoder in {ours} cannot "
@@ -118,14 +117,6 @@ class StoredStates(States):
         batches = (self.read(windows[call]) for call in calls)
         try:
             store.write(number, (encode(one.states[:, one.mask], store.identity.dtype) for one in batches))
-        except FloatingPointError as error:
-            raise EncoderError(
-                f"{name} gives states that are no finite numbers: check its weights"
-            ) from error
-        except OverflowError as error:
-            raise EncoderError(
-                f"{name} has states beyond {error}: store them with --states.dtype bf16 or fp32"
-            ) from error
         except OutputError as error:
             there = store.num_shards - len(store.missing())
             raise OutputError(
@@ -205,8 +196,7 @@ class StoredStates(States):
 
 
 def _threads() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
-    return min(8, cores)
+    return min(8, torch.get_num_threads())
 
 
 @cache
