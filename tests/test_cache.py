@@ -191,13 +191,6 @@ def test_ls_shows_the_last_used_first(
     assert re.search(r"finished .* 2 x 32 .* int8 .* context +\S+/bert +\S+/toy.json", "\n".join(rows))
 
 
-def test_nothing_is_shown_as_nothing(tmp_path: Path) -> None:
-    for place in (tmp_path, tmp_path / "nowhere"):
-        assert answered("ls", "--store", place).out.startswith(f"0 stores in {place}: 0 B; the disk has ")
-    for words in (("ls",), ("verify",), ("rm", "--all")):
-        assert not any(as_json(*words, "--store", tmp_path).get(name) for name in ("stores", "removed"))
-
-
 def test_info_shows_everything(root: Path, store: Path, source: Source) -> None:
     shown, *others = (
         as_json("info", *words) | {"age_seconds": None}
@@ -214,12 +207,13 @@ def test_info_shows_everything(root: Path, store: Path, source: Source) -> None:
 
 
 def test_an_ambiguous_beginning_names_both(root: Path, store: Path) -> None:
+    assert as_json("rm", "--all", "--store", root / "nowhere")["removed"] == []
     twin = store.name[:8] + "0" * 24
     shutil.copytree(store, root / twin)
     for action in ("info", "verify", "rm"):
-        assert f"{store.name} and {twin}" in sentence(action, store.name[:8], "--store", root).replace(
-            f"{twin} and {store.name}", f"{store.name} and {twin}"
-        )
+        said = sentence(action, store.name[:8], "--store", root)
+        assert store.name in said
+        assert twin in said
     assert "means no store" in sentence("rm", "", "--store", root)
     assert len(list(root.iterdir())) == 3
 

@@ -80,16 +80,6 @@ def test_frozen_states_have_no_gradients_and_no_dropout(tiny_bert: Path, toy_squ
     assert not torch.allclose(first[0], encoder.states(without)[0])
 
 
-@pytest.mark.parametrize("architecture", ["bert", "albert", "mpnet"])
-def test_the_pooler_reads_the_classification_token(architecture: str, toy_encoder: Toy) -> None:
-    """Moved to another place in the last state, the token gives the same vector where that place is named."""
-    encoder: Any = Encoder.load(str(toy_encoder(architecture)))
-    last = torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(0))
-    places, moved = torch.tensor([6, 0, 2]), last.roll(1, dims=1)
-    moved[torch.arange(3), places] = last[:, 0]
-    assert torch.equal(encoder.pooled(moved, places), encoder.pooled(last))
-
-
 def test_casting_keeps_what_is_computed_in_float32(toy_encoder: Toy) -> None:
     """ModernBERT's rotary frequencies: rounded to 8 bits they would turn far tokens by a wrong angle."""
     model = Encoder.load(str(toy_encoder("modernbert"))).model

@@ -200,20 +200,6 @@ def read_about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _read_delta(folder: Path) -> tuple[Delta, dict[str, "Tensor"]]:
-    """The delta in `folder` and its tensors."""
-    about = read_about(folder)
-    tensors, _ = read_tensors(folder / _TENSORS)
-    policy = parse_policy(about["policy"])
-    merged = tensors if policy.rule == "lora" else None
-    delta = Delta(policy, about["base"], about["base_fingerprint"], tuple(sorted(tensors)), merged)
-    if delta.fingerprint(tensors) != about["fingerprint"]:
-        raise ArtifactError(
-            f"{folder / _TENSORS} and {_ABOUT} beside it do not belong together: delete the folder and make it again"
-        )
-    return delta, tensors
-
-
 # ---- loading
 
 
@@ -316,7 +302,15 @@ def load_weights(name: str, tokenizer: Any) -> tuple[Any, Delta | None]:
         return _load_whole(name), None
     from bertvision.encoder.freeze import add_lora, insert_adapters
 
-    delta, tensors = _read_delta(folder)
+    about = read_about(folder)
+    tensors, _ = read_tensors(folder / _TENSORS)
+    policy, names = parse_policy(about["policy"]), tuple(sorted(tensors))
+    merged = tensors if policy.rule == "lora" else None
+    delta = Delta(policy, about["base"], about["base_fingerprint"], names, merged)
+    if delta.fingerprint(tensors) != about["fingerprint"]:
+        raise ArtifactError(
+            f"{folder / _TENSORS} and {_ABOUT} beside it do not belong together: delete the folder and make it again"
+        )
     model, below = load_weights(delta.base, tokenizer)
     found = fingerprint_of(model, tokenizer, below)
     if found != delta.base_fingerprint:
@@ -324,10 +318,10 @@ def load_weights(name: str, tokenizer: Any) -> tuple[Any, Delta | None]:
             f"{name} is a delta of an encoder with fingerprint {delta.base_fingerprint[:12]}, but {delta.base} has "
             f'{found[:12]}: put the base back, or correct "base" in {folder / _ABOUT}'
         )
-    if delta.policy.adapter is not None:
-        insert_adapters(model, delta.policy.adapter, seed=0)
+    if policy.adapter is not None:
+        insert_adapters(model, policy.adapter, seed=0)
     try:
-        if delta.policy.rule == "lora":
+        if policy.rule == "lora":
             add_lora(model, tensors)
         elif unknown := model.load_state_dict(tensors, strict=False).unexpected_keys:
             raise KeyError(unknown[0])

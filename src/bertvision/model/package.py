@@ -4,7 +4,7 @@
                            "tasks": [NAME, ...], "layers": {NAME: [K, ...]}, "onnx": bool}
     PKG/README.md         the card (card.py)
     PKG/encoder/          where it is bundled: the encoder in Hugging Face format, or a delta with its base below it
-                          (encoder/delta.py); else the encoder is found by its name and checked by its fingerprint
+                          (encoder/load.py); else the encoder is found by its name and checked by its fingerprint
     PKG/heads/NAME/       config.json, model.safetensors, metrics.json (tuning, scores); of an ensemble its members in
                           members/
     PKG/layers/NAME/K/    the reader of hidden state K of a task (heads/layer_reader.py)

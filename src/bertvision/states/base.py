@@ -308,17 +308,16 @@ class MemoryStates(States):
         self.store = torch.empty(shape, dtype=dtype, device=encoder.device)  # (L, N, H)
         with progress(label, windows.num_tokens, unit="tokens") as bar:
             for call in cut_by_tokens(self.widths, self.tokens_per_call):
-                self._keep(self.read(call))
+                batch = self.read(call)
+                states = batch.states[:, batch.mask].to(dtype)  # (L, real tokens, H)
+                if not torch.isfinite(states).all():
+                    raise EncoderError(
+                        f"{encoder.name} has states beyond half precision: use --states.source live (encode in every "
+                        "pass)"
+                    )
+                flat, mask = padded_positions(self.kept, call, width=batch.mask.shape[1])
+                self.store[:, torch.from_numpy(flat[mask]).to(encoder.device)] = states
                 bar.update(int(windows.lengths[call].sum()))
-
-    def _keep(self, batch: StateBatch) -> None:
-        states = batch.states[:, batch.mask].to(self.store.dtype)  # (L, real tokens, H)
-        if not torch.isfinite(states).all():
-            raise EncoderError(
-                f"{self.encoder.name} has states beyond half precision: use --states.source live (encode in every pass)"
-            )
-        flat, mask = padded_positions(self.kept, batch.windows, width=batch.mask.shape[1])
-        self.store[:, torch.from_numpy(flat[mask]).to(self.store.device)] = states
 
     def _states(
         self, batches: Sequence[NDArray[np.int64]], start: int, memory: Memory

@@ -22,7 +22,7 @@ import torch
 
 from bertvision.artifacts import check_output
 from bertvision.console import size_text
-from bertvision.data.windows import Windows, kept_tokens
+from bertvision.data.windows import Windows
 from bertvision.encoder.device import Clock
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import OutputError
@@ -132,11 +132,14 @@ def choose_source(
         if read <= encode:
             choice = "live"
         elif not finished:
-            layers = config.selection.numbers(encoder.num_states)
-            tokens = int(kept_tokens(windows, config.positions).sum())
-            needed = 2 * len(layers) * tokens * encoder.hidden
+            # What half precision takes.
+            needed = 2 * len(planned.identity.layers) * int(planned.kept.sum()) * encoder.hidden
             free = _free_memory(encoder.device)
-            room = _room(planned, config.cache_gb) if keep and read >= _FASTER * encode else 0.0
+            room = 0.0  # bytes that a store begun here may take
+            if keep and read >= _FASTER * encode:
+                with suppress(OutputError):  # nothing can be written there
+                    check_output(planned.folder)
+                    room = min(config.cache_gb * 1e9, _DISK * free_space(planned.folder))
             why += f"; they need {size_text(needed)}, and a store may take {size_text(room)}"
             if not half:
                 choice, why = "live", f"{why}; half precision cannot hold them"
@@ -146,15 +149,6 @@ def choose_source(
                 choice = "live"
     logger.info("%s: %s tokens: %s, because %s", label, f"{windows.num_tokens:,}", choice, why)
     return choice
-
-
-def _room(store: Store, cache_gb: float) -> float:
-    """Bytes that a store begun by `auto` may take; 0 where nothing can be written."""
-    try:
-        check_output(store.folder)
-    except OutputError:
-        return 0.0
-    return min(cache_gb * 1e9, _DISK * free_space(store.folder))
 
 
 def measure(encoder: Encoder, windows: Windows, config: StatesConfig) -> tuple[float, float, bool]:
