@@ -245,10 +245,8 @@ def verify(args: VerifyArgs) -> None:
     for entry in find_entries(args.root, args.names):
         checked, damaged = _verify(entry, drop=args.drop)
         missing, total = len(set(entry.missing) - set(damaged)), total + len(damaged)
-        rows.append(
-            {"key": entry.key, "folder": str(entry.folder), "checked": checked, "missing": missing}
-            | {"damaged": damaged, "dropped": args.drop and bool(damaged)}
-        )
+        row = {"key": entry.key, "folder": str(entry.folder), "checked": checked, "missing": missing}
+        rows.append(row | {"damaged": damaged, "dropped": args.drop and bool(damaged)})
         if not args.json:
             there = f", {missing} not made yet" if missing else ""
             verdict = f"{len(damaged)} damaged" if damaged else "every byte as written"
@@ -304,20 +302,14 @@ class RmArgs(NamedArgs):
 
 
 def rm(args: RmArgs) -> Result:
-    oldest = 0.0 if args.older_than is None else args.older_than
-    picks = args.all or args.unfinished or args.older_than is not None
-    refuse(
-        (
-            bool(args.names) == picks,
-            "name the stores to remove, or pick them with --all, --unfinished or --older-than DAYS",
-        ),
-        (not oldest >= 0, f"--older-than must not be negative, not {oldest}"),
-    )
+    oldest, named = args.older_than, bool(args.names)
+    picks = args.all or args.unfinished or oldest is not None
+    how = "name the stores to remove, or pick them with --all, --unfinished or --older-than DAYS"
+    refuse((named == picks, how))
+    refuse((oldest is not None and not oldest >= 0, f"--older-than must not be negative, not {oldest}"))
     removed = []
     for entry in find_entries(args.root, args.names):
-        if (args.unfinished and entry.finished) or (
-            args.older_than is not None and entry.age <= oldest * 86400
-        ):
+        if (args.unfinished and entry.finished) or (oldest is not None and entry.age <= oldest * 86400):
             continue
         with entry.unused() as unused:
             if unused:
