@@ -32,7 +32,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads.base import Geometry
 from bertvision.heads.spec import parse_head
-from bertvision.model.origin import environment
+from bertvision.model.record import environment
 from bertvision.model.trained import read_trained
 from bertvision.states.config import StatesConfig
 from bertvision.tasks.triplet import TripletTask

@@ -18,10 +18,9 @@ from bertvision.data.examples import TextData
 from bertvision.data.load import load_data
 from bertvision.data.texts import Columns
 from bertvision.encoder.encoder import Encoder
-from bertvision.model.card import head_card
-from bertvision.model.config import CardConfig
-from bertvision.model.intervals import head_intervals
-from bertvision.model.origin import file_name, plain_command
+from bertvision.model import CardConfig
+from bertvision.model.card import file_name, head_card, plain_command
+from bertvision.model.export import head_intervals
 from bertvision.tasks.base import Task
 from bertvision.tasks.compare import mean_difference
 from bertvision.tasks.span import SPAN
@@ -227,7 +226,7 @@ def test_no_interval_is_made_up(mood: Callable[[str], Path], tmp_path: Path) -> 
     table.write_text(whole.replace("label", "verdict", 1))
     assert not found(source)
     assert found(source, label="verdict")
-    bv.load(folder).save(tmp_path / "pkg", card=CardConfig(columns=Columns(label="verdict")))
+    bv.load(folder).save(tmp_path / "pkg", card=CardConfig(text=Columns(label="verdict")))
     assert any(result.metric_args for result in results_of(card_of(tmp_path / "pkg")))
 
 

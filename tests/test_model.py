@@ -23,8 +23,7 @@ from bertvision.data.spans import SpanBuilder
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, BertvisionError, ConfigError, DataError, EncoderError
 from bertvision.heads import Geometry, parse_head, save_head
-from bertvision.model.folders import short_names
-from bertvision.model.load import read
+from bertvision.model.load import read, short_names
 from bertvision.model.model import Model
 from bertvision.model.trained import Trained, load_encoder, logits_of_trained, read_trained
 from bertvision.states.base import LiveStates
@@ -326,8 +325,8 @@ def test_packages_and_snapshots_of_several_tasks(tiny_bert: Path, tmp_path: Path
         (snapshot / "heads" / "alike", ALIKE),
     ):
         save_system(place, encoder, "cls_linear", task)
-    assert list(read(folder).systems) == ["sst", "sts"]
-    assert list(read(snapshot).systems) == ["alike", "mood"]
+    assert list(read(folder)) == ["sst", "sts"]
+    assert list(read(snapshot)) == ["alike", "mood"]
     expected = bv.load(folder).predict(MILL)
     assert bv.load(folder.rename(tmp_path / "moved")).predict(MILL) == expected
 

@@ -14,7 +14,7 @@ from serve_cases import MOOD, SAME, save_span, save_system
 import bertvision as bv
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.model.hub import push_to_hub
+from bertvision.model.export import push_to_hub
 
 SCRIPT = """
 import sys, json
@@ -76,7 +76,7 @@ def test_without_a_network_it_is_told_so(tiny_bert: Path, tmp_path: Path) -> Non
     bv.load(head).save(tmp_path / "pkg")
     with pytest.raises(OutputError, match="cannot push to org/name: the Hub cannot be reached"):
         push_to_hub(tmp_path / "pkg", "org/name")
-    with pytest.raises(ArtifactError, match=r"cannot load hub:org/name .*there is no network"):
+    with pytest.raises(ArtifactError, match=r"cannot load hub:org/name .*no network"):
         bv.load("hub:org/name")
 
 

@@ -13,9 +13,8 @@ from serve_cases import save_span
 from bertvision.artifacts import remove
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError
-from bertvision.model.folders import is_package
-from bertvision.model.load import gather, read
-from bertvision.model.package import read_package
+from bertvision.model.load import gather, read, read_package
+from bertvision.model.trained import is_package
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +59,9 @@ def test_a_killed_replacement_keeps_the_old_package(head: Path, tmp_path: Path) 
     assert finish(command("second"), log) == 0, log.read_text()
     assert finish(command("third"), log, die_at=operations(log) - 2) == -9
     assert not out.exists()
-    assert read_package(out).tasks == ("second",)
+    assert read_package(out)["tasks"] == ["second"]
     assert bertvision(*command("third")).code == 0
-    assert read_package(out).tasks == ("third",)
+    assert read_package(out)["tasks"] == ["third"]
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["pkg"]
 
 

@@ -1,21 +1,18 @@
 """`bertvision export [NAME=]FOLDER ... --out PKG`: an encoder and heads in one folder, to ship."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from bertvision.cli.flags import Result, command_line, refuse
-from bertvision.data.texts import Columns
+from bertvision.config import part_of
+from bertvision.model import CardConfig
 from bertvision.options import POSITIONAL, OptionalText, arg
 
-if TYPE_CHECKING:
-    from bertvision.model.export import Exported
-    from bertvision.model.model import Model
 
-
-@dataclass(frozen=True)
-class ExportArgs:
+@dataclass(frozen=True, kw_only=True)
+class ExportArgs(CardConfig):
     """Put heads and their encoder into one folder, a package, with a card that says what they are: for predict, serve,
     the Hub or as an ONNX graph."""
 
@@ -40,14 +37,6 @@ class ExportArgs:
     """Put the package on the Hub under this name, ORG/NAME."""
     private: bool = False
     """With --push: only its owners may see it."""
-    license: str = ""
-    """The licence of the weights as the Hub names it (apache-2.0, cc-by-sa-4.0, ...); none is set by default."""
-    datasets: tuple[str, ...] = ()
-    """Names on the Hub of the data sets the heads were trained on, for the card."""
-    scored_on: tuple[str, ...] = ()
-    """The data the heads were scored on, as --dev of fit takes it: the card's scores get intervals from it. Files that
-    still lie where they were are found without."""
-    text: Columns = field(default_factory=Columns)
 
 
 _LISTS = ("--layers", "--datasets", "--scored-on")
@@ -56,35 +45,25 @@ _LISTS = ("--layers", "--datasets", "--scored-on")
 
 def export(args: ExportArgs) -> Result:
     from bertvision.artifacts import check_output
-    from bertvision.model.config import CardConfig
-    from bertvision.model.export import check_out
-    from bertvision.model.hub import check_reachable, check_repo, push_to_hub
-    from bertvision.model.load import gather
+    from bertvision.model.export import check_out, check_push, push_to_hub
+    from bertvision.model.load import gather, open_model
 
     _check(args)
     if args.push is not None:
-        check_repo(args.push)
-        check_reachable(args.push)
+        check_push(args.push)
     sources = [_source(text) for text in args.sources]
     check_out(args.out, [*(Path(folder) for _, folder in sources), *args.layers])
     check_output(args.out.parent)
-    card = CardConfig(
-        license=args.license,
-        datasets=args.datasets,
-        scored_on=args.scored_on,
-        columns=args.text,
-        commands=(command_line(),),
-    )
-    model = gather(sources, layers=args.layers).open(args.encoder, device="cpu", precision="fp32")
-    made = model.save(
+    model = open_model(gather(sources, layers=args.layers), args.encoder, device="cpu", precision="fp32")
+    result = model.save(
         args.out,
         keep="bundle" if args.bundle_encoder else "reference" if args.reference else "auto",
         onnx=args.onnx,
-        card=card,
+        card=part_of(CardConfig, args),
         title=args.push.rpartition("/")[2] if args.push else "",
+        command=command_line(),
     )
-    address = push_to_hub(args.out, args.push, private=args.private) if args.push is not None else None
-    result = _result(model, made, address)
+    result["address"] = push_to_hub(args.out, args.push, private=args.private) if args.push else None
     return result, lambda: _show(result)
 
 
@@ -98,19 +77,15 @@ def _source(text: str) -> tuple[str, str]:
 
 def _check(args: ExportArgs) -> None:
     """Refuse flags that do not go together."""
+    flags = [word.partition("=")[0] for word in sys.argv]
+    twice = next((flag for flag in _LISTS if flags.count(flag) > 1), None)
     local = args.encoder and Path(args.encoder).is_dir()
     refuse(
         (
             not args.sources,
             "export needs a folder: give what fit, finetune, multitask, ensemble or run wrote",
         ),
-        *(
-            (
-                sum(word.partition("=")[0] == flag for word in sys.argv) > 1,
-                f"{flag} is given twice, and the last would count: write all behind one {flag}",
-            )
-            for flag in _LISTS
-        ),
+        (twice, f"{twice} is given twice, and the last would count: write all behind one {twice}"),
         (
             args.bundle_encoder and args.reference,
             "--bundle-encoder and --reference exclude each other: leave one out",
@@ -121,26 +96,6 @@ def _check(args: ExportArgs) -> None:
             "--push needs an encoder that others can get: leave out --reference",
         ),
     )
-
-
-def _result(model: "Model", made: "Exported", address: str | None) -> dict[str, Any]:
-    package, onnx = made.package, made.onnx
-    files = [path for path in package.folder.rglob("*") if path.is_file()]
-    return {
-        "folder": str(package.folder),
-        "bytes": sum(path.stat().st_size for path in files),
-        "encoder": {"name": package.encoder, "fingerprint": package.fingerprint, "bundled": package.bundled},
-        "tasks": {
-            name: {
-                "kind": system.task.kind,
-                "label": made.labels[name],
-                "layers": len(package.layers.get(name, ())),
-            }
-            for name, system in model.systems.items()
-        },
-        "onnx": None if onnx is None else {"max_difference": onnx.max_difference, "bytes": onnx.bytes},
-        "address": address,
-    }
 
 
 def _show(result: dict[str, Any]) -> None:

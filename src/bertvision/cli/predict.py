@@ -9,7 +9,7 @@ from bertvision.cli.flags import Result, refuse
 from bertvision.data.texts import Columns
 from bertvision.encoder.device import Precision
 from bertvision.errors import ConfigError, nearest
-from bertvision.model.config import Backend
+from bertvision.model import Backend
 from bertvision.options import POSITIONAL, OptionalFloat, OptionalInt, OptionalPath, OptionalText, arg
 
 if TYPE_CHECKING:
@@ -74,25 +74,25 @@ def predict(args: PredictArgs) -> Result | None:
     from bertvision.artifacts import check_output
     from bertvision.data.examples import TextData
     from bertvision.data.named_sets import check_rows
-    from bertvision.model.inputs import load_inputs
-    from bertvision.model.load import read
-    from bertvision.model.stream import answer_stream
+    from bertvision.model.load import open_model, read
+    from bertvision.model.stream import answer_stream, load_inputs
 
     _check(args)
     if args.out is not None:
         check_output(args.out)
-    parts = read(args.folder)
+    systems = read(args.folder)
     for name in args.tasks:
-        if name not in parts.systems:
-            raise ConfigError(f"--tasks names {name!r}: {nearest(name, list(parts.systems))}")
-    tasks = {name: parts.systems[name].task for name in args.tasks or parts.systems}
+        if name not in systems:
+            raise ConfigError(f"--tasks names {name!r}: {nearest(name, list(systems))}")
+    tasks = {name: systems[name].task for name in args.tasks or systems}
     _check_tasks(args, tasks)
     data = None
     if args.data not in (None, "-"):
         data = load_inputs(args.data, tasks, columns=args.columns, max_examples=args.max_examples)
         if args.glue is not None and isinstance(data, TextData):
             check_rows(args.glue, data)
-    model = parts.open(args.encoder, device=args.device, precision=args.precision, backend=args.backend)
+    how: Any = {"device": args.device, "precision": args.precision, "backend": args.backend}
+    model = open_model(systems, args.encoder, **how)
     if args.threshold is not None:
         model.set_threshold(args.threshold)
     if args.data == "-":
@@ -100,15 +100,16 @@ def predict(args: PredictArgs) -> Result | None:
     if data is not None:
         rows = _predict_all(args, data, model)
     else:
-        first, second = (args.text, args.pair) if args.text is not None else (args.question, args.context)
-        assert first is not None
-        rows = [("", first, second, model(first, second, tasks=args.tasks, n_best=args.n_best))]
-    plain = _plain(rows, tasks)
+        texts = [text for text in (args.text, args.pair, args.question, args.context) if text is not None]
+        rows = [("", texts, model(*texts, tasks=args.tasks, n_best=args.n_best))]
+    plain = [_plain(*row, tasks) for row in rows]
     return plain if data is not None else plain[0], lambda: _show(rows, tasks)
 
 
 def _check(args: PredictArgs) -> None:
     """Refuse flags that do not go together."""
+    from bertvision.tasks.predictions import check_n_best
+
     given = {name for name, value in vars(args).items() if value is not None}
     asks = bool(given & {"question", "context"})
     stream = args.data == "-"
@@ -132,8 +133,8 @@ def _check(args: PredictArgs) -> None:
             not math.isfinite(args.threshold or 0),
             f"--threshold must be a finite number, not {args.threshold}",
         ),
-        (args.n_best < 0, f"--n-best must not be negative, not {args.n_best}: 0 lists the answer alone"),
     )
+    check_n_best(args.n_best)
 
 
 def _check_tasks(args: PredictArgs, tasks: "dict[str, Task]") -> None:
@@ -171,57 +172,54 @@ def _check_tasks(args: PredictArgs, tasks: "dict[str, Task]") -> None:
     )
 
 
-_Row = tuple[str, str, str | None, dict[str, Any]]
-"""Id, first and second text, predictions by task."""
+_Row = tuple[str, list[str], dict[str, Any]]
+"""Id, texts, predictions by task."""
 
 
 def _predict_all(args: PredictArgs, data: "SpanData | TextData", model: "Model") -> list[_Row]:
-    from bertvision.data.examples import TextData
+    from bertvision.data.examples import Example, TextData
     from bertvision.data.named_sets import write_submission
 
     answers = model.answer(data, tasks=args.tasks)
+    for name, own in answers.items():
+        if args.out is None:
+            break
+        folder = args.out / name if len(answers) > 1 else args.out
+        task, tuning = model.systems[name].task, model.systems[name].tuning
+        served = task.calibrated(own, tuning)
+        task.write_answers(folder, served, tuning)
+        if args.glue is not None and isinstance(data, TextData):
+            kind: Any = task.kind
+            like = replace(data, kind=kind, classes=task.classes)
+            write_submission(args.glue, like, served.values.tolist(), folder)
     found = {name: model.predictions(name, own, n_best=args.n_best) for name, own in answers.items()}
-    if args.out is not None:
-        for name, own in answers.items():
-            folder = args.out / name if len(answers) > 1 else args.out
-            task, tuning = model.systems[name].task, model.systems[name].tuning
-            served = task.calibrated(own, tuning)
-            task.write_answers(folder, served, tuning)
-            if args.glue is not None and isinstance(data, TextData):
-                kind: Any = task.kind
-                like = replace(data, kind=kind, classes=task.classes)
-                write_submission(args.glue, like, served.values.tolist(), folder)
-    if isinstance(data, TextData):
-        texts = [(example.id, example.first, example.second) for example in data.examples]
-    else:
-        texts = [(example.id, example.question, None) for example in data.examples]
-    return [(*row, {name: own[i] for name, own in found.items()}) for i, row in enumerate(texts)]
+    rows: list[_Row] = []
+    for i, example in enumerate(data.examples):
+        texts = [example.question] if isinstance(example, Example) else [example.first, example.second]
+        own = {name: predictions[i] for name, predictions in found.items()}
+        rows.append((example.id, [text for text in texts if text is not None], own))
+    return rows
 
 
-def _span(tasks: "dict[str, Task]") -> bool:
-    """Whether the one task answers questions."""
+def _answers_questions(tasks: "dict[str, Task]") -> bool:
     return len(tasks) == 1 and all(task.abstains for task in tasks.values())
 
 
-def _plain(rows: list[_Row], tasks: "dict[str, Task]") -> list[dict[str, Any]]:
+def _plain(key: str, texts: list[str], found: dict[str, Any], tasks: "dict[str, Task]") -> dict[str, Any]:
     """The predictions for --json: of one task beside its text, of several by their names."""
     from bertvision.tasks.predictions import to_json
 
-    made = []
-    for key, first, second, found in rows:
-        row: dict[str, Any] = {"id": key, "question" if _span(tasks) else "text": first}
-        if second is not None and not _span(tasks):
-            row["pair"] = second
-        plain = {name: to_json(prediction) for name, prediction in found.items()}
-        made.append(row | (next(iter(plain.values())) if len(tasks) == 1 else {"tasks": plain}))
-    return made
+    names = ("question",) if _answers_questions(tasks) else ("text", "pair")
+    plain = {name: to_json(prediction) for name, prediction in found.items()}
+    own = next(iter(plain.values())) if len(tasks) == 1 else {"tasks": plain}
+    return {"id": key} | dict(zip(names, texts, strict=False)) | own
 
 
 def _show(rows: list[_Row], tasks: "dict[str, Task]") -> None:
     from bertvision import console
 
-    for _, first, second, found in rows:
-        console.emit(first if second is None or _span(tasks) else f"{first} | {second}")
+    for _, texts, found in rows:
+        console.emit(texts[0] if _answers_questions(tasks) else " | ".join(texts))
         for name, prediction in found.items():
             console.emit(f"  {prediction.line()}" if len(tasks) == 1 else f"  {name}: {prediction.line()}")
             for rank, one in enumerate(getattr(prediction, "nbest", ()), start=1):

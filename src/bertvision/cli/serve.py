@@ -10,7 +10,7 @@ from typing import Annotated
 
 from bertvision.config import part_of
 from bertvision.encoder.device import DeviceConfig
-from bertvision.model.config import Backend
+from bertvision.model import Backend
 from bertvision.options import POSITIONAL, OptionalPath, OptionalText, arg
 from bertvision.serve.config import ServeConfig
 

@@ -1,1 +1,32 @@
-"""One `Model`: trained heads with their encoder, which predict; packages, the Hub, ONNX and cards."""
+"""Models: read what training left behind, predict, explain, export. Here the settings that flags are made of."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bertvision.data.texts import Columns
+from bertvision.errors import ConfigError
+
+Backend = Literal["torch", "onnx"]
+"""What computes the logits."""
+Keep = Literal["auto", "bundle", "reference"]
+"""Whether a package holds its encoder or names it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardConfig:
+    """What the card of a package says beyond what is kept beside its heads."""
+
+    license: str = ""
+    """The licence of the weights as the Hub names it (apache-2.0, cc-by-sa-4.0, ...); none is set by default."""
+    datasets: tuple[str, ...] = ()
+    """Names on the Hub of the data sets the heads were trained on, for the card."""
+    scored_on: tuple[str, ...] = ()
+    """The data the heads were scored on, as --dev of fit takes it: the card's scores get intervals from it. Files that
+    still lie where they were are found without."""
+    text: Columns = field(default_factory=Columns)
+
+    def __post_init__(self) -> None:
+        if any(letter.isspace() for letter in self.license):
+            raise ConfigError(
+                f"--license {self.license!r} is no name of a licence: write it as the Hub does, such as apache-2.0"
+            )

@@ -6,30 +6,25 @@ named: files lose their folders.
 """
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertvision import words
-from bertvision.model.intervals import Intervals
-from bertvision.model.origin import file_name
+from bertvision.model import CardConfig
 from bertvision.tasks.base import Task, task_from_config
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-
 _EMBEDDED = "sentence-transformers/all-MiniLM-L6-v2"
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _SETTINGS = {
-    "head": "Head",
-    "states": "Hidden states",
-    "fit": "Fit",
-    "finetune": "Fine-tuning",
-    "windows": "Windows",
+    "head": "Head", "states": "Hidden states", "fit": "Fit", "finetune": "Fine-tuning", "windows": "Windows",
     "reframe": "Texts",
-}
+}  # fmt: skip
 """Parts of config.json that say how a head was made."""
 
 
@@ -43,7 +38,7 @@ class CardHead:
     config: Mapping[str, Any]
     """config.json; of an ensemble that of its first member."""
     metrics: Mapping[str, Any]
-    """metrics.json."""
+    """metrics.json, where "made" has commands, names of data, and intervals of scores."""
     parameters: int | None = None
     flops_per_token: float | None = None
     members: int = 1
@@ -51,7 +46,6 @@ class CardHead:
 
     @property
     def made(self) -> Mapping[str, Any]:
-        """How it was made: commands, names of data, intervals of scores."""
         return self.metrics.get("made") or {}
 
     @property
@@ -60,7 +54,8 @@ class CardHead:
         return {split: file_name(name) for split, name in (self.made.get("data") or {}).items()}
 
     @property
-    def intervals(self) -> Intervals:
+    def intervals(self) -> Mapping[str, Any]:
+        """Of each split, of each metric, the two ends of the 95 % interval."""
         return self.made.get("intervals") or {}
 
     @property
@@ -92,16 +87,15 @@ class CardHead:
     @property
     def settings(self) -> list[tuple[str, str]]:
         """How it was made, as pairs of a title and settings."""
-        config = {key: self.config.get(key) or {} for key in _SETTINGS}
-        config["head"] = config["head"].get("config") or {}
-        groups = {_SETTINGS[key]: config[key] for key in _SETTINGS}
+        groups = {title: self.config.get(key) or {} for key, title in _SETTINGS.items()}
+        groups["Head"] = groups["Head"].get("config") or {}
         tuning = dict(self.metrics.get("tuning") or {})
         groups[f"Tuned on {file_name(str(tuning.pop('on', '')) or 'dev')}"] = tuning
-        said = {
-            title: ", ".join(f"{name} {value}" for name, value in words.lines(facts))
+        said = [
+            (title, ", ".join(f"{name} {value}" for name, value in words.lines(facts)))
             for title, facts in groups.items()
-        }
-        return [(title, text) for title, text in said.items() if text]
+        ]
+        return [(title, text) for title, text in said if text]
 
 
 @dataclass(frozen=True)
@@ -122,9 +116,7 @@ class CardEncoder:
 
     @property
     def base_model(self) -> str | None:
-        if not self.public:
-            return None
-        return _EMBEDDED if self.name == "embedded" else self.name
+        return (_EMBEDDED if self.name == "embedded" else self.name) if self.public else None
 
 
 def head_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
@@ -141,68 +133,54 @@ def head_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         place="known" if public and not encoder.get("path") else "elsewhere",
         tuned="fine-tuned" if public and encoder.get("path") else "",
     )
-    return card_text(head.label, [head], known, commands=head.made.get("commands") or [])
+    return card_text(head.label, [head], known, CardConfig(), commands=head.made.get("commands") or ())
 
 
 def card_text(
     title: str,
     heads: Sequence[CardHead],
     encoder: CardEncoder,
+    card: CardConfig,
     *,
-    commands: Sequence[str] = (),
+    commands: Sequence[str],
     layers: Sequence[str] = (),
     onnx: str = "",
-    license: str = "",
-    datasets: Sequence[str] = (),
 ) -> str:
     """The text of README.md.
 
     Args:
-        commands: How the heads and the package were made.
+        commands: What made it.
         layers: The tasks whose hidden states have readers.
         onnx: What the check of the exported graph found; empty without one.
-        license: The Hub's name of the licence the weights are under; empty = none is set.
-        datasets: Names on the Hub of the data it was trained on.
     """
-    text = words.template(Path(__file__).with_name("card.md.j2"), escape=False).render(
-        title=title,
-        heads=heads,
-        encoder=encoder,
-        commands=commands,
-        layers=layers,
-        onnx=onnx,
-        license=license,
-        datasets=datasets,
-        splits={split for head in heads for split in head.splits},
-        limits=list(dict.fromkeys(head.task.card.limits for head in heads)),
-        share=lambda size: words.percent(
-            100 * size / encoder.parameters if size and encoder.parameters else None
-        ),
-        words=words,
-    )
-    return f"---\n{_front_matter(title, heads, encoder, license, datasets)}\n---\n\n{text}"
-
-
-def _front_matter(
-    title: str, heads: Sequence[CardHead], encoder: CardEncoder, license: str, datasets: Sequence[str]
-) -> str:
     from huggingface_hub import ModelCardData
 
     results = [result for head in heads for result in _results(head)]
     tags = list(dict.fromkeys(head.task.card.hub_task for head in heads))
-    return str(
-        ModelCardData(
-            library_name="bertvision",
-            pipeline_tag=tags[0],
-            tags=["bertvision", *tags, "frozen-encoder", "hidden-states"],
-            base_model=encoder.base_model,
-            license=license or None,
-            datasets=list(datasets) or None,
-            metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
-            model_name=title if results else None,
-            eval_results=results or None,
-        )
+    metadata = ModelCardData(
+        library_name="bertvision",
+        pipeline_tag=tags[0],
+        tags=["bertvision", *tags, "frozen-encoder", "hidden-states"],
+        base_model=encoder.base_model,
+        license=card.license or None,
+        datasets=list(card.datasets) or None,
+        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+        model_name=title if results else None,
+        eval_results=results or None,
     )
+    text = words.template(Path(__file__).with_name("card.md.j2"), escape=False).render(
+        title=title,
+        heads=heads,
+        encoder=encoder,
+        card=card,
+        commands=commands,
+        layers=layers,
+        onnx=onnx,
+        splits={split for head in heads for split in head.splits},
+        limits=list(dict.fromkeys(head.task.card.limits for head in heads)),
+        words=words,
+    )
+    return f"---\n{metadata}\n---\n\n{text}"
 
 
 def _results(head: CardHead) -> "list[EvalResult]":
@@ -216,17 +194,55 @@ def _results(head: CardHead) -> "list[EvalResult]":
             if name not in scores or metric.hub is None:
                 continue
             ends = head.intervals.get(split, {}).get(name)
-            found.append(
-                EvalResult(
-                    task_type=head.task.card.hub_task,
-                    # Heads of several tasks may have splits of equal names: the Hub separates them by the type.
-                    dataset_type=f"{head.name}-{data}",
-                    dataset_name=data,
-                    dataset_split=split,
-                    metric_type=metric.hub,
-                    metric_name=f"{metric.title} of {head.name}",
-                    metric_value=round(scores[name], 4),
-                    metric_args=None if ends is None else {"interval_95": [round(end, 4) for end in ends]},
-                )
+            result = EvalResult(
+                task_type=head.task.card.hub_task,
+                # Heads of several tasks may have splits of equal names: the Hub separates them by the type.
+                dataset_type=f"{head.name}-{data}",
+                dataset_name=data,
+                dataset_split=split,
+                metric_type=metric.hub,
+                metric_name=f"{metric.title} of {head.name}",
+                metric_value=round(scores[name], 4),
+                metric_args=None if ends is None else {"interval_95": [round(end, 4) for end in ends]},
             )
+            found.append(result)
     return found
+
+
+# ---- names without folders
+
+_HUB_FLAGS = ("--push", "--datasets")
+"""What follows them are names on the Hub."""
+_NO_PLACES = ("hub:", "demo:")
+_BEFORE = re.compile(r"(?:[\w.-]+=)?(?:[\w.-]+:)*")
+"""What stands before a path: --flag=, a name of a task, a scheme."""
+
+
+def file_name(name: str) -> str:
+    """What a data set is called without where it lay: the last part of a path, names of the Hub as they are."""
+    scheme, _, rest = name.partition(":")
+    if scheme in ("glue", "cs224n", "answerable"):
+        kind, _, place = rest.rpartition(":")
+        return ":".join(part for part in (scheme, kind, PurePath(place).name) if part)
+    return name if name.startswith(_NO_PLACES) else PurePath(name).name
+
+
+def plain_command(command: str) -> str:
+    """A command line without folders, whether its files were named from the root or from the working folder.
+
+    org/name may be a folder as well as a name on the Hub, so it stays only where it cannot be one.
+    """
+    try:
+        parts = shlex.split(command)
+    except ValueError:
+        return ""
+    plain, flag = [], ""
+    for word in parts:
+        flag = word.partition("=")[0] if word.startswith("--") else flag
+        before = _BEFORE.findall(word)[0]  # it matches nothing as well
+        path = word[len(before) :]
+        is_path = "/" in path or path.startswith("~")
+        if is_path and flag not in _HUB_FLAGS and not before.endswith(_NO_PLACES):
+            word = before + (PurePath(path).name or ".")
+        plain.append(word)
+    return shlex.join(plain)

@@ -1,42 +1,37 @@
-"""Write a package: copy heads, readers of their layers and, where asked, the encoder into one folder (package.py).
+"""Write a package (load.py): heads, readers of their layers and, where asked, the encoder in one folder; and push it.
 
 The folder appears whole or not at all. What is copied loses its ties to this machine: heads name the encoder by a path
 inside the package or by a name others know, data and commands lose their folders. The key "made" of metrics.json
 (record.py) gets everything that the card shows, so that a package can be exported again.
+
+Who may write on the Hub is the business of huggingface_hub (`hf auth login`); nothing of it is read or kept here.
 """
 
+import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertvision._version import __version__
 from bertvision.artifacts import atomic_folder, read_json, write_json, write_text
+from bertvision.data.hub import hub_unreachable
+from bertvision.data.named_sets import COLLECTIONS
+from bertvision.data.texts import Columns
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import BELOW, EMBEDDED, bases_of, delta_folder, lasting_name, read_about
-from bertvision.errors import ArtifactError, OutputError
+from bertvision.errors import BertvisionError, ConfigError, OutputError
 from bertvision.heads.costs import cost
-from bertvision.model.card import CardEncoder, CardHead, card_text
-from bertvision.model.config import CardConfig, Keep
-from bertvision.model.folders import PACKAGE, ensemble_of, is_package
-from bertvision.model.intervals import head_intervals
-from bertvision.model.origin import file_name, plain_command
-from bertvision.model.package import Package, known_anywhere, layer_number, parse_package, read_package
-from bertvision.model.trained import Trained
+from bertvision.model import CardConfig, Keep
+from bertvision.model.card import CardEncoder, CardHead, card_text, file_name, plain_command
+from bertvision.model.load import FILES, FORMAT, check_repo, hub_errors, read_package
+from bertvision.model.trained import PACKAGE, Trained, ensemble_of, is_package
+from bertvision.tasks.base import Task
+from bertvision.words import finite
 
 if TYPE_CHECKING:
     from bertvision.model.model import Model
-    from bertvision.model.onnx import OnnxReport
-
-
-@dataclass(frozen=True)
-class Exported:
-    package: Package
-    labels: dict[str, str]
-    """By task what its head is called in tables."""
-    onnx: "OnnxReport | None"
-    """What the check of the graph found."""
 
 
 def check_out(out: Path, folders: Sequence[Path] = ()) -> None:
@@ -49,85 +44,89 @@ def check_out(out: Path, folders: Sequence[Path] = ()) -> None:
 
 
 def write_package(
-    model: "Model", out: Path, *, keep: Keep, onnx: bool, card: CardConfig, title: str = ""
-) -> Exported:
-    """Write the heads of `model` with their encoder to `out`, which must be new or a package; see `Model.save`.
+    model: "Model", out: Path, keep: Keep, card: CardConfig, *, onnx: bool, title: str, command: str
+) -> dict[str, Any]:
+    """Write the heads of `model` with their encoder to `out`; see `Model.save`.
 
     Of a delta keep="auto" copies the delta alone where its base has a name that others know.
     """
     check_out(out)
-    encoder = model.encoder
-    name = lasting_name(encoder.name)
+    name = lasting_name(model.encoder.name)
     bundled = keep == "bundle" or (keep == "auto" and not known_anywhere(name))
     if not bundled:
         _check_named(out, name)
-    about = _card_encoder(model, name, bundled=bundled)
-    package = Package(
-        out,
-        about.name if bundled else name,
-        encoder.fingerprint,
-        bundled,
-        tuple(model.systems),
-        {task: tuple(map(layer_number, own)) for task, own in model.layers.items()},
-        onnx,
-    )
-    heads, report = [], None
+    known, report, heads = _card_encoder(model, name, bundled=bundled), None, []
+    encoder = {
+        "name": known.name if bundled else name,
+        "fingerprint": model.encoder.fingerprint,
+        "bundled": bundled,
+    }
     with atomic_folder(out) as folder:
         if bundled:
-            _copy_encoder(encoder, name, folder / "encoder", whole=keep == "bundle")
+            _copy_encoder(model.encoder, name, folder / "encoder", whole=keep == "bundle")
         for task, system in model.systems.items():
             heads.append(_describe(task, system, card))
-            _copy(system, folder / package.head(task).relative_to(out), folder, package, heads[-1].made)
-            for reader, place in zip(model.layers.get(task, ()), package.readers(task), strict=True):
-                _copy(reader, folder / place.relative_to(out), folder, package)
+            _copy(system, folder / "heads" / task, folder, encoder, heads[-1].made)
+            for reader in system.layers:
+                _copy(reader, folder / "layers" / task / str(reader.state), folder, encoder, {})
         if onnx:
             from bertvision.model.onnx import export_onnx
 
             report = export_onnx(model, folder / "onnx" / "model.onnx")
         commands = [command for head in heads for command in head.made.get("commands", [])]
+        commands += [plain_command(command)] if command else []
         text = card_text(
             title or out.name,
             heads,
-            about,
-            commands=list(dict.fromkeys([*commands, *map(plain_command, card.commands)])),
-            layers=list(model.layers),
-            onnx="" if report is None else f"at most {report.max_difference:.1e} from torch",
-            license=card.license,
-            datasets=card.datasets,
+            known,
+            card,
+            commands=list(dict.fromkeys(commands)),
+            layers=[task for task, system in model.systems.items() if system.layers],
+            onnx="" if report is None else f"at most {report['max_difference']:.1e} from torch",
         )
         write_text(folder / "README.md", text)
-        write_json(folder / PACKAGE, package.config())
-        parse_package(folder)
-    return Exported(read_package(out), {head.name: head.label for head in heads}, report)
+        layers = {task: [reader.state for reader in system.layers] for task, system in model.systems.items()}
+        about = {
+            "format": FORMAT,
+            "bertvision": __version__,
+            "encoder": encoder,
+            "tasks": list(model.systems),
+            "layers": {task: states for task, states in layers.items() if states},
+            "onnx": onnx,
+        }
+        write_json(folder / PACKAGE, about)
+    return {
+        "folder": str(out),
+        "bytes": sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
+        "encoder": encoder,
+        "tasks": {
+            head.name: {"kind": head.task.kind, "label": head.label, "layers": len(layers[head.name])}
+            for head in heads
+        },
+        "onnx": report,
+    }
 
 
 # ---- the encoder
 
 
+def known_anywhere(encoder: str) -> bool:
+    """Whether others find the same encoder under this name: the embedded one, or one of the Hub."""
+    return encoder == EMBEDDED or not (Path(encoder).is_absolute() or Path(encoder).expanduser().is_dir())
+
+
 def _check_named(out: Path, name: str) -> None:
     """Refuse to name an encoder, or a delta of one, that goes with the package it lies in."""
-    for place in bases_of(name):
-        path = Path(lasting_name(place))
-        if path.is_absolute() and path.resolve().is_relative_to(out.resolve()):
+    for place in map(Path, map(lasting_name, bases_of(name))):
+        if place.is_absolute() and place.resolve().is_relative_to(out.resolve()):
             raise OutputError(
-                f"--out {out} would replace the encoder {path}, which lies in it: leave out --reference or choose "
+                f"--out {out} would replace the encoder {place}, which lies in it: leave out --reference or choose "
                 "another folder"
             )
 
 
 def _copy_encoder(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
-    """Copy the encoder and prove that the copy is the same."""
-    _bundle(encoder, name, folder, whole=whole)
-    found = Encoder.load(str(folder), device="cpu", precision="fp32").fingerprint
-    if found != encoder.fingerprint:
-        raise OutputError(
-            f"the copy of {name} has another fingerprint ({found[:12]}) than {encoder.fingerprint[:12]}: check the "
-            "disk, or name the encoder instead with --reference"
-        )
-
-
-def _bundle(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
-    """Copy an encoder in Hugging Face format, or a delta with its base below it.
+    """Copy an encoder in Hugging Face format, or a delta with its base below it, and prove that the copy is the same.
 
     A delta elsewhere names its base by a whole path, which nobody else has; here it is the folder below, wherever the
     package lies. With `whole` the base is copied even where others could find it by its name.
@@ -136,14 +135,20 @@ def _bundle(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
     source = delta_folder(name)
     if source is None:
         encoder.save(folder)
-        return
-    about = read_about(source)
-    shutil.copyfile(source / "delta.safetensors", folder / "delta.safetensors")
-    base = about["base"]
-    if whole or not known_anywhere(base):
-        _bundle(Encoder.load(base, device="cpu"), base, folder / BELOW, whole=whole)
-        base = BELOW
-    write_json(folder / "delta.json", about | {"base": base})
+    else:
+        about = read_about(source)
+        shutil.copyfile(source / "delta.safetensors", folder / "delta.safetensors")
+        base = about["base"]
+        if whole or not known_anywhere(base):
+            _copy_encoder(Encoder.load(base, device="cpu"), base, folder / BELOW, whole=whole)
+            base = BELOW
+        write_json(folder / "delta.json", about | {"base": base})
+    found = Encoder.load(str(folder), device="cpu", precision="fp32").fingerprint
+    if found != encoder.fingerprint:
+        raise OutputError(
+            f"the copy of {name} has another fingerprint ({found[:12]}) than {encoder.fingerprint[:12]}: check the "
+            "disk, or name the encoder instead with --reference"
+        )
 
 
 def _card_encoder(model: "Model", source: str, *, bundled: bool) -> CardEncoder:
@@ -178,29 +183,28 @@ def _on_hub(name: str) -> bool:
 
 
 def _copy(
-    system: Trained, folder: Path, root: Path, package: Package, made: Mapping[str, Any] | None = None
+    system: Trained, folder: Path, root: Path, encoder: Mapping[str, Any], made: Mapping[str, Any]
 ) -> None:
     """A head with its metrics.json and how it was made, or an ensemble with its members below it."""
     how, members = ensemble_of(system.folder)
-    own = [folder]
+    own = [folder / "members" / str(i) for i in range(len(members))] if how else [folder]
     folder.mkdir(parents=True)
     if how:
-        own = [folder / "members" / str(i) for i in range(len(members))]
         ensemble = {"how": system.how, "members": [path.relative_to(folder).as_posix() for path in own]}
         write_json(folder / "config.json", read_json(system.folder / "config.json") | {"ensemble": ensemble})
     for source, target in zip(members, own, strict=True):
         target.mkdir(parents=True, exist_ok=True)
-        encoder = {"name": package.encoder, "fingerprint": package.fingerprint}
-        if package.bundled:
-            encoder["path"] = Path(os.path.relpath(root / "encoder", target)).as_posix()
-        elif not known_anywhere(package.encoder):
-            encoder["path"] = package.encoder
+        about = {"name": encoder["name"], "fingerprint": encoder["fingerprint"]}
+        if encoder["bundled"]:
+            about["path"] = Path(os.path.relpath(root / "encoder", target)).as_posix()
+        elif not known_anywhere(encoder["name"]):
+            about["path"] = encoder["name"]
         shutil.copyfile(source / "model.safetensors", target / "model.safetensors")
-        write_json(target / "config.json", read_json(source / "config.json") | {"encoder": encoder})
+        write_json(target / "config.json", read_json(source / "config.json") | {"encoder": about})
     metrics = _metrics(system.folder)
     if on := metrics.get("tuning", {}).get("on"):
         metrics["tuning"]["on"] = file_name(on)
-    metrics |= {"made": made or {}}
+    metrics |= {"made": made}
     write_json(folder / "metrics.json", {key: value for key, value in metrics.items() if value})
 
 
@@ -208,22 +212,18 @@ def _describe(task: str, system: Trained, card: CardConfig) -> CardHead:
     """What the card says of a head, from what is kept beside it, its members and the snapshot it was fitted on."""
     members = ensemble_of(system.folder)[1]
     snapshot = Path(system.encoder).parent / "head"  # where the encoder is one that finetune wrote
-    made = [_made(folder) for folder in dict.fromkeys([snapshot, *members, system.folder.resolve()])]
-    data = {split: name for one in made[1:] for split, name in one.get("data", {}).items()}
+    own = list(dict.fromkeys([*members, system.folder.resolve()]))
+    made = {folder: _metrics(folder).get("made", {}) for folder in dict.fromkeys([snapshot, *own])}
+    data = {split: name for folder in own for split, name in made[folder].get("data", {}).items()}
     if system.tuned_on:
         data.setdefault("dev", system.tuned_on)
-    metrics, kept = _metrics(system.folder), _made(system.folder).get("intervals", {})
-    found = head_intervals(
-        system.folder,
-        system.task,
-        metrics.get("scores", {}),
-        [*card.scored_on, *data.values()],
-        columns=card.columns,
-    )
+    metrics, sources = _metrics(system.folder), [*card.scored_on, *data.values()]
+    scores = metrics.get("scores", {})
+    found = head_intervals(system.folder, system.task, scores, sources, columns=card.text)
     about = {
-        "commands": [plain_command(command) for one in made for command in one.get("commands", [])],
+        "commands": [plain_command(command) for one in made.values() for command in one.get("commands", [])],
         "data": {split: file_name(name) for split, name in data.items()},
-        "intervals": kept | found,
+        "intervals": made[own[-1]].get("intervals", {}) | found,
     }
     tokens = system.windows.max_seq_length
     prices = [cost(head, head.geometry, tokens=tokens) for head in system.heads]
@@ -244,13 +244,79 @@ def _metrics(folder: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-def _made(folder: Path) -> dict[str, Any]:
-    """How a head was made, as record.py or an earlier export kept it."""
-    made: Any = _metrics(folder).get("made", {})
-    mappings = isinstance(made, dict) and all(
-        isinstance(made.get(key, {}), dict) for key in ("data", "intervals")
-    )
-    commands = made.get("commands", []) if mappings else None
-    if not isinstance(commands, list) or not all(isinstance(command, str) for command in commands):
-        raise ArtifactError(f'{folder / "metrics.json"} is damaged at "made": delete that key')
-    return made
+def head_intervals(
+    folder: Path,
+    task: Task,
+    scores: Mapping[str, Mapping[str, Any]],
+    sources: Sequence[str],
+    *,
+    columns: Columns,
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """Of each split, of each metric, the 95 % interval of the score: of this one fit, over resampled examples.
+
+    There are some where the data of a split can still be read, holds exactly the examples that were answered, and gives
+    the scores that metrics.json holds.
+
+    Args:
+        sources: Where the data may be, as --dev takes it; those that are not (any more) there are passed over.
+    """
+    found = {}
+    files = {split: folder / split / "predictions.json" for split in scores}
+    answered = {split: read_json(path) for split, path in files.items() if path.is_file()}
+    for source in dict.fromkeys(sources) if answered else ():
+        known = source.partition(":")[0] in (*COLLECTIONS, "answerable")
+        try:
+            data = task.load(source, columns=Columns() if known else columns)
+        except BertvisionError:
+            continue  # gone, or of another task
+        for split, answers in answered.items():
+            if split not in found and set(answers) == set(task.ids(data)):
+                ends = {
+                    name: (drawn.low, drawn.high)
+                    for name, drawn in task.judge(data, answers).items()
+                    if (score := finite(scores[split].get(name))) is not None
+                    and math.isclose(drawn.difference, score, rel_tol=1e-6, abs_tol=1e-6)
+                }
+                found |= {split: ends} if ends else {}
+    return found
+
+
+# ---- the Hub
+
+
+def check_push(repo: str) -> None:
+    """Refuse what is no name on the Hub, and to push where nothing answers."""
+    check_repo(repo)
+    if hub_unreachable():
+        raise OutputError(
+            f"cannot push to {repo}: the Hub cannot be reached; check the network and try again"
+        )
+
+
+def push_to_hub(folder: str | Path, repo: str, *, private: bool = False) -> str:
+    """Put a package on the Hub as `repo` ("ORG/NAME"), in one commit; returns its address.
+
+    Args:
+        private: Whether a repository that has to be made is for its owners alone.
+    """
+    about = read_package(folder)
+    if not about["encoder"]["bundled"] and not known_anywhere(about["encoder"]["name"]):
+        raise ConfigError(
+            f"the encoder of {folder} is a folder on this machine, which nobody else has: "
+            "export the package with --bundle-encoder"
+        )
+    check_push(repo)
+    from huggingface_hub import HfApi
+
+    with hub_errors(f"cannot push to {repo}", "check its name, and `hf auth login`", OutputError):
+        api = HfApi()
+        address = api.create_repo(repo, private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=address.repo_id,
+            folder_path=folder,
+            allow_patterns=FILES,
+            # What an older package had and this one has not would else stay there and be served.
+            delete_patterns=["encoder/*", "heads/*", "layers/*", "onnx/*"],
+            commit_message=f"bertvision package of {', '.join(about['tasks'])}",
+        )
+    return str(address)

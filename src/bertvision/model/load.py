@@ -1,73 +1,61 @@
-"""`bv.load(folder)`: what training left behind, with its encoder, ready to predict.
+"""`bv.load(folder)`: what training left behind, a package or one on the Hub, with its encoder, ready to predict.
 
-Reading has two steps, so that mistakes are found before an encoder is loaded: `read` gives the `Parts` of a folder and
-`gather` those of several, under names of the caller's choice; `Parts.open` adds the encoder.
+A package is one folder with one encoder and any number of heads for any number of tasks, to be moved as a whole:
+
+    PKG/package.json      {"format": 1, "bertvision": VERSION, "encoder": {"name", "fingerprint", "bundled": bool},
+                           "tasks": [NAME, ...], "layers": {NAME: [K, ...]}, "onnx": bool}
+    PKG/README.md         the card (card.py)
+    PKG/encoder/          where it is bundled: the encoder in Hugging Face format, or a delta with its base below it
+                          (encoder/load.py); else the encoder is found by its name and checked by its fingerprint
+    PKG/heads/NAME/       config.json, model.safetensors, metrics.json (tuning, scores); of an ensemble its members in
+                          members/
+    PKG/layers/NAME/K/    the reader of hidden state K of a task
+    PKG/onnx/             encoder and heads as one graph (onnx.py)
+
+package.json is written last (export.py), so a folder that has one is whole. Paths in an ensemble's config.json and in a
+delta stay inside the folder. "hub:ORG/NAME@REVISION" is a package on the Hub; what was fetched once is kept in
+huggingface_hub's cache and found again without a network.
+
+`read` and `gather` find mistakes before an encoder is loaded, which `open_model` does.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from bertvision._version import __version__
+from bertvision.artifacts import read_json
+from bertvision.data.hub import hub_unreachable
 from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ArtifactError, ConfigError
-from bertvision.heads.readouts import layer_of
-from bertvision.model.config import Backend
-from bertvision.model.folders import (
+from bertvision.encoder.load import EMBEDDED, bases_of
+from bertvision.errors import ArtifactError, BertvisionError, ConfigError
+from bertvision.model import Backend
+from bertvision.model.model import Model
+from bertvision.model.trained import (
+    PACKAGE,
+    Trained,
     check_finished,
+    ensemble_of,
     heads_below,
     heads_in,
+    is_head,
     is_package,
     is_reader,
-    readers_beside,
-    short_names,
+    load_encoder,
+    read_head,
 )
-from bertvision.model.hub import local_folder
-from bertvision.model.model import Model
-from bertvision.model.package import Package, layer_number, plain_name, read_heads, read_package
-from bertvision.model.trained import Trained, load_encoder, read_head
 
+FORMAT = 1
+FILES = [
+    PACKAGE, "*.json", "*.txt", "*.model", "*.safetensors", "*.onnx", "*.onnx.data", "README.md",
+]  # fmt: skip
+"""What a package is made of; whatever else somebody put into a repository is not fetched."""
+_NAME = re.compile(r"\w[\w.@+~-]{0,99}")
 _SEED = re.compile(r"\.seed\d+$")
-
-
-@dataclass
-class Parts:
-    """Trained systems of one encoder by the names of their tasks, without the encoder."""
-
-    source: str
-    """Where they come from, for messages."""
-    systems: dict[str, Trained] = field(default_factory=dict)
-    layers: dict[str, list[Trained]] = field(default_factory=dict)
-    """By task, the readers of its hidden states, the lowest first."""
-    package: Package | None = None
-
-    def open(
-        self,
-        encoder: str | Encoder | None = None,
-        *,
-        device: str = "auto",
-        precision: Precision = "auto",
-        backend: Backend = "torch",
-    ) -> Model:
-        """Load the encoder; other weights than those the heads were fitted on are refused."""
-        graph = None
-        if backend == "onnx":
-            if self.package is None or self.package.graph is None:
-                raise ConfigError(
-                    f"{self.source} holds no ONNX graph: make a package of it with `bertvision export "
-                    f"{self.source} --onnx --out PKG`, or use --backend torch"
-                )
-            # The graph computes; what is loaded cuts windows and is compared with it.
-            graph, device, precision = self.package.graph, "cpu", "fp32"
-        first = next(iter(self.systems.values()))
-        source = load_encoder(first, encoder, device=device, precision=precision)
-        model = Model(self.systems, source, layers=self.layers)
-        if graph is not None:
-            from bertvision.model.onnx import use_onnx
-
-            use_onnx(model, graph)
-        return model
 
 
 def load(
@@ -88,35 +76,58 @@ def load(
         precision: fp32, bf16, or auto.
         backend: What computes: torch, or onnx for the graph of a package (`export --onnx`).
     """
-    parts = gather(list(folder.items())) if isinstance(folder, Mapping) else read(folder)
-    return parts.open(encoder, device=device, precision=precision, backend=backend)
+    systems = gather(list(folder.items())) if isinstance(folder, Mapping) else read(folder)
+    return open_model(systems, encoder, device=device, precision=precision, backend=backend)
 
 
-def read(folder: str | Path, *, rivals: bool = False) -> Parts:
+def open_model(
+    systems: Mapping[str, Trained],
+    encoder: str | Encoder | None = None,
+    *,
+    device: str = "auto",
+    precision: Precision = "auto",
+    backend: Backend = "torch",
+) -> Model:
+    """Load the encoder of `systems`; other weights than those the heads were fitted on are refused."""
+    first = next(iter(systems.values()))
+    if backend == "torch":
+        return Model(systems, load_encoder(first, encoder, device=device, precision=precision))
+    from bertvision.model.onnx import use_onnx
+
+    graph = (first.package or first.folder) / "onnx" / "model.onnx"
+    if not graph.is_file():
+        raise ConfigError(
+            f"{graph.parents[1]} holds no ONNX graph: make a package of it with `bertvision export "
+            f"{graph.parents[1]} --onnx --out PKG`, or use --backend torch"
+        )
+    # The graph computes; what is loaded cuts windows and is compared with it.
+    model = Model(systems, load_encoder(first, encoder, device="cpu", precision="fp32"))
+    use_onnx(model, graph)
+    return model
+
+
+def read(folder: str | Path, *, rivals: bool = False) -> dict[str, Trained]:
     """The systems of a folder by their names.
 
     Args:
         rivals: Take several heads for one question side by side, such as those of a fit; else one must be named.
     """
-    folder = local_folder(folder)
+    folder = _local(folder)
     check_finished(folder)
     if is_package(folder):
-        package = read_package(folder)
-        systems, layers = read_heads(package)
-        return Parts(str(folder), systems, layers, package)
+        return _read_packed(folder)
     paths = heads_in(folder)
     found = [read_head(path) for path in paths]
     names = [found[0].name] if len(found) == 1 else short_names(paths)
-    parts = Parts(str(folder), dict(zip(names, found, strict=True)))
     if len(found) > 1 and not rivals and all(system.task.abstains for system in found):
         raise ArtifactError(
             f"{folder} holds several heads ({', '.join(names)}): name the folder of one of them"
         )
     _check_encoder(found)
-    return parts
+    return dict(zip(names, found, strict=True))
 
 
-def gather(sources: Sequence[tuple[str, str | Path]], *, layers: Sequence[Path] = ()) -> Parts:
+def gather(sources: Sequence[tuple[str, str | Path]], *, layers: Sequence[Path] = ()) -> dict[str, Trained]:
     """Systems of several folders together, with the readers of hidden states that were fitted beside them.
 
     Args:
@@ -125,37 +136,27 @@ def gather(sources: Sequence[tuple[str, str | Path]], *, layers: Sequence[Path] 
     """
     if not sources:
         raise ConfigError("there are no folders to load: name at least one")
-    all_of = Parts(str(sources[0][1]))
+    found: dict[str, Trained] = {}
+    taken: set[Path] = set()
     for name, folder in sources:
-        parts = read(folder, rivals=True)
-        if name and len(parts.systems) > 1:
+        own = read(folder, rivals=True)
+        if name and len(own) > 1:
             raise ConfigError(
-                f"{folder} holds several heads ({', '.join(parts.systems)}), which cannot all be {name}: name the "
-                "folder of one of them"
+                f"{folder} holds several heads ({', '.join(own)}), which cannot all be {name}: name the folder of one "
+                "of them"
             )
-        own = list(parts.systems)
-        called = [name] if name else own if parts.package is not None else _plain_names(own)
-        for task, old in zip(called, own, strict=True):
+        packed = next(iter(own.values())).package is not None
+        names = [name] if name else list(own) if packed else _plain_names(list(own))
+        for task, system in zip(names, own.values(), strict=True):
             if not plain_name(task):
                 raise ConfigError(f"a task cannot be called {task!r}: give letters, digits, dots and dashes")
-            if task in all_of.systems:
+            if task in found:
                 raise ConfigError(f"two heads would be called {task}: name them as NAME=FOLDER")
-            all_of.systems[task] = parts.systems[old]
-            if old in parts.layers:
-                all_of.layers[task] = parts.layers[old]
-        if parts.package is None:
-            _add_beside(all_of, called)
-    _check_encoder(list(all_of.systems.values()))
+            found[task] = system if packed else _with_neighbours(system, taken)
+    _check_encoder(list(found.values()))
     for folder in layers:
-        _add_readers(all_of, folder)
-    return all_of
-
-
-def _plain_names(names: Sequence[str]) -> list[str]:
-    """Names that a package can use, without the seed where nothing hangs on it."""
-    plain = [re.sub(r"[^\w.@+~-]+", "-", name).strip("-") or "task" for name in names]
-    bare = [_SEED.sub("", name) for name in plain]
-    return bare if len(set(bare)) == len(bare) else plain
+        _add_readers(found, folder)
+    return found
 
 
 def _check_encoder(systems: Sequence[Trained]) -> None:
@@ -168,35 +169,62 @@ def _check_encoder(systems: Sequence[Trained]) -> None:
             )
 
 
+# ---- names
+
+
+def plain_name(name: object) -> bool:
+    """Whether a task may be called so: its name is a folder, a part of addresses and a key."""
+    # A folder called head is that of a snapshot, which goes by the folder above it.
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and name != "head"
+
+
+def _plain_names(names: Sequence[str]) -> list[str]:
+    """Names that a package can use, without the seed where nothing hangs on it."""
+    plain = [re.sub(r"[^\w.@+~-]+", "-", name).strip("-") or "task" for name in names]
+    bare = [_SEED.sub("", name) for name in plain]
+    return bare if len(set(bare)) == len(bare) else plain
+
+
+def short_names(folders: list[Path]) -> list[str]:
+    """A name for each head's folder: the first part of its path that tells all of them apart, else the whole path below
+    the folder they share."""
+    paths = [folder.resolve().parts for folder in folders]
+    levels = list(zip(*paths, strict=False))
+    depth = next((i for i, parts in enumerate(levels) if len(set(parts)) > 1), len(levels) - 1)
+    for parts in levels[depth:]:
+        if len(set(parts)) == len(parts):
+            return list(parts)
+    return ["/".join(parts[depth:]) for parts in paths]
+
+
 # ---- readers of hidden states
 
 
-def _add_beside(parts: Parts, tasks: Sequence[str]) -> None:
-    """Give the readers that lie beside heads to the first of the tasks they were fitted for."""
-    taken = {reader.folder for own in parts.layers.values() for reader in own}
-    for task in tasks:
-        system = parts.systems[task]
-        if layer_of(system.heads[0]) is not None:
-            continue  # readers alone
-        beside = [read_head(path) for path in readers_beside(system.folder) if path not in taken]
-        if own := [reader for reader in beside if _fits(reader, system)]:
-            parts.layers[task] = _by_state(own)
-            taken |= {reader.folder for reader in own}
+def _with_neighbours(system: Trained, taken: set[Path]) -> Trained:
+    """With the readers that lie beside it and were fitted for it, but for those that another system has `taken`."""
+    if system.state is not None:
+        return system  # a reader itself
+    paths = [
+        path for path in sorted(system.folder.parent.iterdir()) if path.name != "encoder" and is_head(path)
+    ]
+    beside = [read_head(path) for path in paths if path not in taken and is_reader(path)]
+    own = [reader for reader in beside if _fits(reader, system)]
+    taken |= {reader.folder for reader in own}
+    return replace(system, layers=_by_state(own))
 
 
-def _add_readers(parts: Parts, folder: Path) -> None:
+def _add_readers(systems: dict[str, Trained], folder: Path) -> None:
     """Give the readers in `folder` to the first task they were fitted for."""
-
-    readers = [read_head(path) for path in heads_below(local_folder(folder)) if is_reader(path)]
+    readers = [read_head(path) for path in heads_below(_local(folder)) if is_reader(path)]
     if not readers:
         raise ConfigError(f"--layers {folder} holds no reader of a layer: fit them with `--heads each_layer`")
-    own = [name for name, system in parts.systems.items() if _fits(readers[0], system)]
-    if not own:
+    own = next((name for name, system in systems.items() if _fits(readers[0], system)), None)
+    if own is None:
         raise ConfigError(
             f"the readers of --layers {folder} were fitted for another task, encoder or other windows than "
-            f"{', '.join(parts.systems)}: fit them together with a head"
+            f"{', '.join(systems)}: fit them together with a head"
         )
-    parts.layers[own[0]] = _by_state(readers)
+    systems[own] = replace(systems[own], layers=_by_state(readers))
 
 
 def _fits(reader: Trained, system: Trained) -> bool:
@@ -205,7 +233,149 @@ def _fits(reader: Trained, system: Trained) -> bool:
 
 def _by_state(readers: Sequence[Trained]) -> list[Trained]:
     """One for each hidden state, the lowest first; of several seeds the first."""
-    found: dict[int, Trained] = {}
-    for reader in readers:
-        found.setdefault(layer_number(reader), reader)
-    return [found[number] for number in sorted(found)]
+    found = {reader.state: reader for reader in reversed(readers)}
+    return [found[state] for state in sorted(state for state in found if state is not None)]
+
+
+# ---- packages
+
+
+def read_package(folder: str | Path) -> dict[str, Any]:
+    """package.json, refused when it is damaged or a part that it names is missing; heads are not opened."""
+    folder = Path(folder)
+    check_finished(folder)
+    path = folder / PACKAGE
+    if not is_package(folder):
+        raise ArtifactError(
+            f"{folder} is not a package, it has no {PACKAGE}: make one with `bertvision export`"
+        )
+    about = read_json(path)
+    if not isinstance(about, dict) or "format" not in about:
+        raise ArtifactError(f"{path} does not describe a package: export it again")
+    if about["format"] != FORMAT:
+        raise ArtifactError(
+            f"{folder} is a package of format {about['format']} by bertvision {about.get('bertvision')}, this is "
+            f"{__version__} and reads format {FORMAT}: install that version"
+        )
+    if not _is_sound(about):
+        raise ArtifactError(f"{path} is incomplete or damaged: export the package again")
+    parts = [f"heads/{task}/config.json" for task in about["tasks"]]
+    parts += [f"layers/{task}/{state}/config.json" for task, own in about["layers"].items() for state in own]
+    parts += ["encoder"] * about["encoder"]["bundled"] + ["onnx/model.onnx"] * about["onnx"]
+    for part in parts:
+        if not (folder / part).exists():
+            raise ArtifactError(f"the package {folder} lacks {part}: copy or export it again")
+    if about["encoder"]["bundled"]:
+        for base in bases_of(str(folder / "encoder"))[1:]:
+            place = Path(base)
+            is_place = place.is_absolute() or base[0] in ".~" or ".." in place.parts
+            if base != EMBEDDED and is_place and not place.resolve().is_relative_to(folder.resolve()):
+                raise ArtifactError(
+                    f"the base {base} of the encoder of {folder} leads out of the package: export it again"
+                )
+    return about
+
+
+def _is_sound(about: dict[str, Any]) -> bool:
+    """Whether package.json has all its keys, with values of their types."""
+    encoder, tasks, layers = about.get("encoder"), about.get("tasks"), about.get("layers")
+    return (
+        isinstance(encoder, dict)
+        and all(isinstance(encoder.get(key), str) and encoder[key] for key in ("name", "fingerprint"))
+        and isinstance(encoder.get("bundled"), bool)
+        and isinstance(about.get("onnx"), bool)
+        and isinstance(tasks, list)
+        and tasks != []
+        and all(map(plain_name, tasks))
+        and isinstance(layers, dict)
+        and layers.keys() <= set(tasks)
+        and all(isinstance(own, list) and all(type(state) is int for state in own) for own in layers.values())
+    )
+
+
+def _read_packed(folder: Path) -> dict[str, Trained]:
+    """The heads of a package by the names of their tasks, with the readers of their hidden states."""
+    about, systems = read_package(folder), {}
+    for task in about["tasks"]:
+        head = _read_inside(folder, folder / "heads" / task, about["encoder"])
+        states = about["layers"].get(task, [])
+        places = [folder / "layers" / task / str(state) for state in states]
+        readers = [_read_inside(folder, place, about["encoder"]) for place in places]
+        if [reader.state for reader in readers] != states:
+            raise ArtifactError(
+                f"the readers of {task} in {folder} read other layers: export the package again"
+            )
+        for reader in readers:  # they share one walk, its windows and its way to answers
+            ours, theirs = ((one.reads, one.task.kind, one.task.outputs) for one in (head, reader))
+            if ours != theirs:
+                raise ArtifactError(
+                    f"{reader.folder} reads a layer for other windows or answers than {task}: export the package again"
+                )
+        systems[task] = replace(head, layers=readers)
+    return systems
+
+
+def _read_inside(package: Path, folder: Path, encoder: Mapping[str, Any]) -> Trained:
+    for member in ensemble_of(folder)[1]:
+        if not member.is_relative_to(package.resolve()):
+            raise ArtifactError(
+                f"{folder / 'config.json'} names a head that leads out of the package: export it again"
+            )
+    trained = read_head(folder)
+    if trained.fingerprint != encoder["fingerprint"]:
+        raise ArtifactError(
+            f"{folder} is a head of another encoder (fingerprint {trained.fingerprint[:12]}) than the package "
+            f"({encoder['fingerprint'][:12]}): export them again"
+        )
+    # The package says where the encoder is, whatever its heads' own files say.
+    place = str((package / "encoder").resolve()) if encoder["bundled"] else encoder["name"]
+    return replace(trained, encoder=place, package=package)
+
+
+# ---- the Hub
+
+
+def _local(name: str | Path) -> Path:
+    """The folder that `name` means: itself, or where the package of the Hub was put."""
+    # A path writes hub:ORG/NAME in the same way; on disk a name with a colon would be written ./hub:...
+    text = str(name)
+    if not text.startswith("hub:"):
+        return Path(name)
+    from huggingface_hub import snapshot_download
+
+    repo, _, revision = text.removeprefix("hub:").partition("@")
+    check_repo(repo, flag="the package hub:")
+    way_out, local = "check its name, and whether you may read it (`hf auth login`)", hub_unreachable()
+    if local:
+        way_out = "there is no network and it was never fetched; give a folder"
+    with hub_errors(f"cannot load {text}", way_out, ArtifactError):
+        place = snapshot_download(
+            repo, revision=revision or None, allow_patterns=FILES, local_files_only=local
+        )
+    if not is_package(place):
+        raise ArtifactError(f"{text} is not a package, it has no {PACKAGE}: name one that export pushed")
+    return Path(place)
+
+
+def check_repo(repo: str, *, flag: str = "--push") -> None:
+    """Refuse what cannot be a name on the Hub."""
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+        _owner, _name = repo.split("/")
+    except ValueError as error:
+        raise ConfigError(f"{flag} {repo!r} is no name on the Hub: write ORG/NAME") from error
+
+
+@contextmanager
+def hub_errors(what: str, way_out: str, kind: type[BertvisionError]) -> Iterator[None]:
+    """Turn the ways in which the Hub refuses into one sentence."""
+    from httpx import HTTPError
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        yield
+    except (HfHubHTTPError, HTTPError, OSError, ValueError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise kind(f"{what} ({lines[0].rstrip('. ')}): {way_out}") from error

@@ -3,8 +3,8 @@
     model = bv.load("pkg")
     model("A moving film.")                 # every task that reads one text: {"mood": LabelPrediction, ...}
     model.predict("A moving film.")         # the same; of a model with one task its prediction itself
-    model.explain("Who built it?", text)    # what the answers were made of (explain.py)
-    model.save("copy")                      # a package (package.py)
+    model.explain("Who built it?", text)    # what the answers were made of
+    model.save("copy")                      # a package (load.py)
 
 The encoder is walked over once for all systems that read the same windows (`Trained.reads`), whatever their heads read
 of its states (tasks/walk.py). Texts that a system asks about with a prompt of its own are other windows, and are walked
@@ -12,71 +12,56 @@ over once for each prompt. What walks is torch, or a graph of ONNX (onnx.py).
 """
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from bertvision.data.checks import at, check_text
 from bertvision.data.cutting import make_windows
-from bertvision.data.examples import TextData
+from bertvision.data.examples import TextData, TextExample
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError, nearest
-from bertvision.model.config import CardConfig, Keep
-from bertvision.model.explain import explain
-from bertvision.model.inputs import checked_texts
-from bertvision.model.package import layer_number
+from bertvision.model import CardConfig, Keep
 from bertvision.model.trained import Trained
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.predictions import AnyPrediction, check_n_best
 from bertvision.tasks.texts import holds_questions
 from bertvision.tasks.walk import Reader, walk_windows
 
-if TYPE_CHECKING:
-    from bertvision.model.export import Exported
-
-
-Walk = Callable[..., dict[str, Logits]]
-"""What `walk_windows` does: (encoder, windows, readers, label=) -> logits by reader."""
-
 
 @dataclass(frozen=True)
-class Walked:
-    """What one walk over the encoder gave, for systems that read the same windows."""
+class _Walked:
+    """What a walk over the encoder gave for one system."""
 
+    system: Trained
     windows: Windows
-    data: dict[str, Any]
-    """The examples as each system reads them."""
-    logits: dict[str, Logits]
-    """Of each system, its members joined."""
-    layers: dict[str, dict[int, Logits]] = field(default_factory=dict)
-    """Of the readers of each system's layers: number of the hidden state to its logits."""
+    data: Any
+    """The examples as it reads them."""
+    logits: Logits
+    """Its members joined."""
+    layers: list[Logits]
+    """Of the readers of its layers."""
+
+    def answers(self, logits: Logits | None = None, tuning: Any = None) -> Any:
+        """Its answers, or those of a reader of one of its layers."""
+        tuning = tuning or self.system.tuning
+        return self.system.task.answer(self.windows, logits or self.logits, self.data, tuning)
 
 
 class Model:
     """An encoder and trained heads on its hidden states, by the names of their tasks."""
 
-    def __init__(
-        self,
-        systems: Mapping[str, Trained],
-        encoder: Encoder,
-        *,
-        layers: Mapping[str, Sequence[Trained]] | None = None,
-    ) -> None:
-        """
-        Args:
-            layers: By a task's name the readers of its hidden states (heads/layer_reader.py), which only `explain`
-                asks; a task may have none.
-        """
+    def __init__(self, systems: Mapping[str, Trained], encoder: Encoder) -> None:
         if not systems:
             raise ConfigError("a model needs at least one head")
         self.systems, self.encoder = dict(systems), encoder
-        self.walk: Walk = walk_windows
-        """What computes logits: torch, or a graph (onnx.py)."""
-        self.layers = {name: list(readers) for name, readers in (layers or {}).items()}
-        if unknown := set(self.layers) - set(self.systems):
-            raise ConfigError(f"there are layer readers for {min(unknown)}, which is no task of the model")
-        for system in (*self.systems.values(), *(reader for own in self.layers.values() for reader in own)):
+        self.walk: Callable[..., dict[str, Logits]] = walk_windows
+        """What computes logits: (encoder, windows, readers, label=) -> logits by reader."""
+        for system in [one for own in self.systems.values() for one in (own, *own.layers)]:
             if system.fingerprint != encoder.fingerprint:
                 raise ArtifactError(
                     f"{system.folder} was fitted on another encoder (fingerprint {system.fingerprint[:12]}) than "
@@ -125,11 +110,11 @@ class Model:
         seconds = [second] * len(firsts) if second is None or isinstance(second, str) else list(second)
         if len(firsts) != len(seconds):
             raise DataError(f"predict got {len(firsts)} first texts but {len(seconds)} second ones")
-        asked = self.fitting(tasks, pairs=second is not None)
+        asked = self._fitting(tasks, pairs=second is not None)
         if not firsts:
             return []
-        answers = self._answers(asked, checked_texts(firsts, seconds, questions=self._all_ask(asked)))
-        found = {name: self.predictions(name, one, n_best=n_best) for name, one in answers.items()}
+        walked = self._walk(asked, self._texts(asked, firsts, seconds))
+        found = {name: self.predictions(name, one.answers(), n_best=n_best) for name, one in walked.items()}
         rows = [{name: found[name][i] for name in asked} for i in range(len(firsts))]
         return rows[0] if isinstance(first, str) else rows
 
@@ -138,7 +123,7 @@ class Model:
 
         Questions are for tasks that read them, texts for all others.
         """
-        asked, questions = self.asked(tasks), holds_questions(data)
+        asked, questions = self._asked(tasks), holds_questions(data)
         wrong = [name for name in asked if self.systems[name].task.reads_questions != questions]
         if wrong:
             what = "questions over paragraphs" if questions else "texts"
@@ -146,8 +131,8 @@ class Model:
                 f"{data.name} holds {what}, which {', '.join(wrong)} cannot read: name other tasks"
             )
         if isinstance(data, TextData):
-            asked = self.fitting(tasks, pairs=data.pairs)
-        return self._answers(asked, data, label="predict")
+            asked = self._fitting(tasks, pairs=data.pairs)
+        return {name: one.answers() for name, one in self._walk(asked, data, label="predict").items()}
 
     def predictions(self, name: str, answers: Any, *, n_best: int = 0) -> Sequence[AnyPrediction]:
         """A task's predictions, one an example."""
@@ -157,17 +142,66 @@ class Model:
     def explain(
         self, first: str, second: str | None = None, *, tasks: Sequence[str] | None = None, n_best: int = 5
     ) -> dict[str, Any]:
-        """What every task makes of one text or pair, and of what: see explain.py for the keys."""
+        """What every task makes of one text or pair, and of what; the dict goes into JSON as it stands.
+
+            text        the paragraph that was read, or the text
+            tokens      [{"start", "end"}] characters of the paragraph's tokens in the window that holds the best
+                        candidate of the first task that finds spans; [] without such a task
+            tasks       by name, in the order they were asked:
+              span      kind, prediction, nbest, start and end (a probability for each of `tokens`), no_answer,
+                        score_diff, threshold (no answer is given where score_diff exceeds it), shift and temperature
+                        (of no_answer; null: not calibrated), layer_weights (how much each hidden state counts, null:
+                        the head has no such weights), pooled_weight (how much the pooler's vector counts beside them,
+                        null: it is not one of them)
+              label     kind, label, probabilities by class, layer_weights, pooled_weight
+              score     kind, score, layer_weights, pooled_weight
+            layers      by task, where a package holds readers of its hidden states, lowest first:
+              span      layer, answer (text, start, end; of the best candidate, whatever no answer scores), probability,
+                        no_answer, start, end
+              label     layer, probabilities
+              score     layer, score
+
+        Probabilities of starts and ends are over all tokens of the window; what is missing to 1 lies on the question
+        and on the token that means no answer.
+        """
         check_n_best(n_best)
-        asked = self.fitting(tasks, pairs=second is not None)
-        data = checked_texts([first], [second], questions=self._all_ask(asked))
-        walked: dict[str, Walked] = {}
-        for names in self._plan(asked):
-            walked |= dict.fromkeys(names, self._walked(names, data, layers=True))
+        asked = self._fitting(tasks, pairs=second is not None)
+        walked = self._walk(asked, self._texts(asked, [first], [second]), layers=True)
+        answers = {name: walked[name].answers() for name in asked}
+        shown = (self.systems[name].task.shown_tokens(own) for name, own in answers.items())
+        chars = next((found for found in shown if found is not None), np.zeros((0, 2), np.int32))
+        found: dict[str, Any] = {}
+        layers: dict[str, list[dict[str, Any]]] = {}
+        for name, own in answers.items():
+            one, system = walked[name], self.systems[name]
+            member = own, system.tuning
+            found[name] = system.task.explain(member, one.logits, chars, n_best=n_best)
+            found[name] |= self._layer_weights(system)
+            for reader, logits in zip(system.layers, one.layers, strict=True):
+                member = one.answers(logits, reader.tuning), reader.tuning
+                row = system.task.explain(member, logits, chars, layer=True)
+                layers.setdefault(name, []).append({"layer": reader.state} | row)
         # A question is asked about the other text.
         asks = any(self.systems[name].task.reads_questions for name in asked)
-        text = second if second is not None and asks else first
-        return explain(self, {name: walked[name] for name in asked}, text=text, n_best=n_best)
+        return {
+            "text": second if second is not None and asks else first,
+            "tokens": [{"start": begin, "end": end} for begin, end in chars.tolist()],
+            "tasks": found,
+            "layers": layers,
+        }
+
+    def _layer_weights(self, system: Trained) -> dict[str, Any]:
+        """How much each hidden state counts, 0 for those that the head does not read, and the pooled vector."""
+        shares = system.heads[0].layer_weights() if len(system.heads) == 1 else None
+        if shares is None:
+            return {"layer_weights": None, "pooled_weight": None}
+        numbers = system.selections[0].numbers(self.encoder.num_states)
+        weights, pooled = [0.0] * self.encoder.num_states, None
+        if len(shares) == len(numbers) + 1:  # one channel more, before the others
+            pooled, *shares = shares
+        for number, share in zip(numbers, shares, strict=True):
+            weights[number] = share
+        return {"layer_weights": weights, "pooled_weight": pooled}
 
     def set_threshold(self, threshold: float) -> None:
         """Give no answer where its score exceeds the best candidate's by more than this, in tasks that may abstain."""
@@ -175,22 +209,19 @@ class Model:
             if system.task.abstains:
                 self.systems[name] = replace(system, tuning=replace(system.tuning, threshold=threshold))
 
-    # ---- which tasks
+    # ---- which tasks, and what they read
 
-    def asked(self, tasks: Sequence[str] | None) -> tuple[str, ...]:
+    def _asked(self, tasks: Sequence[str] | None) -> tuple[str, ...]:
         """The names of the tasks that are to answer; none = all."""
-        if not tasks:
-            return tuple(self.systems)
-        for name in tasks:
+        for name in tasks or ():
             if name not in self.systems:
                 raise ConfigError(f"there is no task {name!r}: {nearest(name, list(self.systems))}")
-        return tuple(dict.fromkeys(tasks))
+        return tuple(dict.fromkeys(tasks or self.systems))
 
-    def fitting(self, tasks: Sequence[str] | None, *, pairs: bool) -> tuple[str, ...]:
+    def _fitting(self, tasks: Sequence[str] | None, *, pairs: bool) -> tuple[str, ...]:
         """Of all tasks those that read as many texts as are given; a task that was asked for must be one of them."""
-        given = 2 if pairs else 1
-        asked = self.asked(tasks)
-        wrong = [name for name in asked if self.systems[name].task.texts_read != given]
+        asked = self._asked(tasks)
+        wrong = [name for name in asked if self.systems[name].task.texts_read != 1 + pairs]
         fitting = [name for name in asked if name not in wrong]
         if not wrong or (not tasks and fitting):
             return tuple(fitting)
@@ -199,61 +230,52 @@ class Model:
         way_out = f"ask only {', '.join(fitting)} (tasks)" if fitting else f"give {reads}"
         raise DataError(f"{', '.join(wrong)} {verb} {reads}, and {one} given: {way_out}")
 
-    def _all_ask(self, asked: Sequence[str]) -> bool:
-        return all(self.systems[name].task.reads_questions for name in asked)
+    def _texts(self, asked: Iterable[str], firsts: Sequence[str], seconds: Sequence[str | None]) -> TextData:
+        """Texts without labels, checked; messages call them questions and contexts where all tasks do."""
+        questions = all(self.systems[name].task.reads_questions for name in asked)
+        first, second = ("question", "context") if questions else ("text", "second text")
+        examples = [TextExample(str(i), a, b) for i, (a, b) in enumerate(zip(firsts, seconds, strict=True))]
+        for i, example in enumerate(examples, start=1):
+            with at(f"{first} {i}"):
+                check_text(example.first, first)
+                if example.second is not None:
+                    check_text(example.second, second)
+        return TextData(examples, "label", name="the texts")
 
-    # ---- windows
-
-    def _plan(self, asked: Sequence[str]) -> list[list[str]]:
-        """The tasks, those that read the same windows together."""
+    def _walk(
+        self, asked: Sequence[str], data: Any, *, label: str = "", layers: bool = False
+    ) -> dict[str, _Walked]:
+        """Logits of systems, with `layers` of their layers' readers too; one walk for those with the same windows."""
         groups: dict[Any, list[str]] = {}
         for name in asked:
             groups.setdefault(self.systems[name].reads, []).append(name)
-        return list(groups.values())
-
-    def _answers(self, asked: Sequence[str], data: Any, *, label: str = "") -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for names in self._plan(asked):
-            walked = self._walked(names, data, label=label)
-            found |= {name: self.merged(walked, name, walked.logits[name]) for name in names}
+        found: dict[str, _Walked] = {}
+        for names in groups.values():
+            systems = {name: self.systems[name] for name in names}
+            prepared = {name: system.task.prepare(data, system.reframe) for name, system in systems.items()}
+            # The windows of questions are those of spans, but the pooler's vector is handed out with labels alone.
+            first = next((name for name in names if systems[name].task.unit == "window"), names[0])
+            windows = make_windows(prepared[first], self.encoder.tokenizer, systems[first].windows)
+            readers = self.readers(names, layers=layers)
+            logits = self.walk(self.encoder, windows, readers, label=label)
+            for name, system in systems.items():
+                own = [logits[f"{name}/{i}"] for i in range(len(system.heads))]
+                of_layers = (
+                    [logits[f"{name}/layers/{i}"] for i in range(len(system.layers))] if layers else []
+                )
+                joined = system.join(own, windows)
+                found[name] = _Walked(system, windows, prepared[name], joined, of_layers)
         return found
 
-    def _walked(self, names: Sequence[str], data: Any, *, label: str = "", layers: bool = False) -> Walked:
-        """Logits of systems that read the same windows, from one walk; with `layers` of their layers' readers too."""
-        systems = {name: self.systems[name] for name in names}
-        prepared = {name: system.task.prepare(data, system.reframe) for name, system in systems.items()}
-        # The windows of questions are those of spans, but the pooler's vector is handed out with labels alone.
-        first = next((name for name, system in systems.items() if system.task.unit == "window"), names[0])
-        windows = make_windows(prepared[first], self.encoder.tokenizer, systems[first].windows)
-        readers = self.readers(names, layers=layers)
-        logits = self.walk(self.encoder, windows, readers, label=label)
-        joined = {
-            name: system.join([logits[f"{name}/{i}"] for i in range(len(system.heads))], windows)
-            for name, system in systems.items()
-        }
-        of_layers = {
-            name: {layer_number(one): logits[f"{name}/layers/{i}"] for i, one in enumerate(own)}
-            for name, own in self.layers.items()
-            if layers and name in systems
-        }
-        return Walked(windows, prepared, joined, of_layers)
-
-    def readers(self, names: Sequence[str] | None = None, *, layers: bool = False) -> dict[str, Reader]:
-        """The heads of systems (none = all): NAME/0 and so on, and with `layers` those of states, NAME/layers/0 ..."""
-        names = list(self.systems) if names is None else names
-        made = {f"{name}/{i}": one for name in names for i, one in enumerate(self.systems[name].readers)}
-        if layers:
-            made |= {
-                f"{name}/layers/{i}": one.readers[0]
-                for name in names
-                for i, one in enumerate(self.layers.get(name, []))
-            }
-        return made
-
-    def merged(self, walked: Walked, name: str, logits: Logits, tuning: Any = None) -> Any:
-        """The answers of the system `name` from its logits, or from those of a reader of one of its layers."""
-        system = self.systems[name]
-        return system.task.answer(walked.windows, logits, walked.data[name], tuning or system.tuning)
+    def readers(self, names: Iterable[str], *, layers: bool) -> dict[str, Reader]:
+        """The heads of systems, NAME/0 and so on, and with `layers` those of hidden states, NAME/layers/0 ..."""
+        found: dict[str, Reader] = {}
+        for name in names:
+            found |= {f"{name}/{i}": one for i, one in enumerate(self.systems[name].readers)}
+        for name in names if layers else ():
+            own = self.systems[name].layers
+            found |= {f"{name}/layers/{i}": one.readers[0] for i, one in enumerate(own)}
+        return found
 
     # ---- packages
 
@@ -265,8 +287,9 @@ class Model:
         onnx: bool = False,
         card: CardConfig | None = None,
         title: str = "",
-    ) -> "Exported":
-        """Write a package (export.py) to `folder`, which must be new or a package.
+        command: str = "",
+    ) -> dict[str, Any]:
+        """Write a package to `folder`, which must be new or a package; returns what `export --json` prints.
 
         Args:
             keep: "bundle" copies the encoder into the package, "reference" names it; "auto" names it where others find
@@ -274,17 +297,18 @@ class Model:
             onnx: Write encoder and heads as one ONNX graph too.
             card: What the card says beyond what is kept beside the heads.
             title: Of the card; by default the folder's name.
+            command: What asked for it, for the card.
         """
         from bertvision.model.export import write_package
 
-        return write_package(self, Path(folder), keep=keep, onnx=onnx, card=card or CardConfig(), title=title)
+        card, folder = card or CardConfig(), Path(folder)
+        return write_package(self, folder, keep, card, onnx=onnx, title=title, command=command)
 
     def push_to_hub(self, repo: str, *, private: bool = False, keep: Keep = "auto") -> str:
         """Put the model on the Hub as the package `repo` ("ORG/NAME"); returns its address."""
-        from bertvision.model.hub import check_reachable, check_repo, push_to_hub
+        from bertvision.model.export import check_push, push_to_hub
 
-        check_repo(repo)
-        check_reachable(repo)
+        check_push(repo)
         title = repo.rpartition("/")[2]
         with tempfile.TemporaryDirectory() as place:
             self.save(Path(place) / title, keep=keep, title=title)

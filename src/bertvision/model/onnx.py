@@ -14,30 +14,36 @@ Heads that read paragraphs alone (--states.positions context) or several windows
 refused, and so is any head whose outputs differ from torch's on windows of other lengths than it was traced with.
 """
 
+import copy
 import hashlib
 import importlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from bertvision._version import __version__
 from bertvision.artifacts import atomic_folder, read_json, write_json
 from bertvision.console import progress
-from bertvision.data.windows import Windows
-from bertvision.encoder.batch import collate
+from bertvision.data.cutting import make_windows
+from bertvision.data.load import load_span_data
+from bertvision.data.tokenise import probe_template
+from bertvision.data.windows import WindowConfig, Windows
+from bertvision.encoder.batch import collate, pooled_by, read_tokens
 from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.mpnet import forget_widths
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.heads.base import Head
-from bertvision.model.graph import Graph, quiet, sample_windows, window_inputs
+from bertvision.heads.base import Head, bare_batch
 from bertvision.model.model import Model
+from bertvision.shapes import Int
 from bertvision.states.plan import cut_by_tokens
 from bertvision.tasks.logits import Logits, Seen
 from bertvision.tasks.walk import Reader
@@ -48,48 +54,160 @@ _TOKENS = 256
 """Of one call, pads included; see tasks/walk.py."""
 _TOLERANCE = 1e-3
 """Most that an output may differ from torch's, as a share of the largest logit (of 1 at least)."""
+_REAL = 12
+"""Questions of the demo set that a graph is checked on."""
 
-logger = logging.getLogger(__name__)
+
+# ---- what is exported
 
 
-@dataclass(frozen=True)
-class OnnxReport:
-    """What was exported, and how true it is."""
+class Graph(nn.Module):
+    """(input_ids, attention_mask, token_type_ids?, context?) -> a tensor for every head, from one encoder pass."""
 
-    max_difference: float
-    """The most that any output differed from torch's, on random and on real windows."""
-    outputs: tuple[str, ...]
-    bytes: int
-    """Size of the graph with its weights."""
+    def __init__(self, encoder: Encoder, readers: Mapping[str, Reader], most_tokens: int) -> None:
+        super().__init__()
+        self.source, self.readers, self.most_tokens = encoder, dict(readers), most_tokens
+        # Copies: tracing wants everything on a CPU in float32, and whoever holds the model goes on using it.
+        self.encoder = encoder.copy().model.cpu().float().eval()
+        forget_widths(self.encoder)
+        self._heads = nn.ModuleList([copy.deepcopy(r.head).cpu().float().eval() for r in readers.values()])
+        self.names = list(readers)
+        self.inputs = ["input_ids", "attention_mask"]
+        if encoder.passes_types:
+            self.inputs.append("token_type_ids")
+        if any(reader.head.reads_context for reader in readers.values()):
+            self.inputs.append("context")
+
+    @classmethod
+    def of(cls, model: Model) -> "Graph":
+        """All heads of a model, and the readers of its layers; refused what a graph of padded tokens cannot hold."""
+        readers = model.readers(model.systems, layers=True)
+        tokenizer = model.encoder.tokenizer
+        moved = {probe_template(tokenizer, pair=pair).null for pair in (False, True)} != {0}
+        for name, reader in readers.items():
+            wrong, selection = "", reader.selection
+            if reader.head.windows > 1 or reader.task.group > 1:
+                wrong = "pairs encoded apart"
+            elif selection.positions == "context":
+                wrong = "paragraphs alone (--states.positions context)"
+            elif moved and (selection.positions == "cls" or reader.head.cls_only):
+                wrong = "a [CLS] that does not stand first"
+            if wrong:
+                raise _unfit(name, reader.head, f"reads {wrong}, which ONNX cannot hold")
+        return cls(model.encoder, readers, max(one.windows.max_seq_length for one in model.systems.values()))
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"],
+        attention_mask: Int[Tensor, "B T"],
+        token_type_ids: Int[Tensor, "B T"] | None = None,
+        context: Int[Tensor, "B T"] | None = None,
+    ) -> tuple[Tensor, ...]:
+        mask = attention_mask.bool()
+        layers = read_tokens(self.encoder, input_ids, mask, token_type_ids)
+        states = torch.stack(layers)  # (L, B, T, H)
+        pooled = pooled_by(self.encoder, layers[-1])
+        inside = attention_mask if context is None else context
+        first = inside.argmax(1)
+        bounds = torch.stack(
+            [first, first + inside.sum(1)], dim=1
+        )  # first token of the paragraph, one past its last
+        outputs = []
+        for head, reader in zip(self._heads, self.readers.values(), strict=True):
+            numbers = reader.selection.numbers(self.source.num_states)
+            own = states if len(numbers) == len(layers) else torch.stack([layers[n] for n in numbers])
+            seen = mask
+            if reader.selection.positions == "cls":
+                own, seen = own[:, :, :1], mask[:, :1]
+            vector = pooled if reader.head.geometry.pooled else None
+            outputs.append(head(bare_batch(own, seen, bounds=bounds, pooled=vector)))
+        return tuple(outputs)
+
+    def random_inputs(self, rows: int, tokens: int, *, seed: int) -> dict[str, Tensor]:
+        """Any tokens at all; every row but the first has pads, where there is room for them."""
+        draw = torch.Generator().manual_seed(seed)
+        ids = torch.randint(0, self.source.model.config.vocab_size, (rows, tokens), generator=draw)
+        mask = torch.ones(rows, tokens, dtype=torch.long)
+        for row in range(1, rows):
+            mask[row, max(2, tokens // (row + 1)) :] = 0
+        second = (torch.arange(tokens) >= tokens // 2).long() * mask
+        ids = torch.where(mask.bool(), ids, self.source.pad_id)
+        # A copy: one tensor for two inputs would be traced as one input.
+        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": second, "context": second.clone()}
+        return {name: given[name] for name in self.inputs}
+
+    def real_inputs(self) -> Iterator[dict[str, Tensor]]:
+        """Windows of questions of the demo set, in one padded batch and the longest of them alone."""
+        longest = min(384, self.most_tokens)
+        config = WindowConfig(
+            max_seq_length=longest, max_query_length=longest * 2 // 3, doc_stride=longest // 8
+        )
+        with _quiet():  # whether a sample's questions are cut is nobody's business
+            data = load_span_data("demo:dev", max_examples=_REAL)
+            windows = make_windows(data, self.source.tokenizer, config)
+        for rows in (np.arange(min(8, len(windows))), np.array([windows.lengths.argmax()])):
+            yield window_inputs(windows, rows, self.source.pad_id, self.inputs)
+
+
+def window_inputs(
+    windows: Windows, rows: NDArray[Any], pad_id: int, names: Sequence[str]
+) -> dict[str, Tensor]:
+    """The inputs of these names for some windows."""
+    tokens = collate(windows, rows, pad_id=pad_id, device=torch.device("cpu"))
+    place = torch.arange(tokens.ids.shape[1])
+    bounds = torch.from_numpy(windows.context[tokens.windows].astype(np.int64))
+    given = {
+        "input_ids": tokens.ids,
+        "attention_mask": tokens.mask.long(),
+        "token_type_ids": tokens.types,
+        "context": ((place >= bounds[:, :1]) & (place < bounds[:, 1:])).long(),
+    }
+    return {name: given[name] for name in names}
+
+
+def _unfit(name: str, head: Head, why: str) -> ConfigError:
+    return ConfigError(f"the head {name} ({head.name}) {why}: leave it out of the package")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's notes on libraries that are not installed and on names of axes."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 # ---- writing
 
 
-def export_onnx(model: Model, path: Path) -> OnnxReport:
+def export_onnx(model: Model, path: Path) -> dict[str, Any]:
     """Write encoder, heads and readers of layers into `path` (a .onnx file), and info.json beside it.
 
-    The folder of `path` is made anew, and only once the graph has answered as torch does.
+    The folder of `path` is made anew, and only once the graph has answered as torch does. Returns the most that any
+    output differed from torch's ("max_difference"), on random and on real windows, and the size of all ("bytes").
     """
     _need("onnx", "onnxscript", "onnxruntime")
-    graph = Graph(model)
+    graph = Graph.of(model)
     with atomic_folder(path.parent) as temporary:
         file = temporary / path.name
         _write(graph, file)
-        differences = _check(graph, file)
-        report = OnnxReport(
-            max(differences.values()), tuple(graph.names), sum(f.stat().st_size for f in temporary.iterdir())
-        )
+        difference = _check(graph, file)
+        size = sum(f.stat().st_size for f in temporary.iterdir())
         about = {
             "format": FORMAT,
             "bertvision": __version__,
             "opset": _OPSET,
             "fingerprint": model.encoder.fingerprint,
-            "max_difference": report.max_difference,
-            "heads": {name: weights_hash(head) for name, head in graph.heads.items()},
+            "max_difference": difference,
+            "heads": {name: _weights_hash(reader.head) for name, reader in graph.readers.items()},
         }
         write_json(temporary / "info.json", about)
-    return report
+    return {"max_difference": difference, "bytes": size}
 
 
 def _write(graph: Graph, file: Path) -> None:
@@ -99,13 +217,11 @@ def _write(graph: Graph, file: Path) -> None:
     try:
         _trace(graph, file)
     except OnnxExporterError as error:
-        for name in graph.names:
+        for name, reader in graph.readers.items():
             try:
-                _trace(graph.only(name), file)
+                _trace(Graph(graph.source, {name: reader}, graph.most_tokens), file)
             except OnnxExporterError:
-                raise ConfigError(
-                    f"{graph.called(name)} cannot be exported to ONNX: leave it out of the package"
-                ) from error
+                raise _unfit(name, reader.head, "cannot be exported to ONNX") from error
         raise OutputError(f"the heads cannot be exported to ONNX as one graph: {_line(error)}") from error
 
 
@@ -113,15 +229,14 @@ def _trace(graph: Graph, file: Path) -> None:
     from torch.export import Dim
 
     batch, length = Dim("batch", min=1, max=1 << 16), Dim("length", min=2, max=graph.most_tokens)
-    shapes = {name: {0: batch, 1: length} for name in graph.inputs}
-    with _silence(), torch.no_grad():
+    with _quiet(), torch.no_grad():
         program = torch.onnx.export(
             graph,
             kwargs=graph.random_inputs(2, min(11, graph.most_tokens - 1), seed=0),
             dynamo=True,
-            dynamic_shapes=shapes,
-            input_names=list(graph.inputs),
-            output_names=list(graph.names),
+            dynamic_shapes={name: {0: batch, 1: length} for name in graph.inputs},
+            input_names=graph.inputs,
+            output_names=graph.names,
             opset_version=_OPSET,
             verbose=False,
         )
@@ -129,45 +244,32 @@ def _trace(graph: Graph, file: Path) -> None:
         program.save(file)
 
 
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Without the exporter's notes on libraries that are not installed and on names of axes."""
-    with quiet("torch.onnx", "torch.__trace", "onnxscript", "onnx_ir"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _check(graph: Graph, file: Path) -> dict[str, float]:
-    """By output the most it differs from torch's; one that differs too much is refused by name."""
-    session = _session(file)
-    worst = dict.fromkeys(graph.names, 0.0)
+def _check(graph: Graph, file: Path) -> float:
+    """The most that any output differs from torch's; one that differs too much is refused by name."""
+    session, worst = _session(file), 0.0
     cases = [
         graph.random_inputs(rows, tokens, seed=i)
         for i, (rows, tokens) in enumerate(((1, 2), (1, 9), (3, 24), (2, graph.most_tokens)))
     ]
-    for inputs in (*cases, *sample_windows(graph)):
+    for inputs in (*cases, *graph.real_inputs()):
         with torch.no_grad():
             expected = graph(**inputs)
-        found = _outputs(session, list(graph.names), {name: one.numpy() for name, one in inputs.items()})
+        found = _outputs(session, graph.names, inputs)
         real = inputs["attention_mask"].bool().numpy()
-        for name, ours, theirs in zip(graph.names, expected, found, strict=True):
+        for (name, reader), ours, theirs in zip(graph.readers.items(), expected, found, strict=True):
             wanted = ours.numpy()
             if theirs.shape != wanted.shape:
-                raise ConfigError(
-                    f"{graph.called(name)} gives other shapes as ONNX than in torch: leave it out of the package"
-                )
-            apart = np.abs(wanted - theirs)
-            wanted = wanted[real] if graph.of_tokens(name) else wanted
-            most = float((apart[real] if graph.of_tokens(name) else apart).max(initial=0.0))
+                raise _unfit(name, reader.head, "gives other shapes as ONNX than in torch")
+            if reader.task.unit == "token":
+                wanted, theirs = wanted[real], theirs[real]
+            most = float(np.abs(wanted - theirs).max(initial=0.0))
             if not most <= _TOLERANCE * max(1.0, float(np.abs(wanted).max(initial=0.0))):
-                raise ConfigError(
-                    f"{graph.called(name)} differs by {most:.3g} as ONNX from torch: leave it out of the package"
-                )
-            worst[name] = max(worst[name], most)
+                raise _unfit(name, reader.head, f"differs by {most:.3g} as ONNX from torch")
+            worst = max(worst, most)
     return worst
 
 
-def weights_hash(head: Head) -> str:
+def _weights_hash(head: Head) -> str:
     """Of a head's weights, wherever they lie."""
     digest = hashlib.blake2b(digest_size=16)
     for name, value in head.state_dict().items():
@@ -183,51 +285,35 @@ def use_onnx(model: Model, path: Path) -> None:
     """From now on `model` answers from the graph at `path`, which must be of its encoder and heads."""
     _need("onnxruntime")
     info = path.parent / "info.json"
-    if not path.is_file() or not info.is_file():
-        raise ArtifactError(f"{path.parent} holds no ONNX graph: export the package with --onnx")
     about = read_json(info)
-    if not isinstance(about, Mapping) or about.get("format") != FORMAT:
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ArtifactError(f"{info} does not describe a graph of this version: export the package again")
     if about.get("fingerprint") != model.encoder.fingerprint:
         raise ArtifactError(f"{path} was made of another encoder than {model.encoder.name}: export it again")
-    known = about.get("heads")
-    if not isinstance(known, Mapping):
-        raise ArtifactError(
-            f"{info} does not say of which heads the graph was made: export the package again"
-        )
-    for name, reader in model.readers(layers=True).items():
-        if known.get(name) != weights_hash(reader.head):
+    heads = about.get("heads")
+    for name, reader in model.readers(model.systems, layers=True).items():
+        if not isinstance(heads, dict) or heads.get(name) != _weights_hash(reader.head):
             raise ArtifactError(f"{path} was made of another head than {name} is now: export it again")
-    model.walk = OnnxWalk(path)
+    model.walk = partial(_walk, _session(path))
 
 
-class OnnxWalk:
-    """Does what `walk_windows` does, with onnxruntime."""
-
-    def __init__(self, path: Path) -> None:
-        self._session = _session(path)
-        self._inputs = [one.name for one in self._session.get_inputs()]
-
-    def __call__(
-        self,
-        encoder: Encoder,
-        windows: Windows,
-        readers: Mapping[str, Reader],
-        *,
-        label: str = "",
-    ) -> dict[str, Logits]:
-        collectors = {name: reader.task.collector(windows) for name, reader in readers.items()}
-        with progress(label, len(windows), unit="windows") if label else nullcontext() as bar:
-            for call in cut_by_tokens(windows.lengths, _TOKENS):
-                tokens = collate(windows, call, pad_id=encoder.pad_id, device=torch.device("cpu"))
-                inputs = window_inputs(tokens, windows, self._inputs)
-                found = _outputs(self._session, list(readers), {k: one.numpy() for k, one in inputs.items()})
-                seen = Seen(windows, call, tokens.mask)
-                for collector, values in zip(collectors.values(), found, strict=True):
-                    collector.add(seen, torch.from_numpy(values))
-                if bar is not None:
-                    bar.update(len(call))
-        return {name: collector.logits() for name, collector in collectors.items()}
+def _walk(
+    session: Any, encoder: Encoder, windows: Windows, readers: Mapping[str, Reader], *, label: str = ""
+) -> dict[str, Logits]:
+    """What `walk_windows` does, with onnxruntime."""
+    names = [one.name for one in session.get_inputs()]
+    collectors = {name: reader.task.collector(windows) for name, reader in readers.items()}
+    with progress(label, len(windows), unit="windows") if label else nullcontext() as bar:
+        for call in cut_by_tokens(windows.lengths, _TOKENS):
+            inputs = window_inputs(windows, call, encoder.pad_id, names)
+            seen = Seen(windows, call, inputs["attention_mask"].bool())
+            for collector, values in zip(
+                collectors.values(), _outputs(session, list(readers), inputs), strict=True
+            ):
+                collector.add(seen, torch.from_numpy(values))
+            if bar is not None:
+                bar.update(len(call))
+    return {name: collector.logits() for name, collector in collectors.items()}
 
 
 def _session(path: Path) -> Any:
@@ -243,9 +329,9 @@ def _session(path: Path) -> Any:
         ) from error
 
 
-def _outputs(session: Any, names: list[str], inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+def _outputs(session: Any, names: list[str], inputs: Mapping[str, Tensor]) -> list[NDArray[Any]]:
     try:
-        return session.run(names, inputs)
+        return session.run(names, {name: value.numpy() for name, value in inputs.items()})
     except _troubles() as error:
         rows, tokens = inputs["input_ids"].shape
         raise ArtifactError(

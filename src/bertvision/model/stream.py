@@ -1,4 +1,4 @@
-"""`predict --data -`: JSON lines in, a JSON line out for each, in the same order and as they come.
+"""What `predict --data` reads: the examples of a file, or with `--data -` JSON lines, each answered as it comes.
 
     {"id"?: ..., "question": "Who?", "context": "..."}         or {"text": "...", "pair"?: "..."}
     {"id"?: ..., "line": 1, "tasks": {NAME: {...}}}            or {"line": 1, "error": "..."}
@@ -14,38 +14,55 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from queue import Empty, Queue
+from dataclasses import replace
+from queue import Queue
 from typing import IO, Any
 
 from bertvision.console import emit
 from bertvision.data.checks import shorten
-from bertvision.errors import BertvisionError, DataError
+from bertvision.data.examples import SpanData, TextData
+from bertvision.data.load import load_data, load_span_data
+from bertvision.data.texts import Columns
+from bertvision.errors import BertvisionError, ConfigError, DataError
 from bertvision.model.model import Model
+from bertvision.tasks.base import Task
 from bertvision.tasks.predictions import to_json
+from bertvision.tasks.texts import holds_questions
 
 MOST_LINES = 64
 """Of one batch."""
-
 _KNOWN = {"id", "question", "context", "text", "pair"}
+_Row = dict[str, Any]
+"""What is written for a line."""
 
 
-@dataclass
-class _Line:
-    number: int
-    """Counted from 1, empty ones too."""
-    key: Any = None
-    """The line's own id, if it has one."""
-    first: str = ""
-    second: str | None = None
-    error: str = ""
-    """Why it cannot be answered."""
-
-
-class _BrokenLineError(ValueError):
-    """Why a line cannot be answered."""
+def load_inputs(
+    source: str, tasks: Mapping[str, Task], *, columns: Columns, max_examples: int | None = None
+) -> SpanData | TextData:
+    """The examples of a file as these tasks read them: as questions, or as texts whose labels do not matter."""
+    asking = [name for name, task in tasks.items() if task.reads_questions]
+    if 0 < len(asking) < len(tasks):
+        raise ConfigError(
+            f"of these tasks {', '.join(asking)} read questions and the others texts: name those that --data suits "
+            "with --tasks"
+        )
+    if asking:
+        source = source.removeprefix("answerable:")
+        return load_span_data(source, max_examples=max_examples, answers_required=False)
+    named = source.startswith(("glue:", "cs224n:"))
+    # "label" and not "auto": a table with questions and contexts may be one of pairs.
+    data = load_data(
+        source,
+        columns=columns,
+        task="auto" if named else "label",
+        max_examples=max_examples,
+        answers_required=False,
+    )
+    if not isinstance(data, TextData) or holds_questions(data):
+        raise ConfigError(f"--data {source} holds questions, and this folder gives labels or scores of texts")
+    return replace(data, examples=[replace(example, label=None) for example in data.examples])
 
 
 def answer_stream(
@@ -57,14 +74,25 @@ def answer_stream(
     lines = open(0, "rb", closefd=False) if source is None else source  # noqa: SIM115
     with _logged_once():
         for batch in _batches(lines):
-            read = [_read(number, text) for number, text in batch]
-            results = _answered(model, read, tasks, n_best)
-            for line in read:
-                result = results[line.number]
-                total += 1
-                wrong += "error" in result
-                named = {} if line.key is None else {"id": line.key}
-                emit(json.dumps(named | {"line": line.number} | result, ensure_ascii=False))
+            rows: dict[int, _Row] = {}
+            texts: dict[int, tuple[str, ...]] = {}
+            for number, raw in batch:
+                rows[number] = {"line": number}
+                try:
+                    value = _parsed(raw)
+                    if value.get("id") is not None:
+                        rows[number] = {"id": _checked_id(value["id"])} | rows[number]
+                    texts[number] = _texts(value)
+                except DataError as error:
+                    rows[number]["error"] = str(error)
+            for count in (1, 2):  # single texts and pairs are predicted in one call each
+                own = {number: read for number, read in texts.items() if len(read) == count}
+                for number, result in _predicted(model, own, tasks, n_best).items() if own else ():
+                    rows[number] |= result
+            total += len(rows)
+            wrong += sum("error" in row for row in rows.values())
+            for row in rows.values():
+                emit(json.dumps(row, ensure_ascii=False))
     if wrong:
         raise DataError(f"{wrong} of {total} lines of the stream could not be answered: each says why")
 
@@ -100,106 +128,69 @@ def _batches(source: IO[bytes]) -> Iterator[list[tuple[int, bytes]]]:
         lines.put(None)
 
     threading.Thread(target=read, name="stream", daemon=True).start()
-    line = lines.get()
-    while line is not None:
-        batch = [line]
-        try:
-            while (line := lines.get_nowait()) is not None and len(batch) < MOST_LINES:
-                batch.append(line)
-        except Empty:
+    more = True
+    while more:
+        found = [lines.get()]
+        found += [lines.get() for _ in range(min(lines.qsize(), MOST_LINES - 1))]  # nobody else takes any
+        more = found[-1] is not None
+        if batch := [line for line in found if line is not None]:
             yield batch
-            line = lines.get()
-        else:
-            yield batch
-
-
-# ---- a line
-
-
-def _read(number: int, raw: bytes) -> _Line:
-    """A line's texts, or what is wrong with it."""
-    line = _Line(number)
-    try:
-        value = _parsed(raw)
-        line.key = _checked_key(value.get("id"))
-        line.first, line.second = _texts(value)
-    except _BrokenLineError as error:
-        line.error = str(error)
-    return line
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:
+    def no_number(word: str) -> None:
+        raise DataError(f"the line is not JSON ({word} is no number there)")  # NaN is one to Python
+
     try:
-        value = json.loads(raw.decode("utf-8"), parse_constant=_no_number)
+        value = json.loads(raw.decode("utf-8"), parse_constant=no_number)
     except UnicodeDecodeError:
-        raise _BrokenLineError("the line is not UTF-8") from None
+        raise DataError("the line is not UTF-8") from None
     except (json.JSONDecodeError, RecursionError) as error:
-        raise _BrokenLineError(f"the line is not JSON ({error})") from None
-    except _BrokenLineError:
-        raise
+        raise DataError(f"the line is not JSON ({error})") from None
     except ValueError:  # of Python's limit to the digits of an integer
-        raise _BrokenLineError("the line holds a number of too many digits") from None
+        raise DataError("the line holds a number of too many digits") from None
     if not isinstance(value, dict):
-        raise _BrokenLineError("the line is no JSON object")
+        raise DataError("the line is no JSON object")
     return value
 
 
-def _no_number(word: str) -> None:
-    """Refuse what Python reads as a number and JSON does not have."""
-    raise _BrokenLineError(f"the line is not JSON ({word} is no number there)")
-
-
-def _checked_key(key: Any) -> Any:
+def _checked_id(key: Any) -> Any:
     """An id that can stand in the answer: half a character, or a number beyond all floats, cannot."""
     try:
         json.dumps(key, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except (ValueError, RecursionError):
-        raise _BrokenLineError("the id cannot be repeated: give a plain text or number") from None
+        raise DataError("the id cannot be repeated: give a plain text or number") from None
     return key
 
 
-def _texts(value: dict[str, Any]) -> tuple[str, str | None]:
+def _texts(value: dict[str, Any]) -> tuple[str, ...]:
+    """The one or two texts of a line."""
     if unknown := sorted(set(value) - _KNOWN):
-        raise _BrokenLineError(f"{shorten(unknown[0])} is no key of a line: {', '.join(sorted(_KNOWN))}")
+        raise DataError(f"{shorten(unknown[0])} is no key of a line: {', '.join(sorted(_KNOWN))}")
     asks = "question" in value or "context" in value
     if asks == ("text" in value) or (asks and not {"question", "context"} <= value.keys()):
-        raise _BrokenLineError("give question and context, or text, for pairs with pair")
+        raise DataError("give question and context, or text, for pairs with pair")
     if asks and "pair" in value:
-        raise _BrokenLineError("pair goes with text")
-    names = ("question", "context") if asks else ("text", "pair")
+        raise DataError("pair goes with text")
+    names = ["question", "context"] if asks else ["text"] if value.get("pair") is None else ["text", "pair"]
     for name in names:
-        if not isinstance(value.get(name), str) and not (name == "pair" and value.get(name) is None):
-            raise _BrokenLineError(f"{name} must be a string")
-    return value[names[0]], value.get(names[1])
-
-
-# ---- answers
-
-
-def _answered(
-    model: Model, lines: Sequence[_Line], tasks: Sequence[str], n_best: int
-) -> dict[int, dict[str, Any]]:
-    """What each line gets, by its number; single texts and pairs are predicted in one call each."""
-    results: dict[int, dict[str, Any]] = {line.number: {"error": line.error} for line in lines if line.error}
-    for pairs in (False, True):
-        own = [line for line in lines if not line.error and (line.second is not None) == pairs]
-        if own:
-            results |= _predicted(model, own, tasks, n_best)
-    return results
+        if not isinstance(value[name], str):
+            raise DataError(f"{name} must be a string")
+    return tuple(value[name] for name in names)
 
 
 def _predicted(
-    model: Model, lines: Sequence[_Line], tasks: Sequence[str], n_best: int
-) -> dict[int, dict[str, Any]]:
-    seconds = [line.second for line in lines if line.second is not None] or None
+    model: Model, lines: Mapping[int, tuple[str, ...]], tasks: Sequence[str], n_best: int
+) -> dict[int, _Row]:
+    """What lines of one or of two texts get, by their numbers."""
+    columns = [list(texts) for texts in zip(*lines.values(), strict=True)]
     try:
-        rows = model([line.first for line in lines], seconds, tasks=tasks or None, n_best=n_best)
+        rows = model(*columns, tasks=tasks or None, n_best=n_best)
     except BertvisionError as error:
         if len(lines) == 1:
-            return {lines[0].number: {"error": re.sub(r"^(text|question) 1: ", "", str(error))}}
+            return {number: {"error": re.sub(r"^(text|question) 1: ", "", str(error))} for number in lines}
         # One of them spoils it for the others: each alone.
-        return {n: row for line in lines for n, row in _predicted(model, [line], tasks, n_best).items()}
-    return {
-        line.number: {"tasks": {name: to_json(one) for name, one in row.items()}}
-        for line, row in zip(lines, rows, strict=True)
-    }
+        alone = [_predicted(model, {number: texts}, tasks, n_best) for number, texts in lines.items()]
+        return {number: row for one in alone for number, row in one.items()}
+    answers = [{"tasks": {name: to_json(one) for name, one in row.items()}} for row in rows]
+    return dict(zip(lines, answers, strict=True))

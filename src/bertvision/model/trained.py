@@ -1,23 +1,30 @@
-"""What training left behind, read again: a head, an ensemble of heads, or a run (its best head).
+"""What training left behind, read again. A folder stands for heads:
 
-A head names its encoder and the fingerprint of its weights; another encoder is refused, because the head would
-read states it was not fitted on and answer with confidence.
+    a head, an ensemble          itself
+    a run                        its best head
+    a snapshot                   the head that was tuned with it, or those of all its tasks
+    anything else                every head below it: those of a fit, of several tasks, of several snapshots
+
+Readers of single hidden states (`layer_reader`) show how an answer forms; they count as heads only where a folder holds
+nothing else. A head names its encoder and the fingerprint of its weights; another encoder is refused, because the head
+would read states it was not fitted on and answer with confidence.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertvision.artifacts import read_json
+from bertvision.artifacts import read_json, restore
 from bertvision.config import from_mapping
 from bertvision.data.reframe import Reframe
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
-from bertvision.heads.base import Head, load_head
-from bertvision.model.folders import ensemble_of, heads_in
+from bertvision.heads.base import Head, load_head, read_head_config
+from bertvision.heads.readouts import layer_of
 from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Selection, SourceConfig, StatesConfig
 from bertvision.states.source import open_states
@@ -27,7 +34,84 @@ from bertvision.tasks.settings import TextConfig
 from bertvision.tasks.walk import Reader, walk_windows
 from bertvision.train.splits import Split, window_split
 
+PACKAGE = "package.json"
+_UNFINISHED = re.compile(r"\..+\.tmp-\d+")
+"""What artifacts.atomic_folder calls a folder until it is whole."""
+_WRITERS = "give what fit, finetune, multitask, ensemble, run or export wrote"
 NO_REFRAME = Reframe()
+
+
+# ---- folders
+
+
+def is_package(folder: str | Path) -> bool:
+    """Whether `folder` says that it is one (package.py); it may still be damaged."""
+    return (Path(folder) / PACKAGE).is_file()
+
+
+def check_finished(folder: Path) -> None:
+    """Bring back what a killed command left aside, and refuse a folder that does not exist or is not finished."""
+    if _UNFINISHED.fullmatch(folder.name):
+        raise ArtifactError(f"{folder} was left by a command that was killed: run that command again")
+    restore(folder)
+    if not folder.is_dir():
+        raise ArtifactError(f"there is no folder {folder}: {_WRITERS}")
+
+
+def heads_in(folder: Path) -> list[Path]:
+    """The folders of the heads that `folder` stands for; never empty."""
+    check_finished(folder)
+    if (results := folder / "results.json").exists():
+        best = [system for system in read_json(results).get("systems", []) if system.get("best")]
+        if not best:
+            raise ArtifactError(f"{folder} has no best head: name one of the folders under {folder / 'fit'}")
+        return [folder / best[-1]["folder"]]
+    for own in (folder, folder / "head"):
+        if (own / "config.json").exists():
+            return [own]
+    found = heads_below(folder)
+    if not found:
+        raise ArtifactError(f"{folder} holds neither a package nor a head: {_WRITERS}")
+    return [path for path in found if not is_reader(path)] or found
+
+
+def heads_below(folder: Path) -> list[Path]:
+    """Every head below a folder, but for the copies in packages that were exported into it."""
+    return [
+        path
+        for path in sorted(file.parent for file in folder.rglob("config.json"))
+        if "encoder" not in path.relative_to(folder).parts
+        and is_head(path)
+        and not any(is_package(above) for above in path.parents if folder in above.parents)
+    ]
+
+
+def is_head(folder: Path) -> bool:
+    files = [folder / name for name in ("config.json", "model.safetensors")]
+    return all(file.is_file() for file in files) and "head" in read_json(files[0])
+
+
+def is_reader(folder: Path) -> bool:
+    """Whether a head's folder holds the reader of one hidden state."""
+    head: Any = read_head_config(folder)["head"]
+    return isinstance(head, dict) and str(head.get("name")).startswith("layer_reader.v")
+
+
+def ensemble_of(folder: Path) -> tuple[str, list[Path]]:
+    """How the heads of a system's folder are joined, and where they lie: itself, or the members of an ensemble."""
+    path = folder / "config.json"
+    config = read_json(path)
+    if not isinstance(config, dict) or "ensemble" not in config:
+        return "", [folder.resolve()]
+    ensemble = config["ensemble"] if isinstance(config["ensemble"], dict) else {}
+    how, members = ensemble.get("how"), ensemble.get("members")
+    texts = isinstance(members, list) and all(isinstance(member, str) for member in members)
+    if not members or not texts or not isinstance(how, str):
+        raise ArtifactError(f"{path} does not name the members of an ensemble: join them again")
+    return how, [(folder / member).resolve() for member in members]
+
+
+# ---- systems
 
 
 @dataclass(frozen=True)
@@ -52,6 +136,10 @@ class Trained:
     """How several heads are joined; empty: the usual way of the task."""
     reframe: Reframe = NO_REFRAME
     """How texts are asked about before they are read."""
+    layers: Sequence["Trained"] = ()
+    """Readers of its hidden states, the lowest first, which only `Model.explain` asks."""
+    package: Path | None = None
+    """The package it lies in."""
 
     @property
     def name(self) -> str:
@@ -61,20 +149,20 @@ class Trained:
     @property
     def readers(self) -> list[Reader]:
         """Its heads, each with the states it reads."""
-        return [
-            Reader(head, selection, self.task)
-            for head, selection in zip(self.heads, self.selections, strict=True)
-        ]
-
-    @property
-    def text(self) -> TextConfig:
-        """How texts are read for it."""
-        return TextConfig(prompt=self.reframe.prompt, context=self.reframe.context)
+        pairs = zip(self.heads, self.selections, strict=True)
+        return [Reader(head, selection, self.task) for head, selection in pairs]
 
     @property
     def reads(self) -> tuple[Any, ...]:
         """What decides the windows it reads: systems that agree share one walk over the encoder."""
         return (self.fingerprint, self.windows, self.reframe, self.task.reads_questions, self.task.group)
+
+    @property
+    def state(self) -> int | None:
+        """The hidden state that a reader of one reads; None for any other head."""
+        number, layers = layer_of(self.heads[0]), self.selections[0].layers
+        # Its option counts among the states it was fitted on.
+        return number if number is None or not layers else layers[number]
 
     def join(self, logits: Sequence[Logits], windows: Windows) -> Logits:
         """Its logits from those of its heads."""
@@ -82,7 +170,7 @@ class Trained:
 
 
 def read_trained(folder: str | Path) -> Trained:
-    """Read a folder that `fit`, `finetune`, `ensemble` or `run` wrote; of a run its best head."""
+    """Read a folder that stands for one system."""
     found = heads_in(Path(folder))
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
@@ -95,12 +183,12 @@ def read_head(folder: Path) -> Trained:
     how, members = ensemble_of(folder)
     loaded = [load_head(member) for member in members]
     abouts = [about for _, about in loaded]
-    for member, about in zip(members, abouts, strict=True):
+    places = [str(member / "config.json") for member in members]
+    for place, about in zip(places, abouts, strict=True):
         if not {"encoder", "windows"} <= about.keys() or "fingerprint" not in about["encoder"]:
             raise ArtifactError(
-                f"{member / 'config.json'} does not say which encoder and windows the head reads: fit it again"
+                f"{place} does not say which encoder and windows the head reads: fit it again"
             )
-    places = [str(member / "config.json") for member in members]
     tasks = [task_from_config(about.get("task"), place) for place, about in zip(places, abouts, strict=True)]
     if any(task != tasks[0] for task in tasks):
         raise ArtifactError(f"the members of {folder} are for different tasks: use each alone")
@@ -108,18 +196,19 @@ def read_head(folder: Path) -> Trained:
     if len(fingerprints) > 1:
         raise ArtifactError(f"the members of {folder} read {len(fingerprints)} encoders: use each alone")
     tuning, tuned_on = _read_tuning(folder / "metrics.json", tasks[0])
+    first, encoder = abouts[0], abouts[0]["encoder"]
     return Trained(
         folder=folder,
         heads=[head for head, _ in loaded],
         selections=[selection_of(about, place) for about, place in zip(abouts, places, strict=True)],
-        windows=from_mapping(WindowConfig, abouts[0]["windows"], source=str(members[0] / "config.json")),
-        encoder=_encoder_source(members[0], abouts[0]["encoder"]),
-        fingerprint=fingerprints.pop(),
+        windows=from_mapping(WindowConfig, first["windows"], source=places[0]),
+        encoder=str((members[0] / encoder["path"]).resolve()) if "path" in encoder else encoder["name"],
+        fingerprint=encoder["fingerprint"],
         task=tasks[0],
         tuning=tuning,
         tuned_on=tuned_on,
         how=tasks[0].join_how(how) if how else "",
-        reframe=from_mapping(Reframe, abouts[0].get("reframe", {}), source=places[0]),
+        reframe=from_mapping(Reframe, first.get("reframe", {}), source=places[0]),
     )
 
 
@@ -140,15 +229,10 @@ def selection_of(about: dict[str, Any], source: str = "config.json") -> Selectio
         selection = from_mapping(Selection, about["states"], source=source)
     except (ConfigError, AttributeError) as error:
         raise ArtifactError(f"{source} does not say which states the head reads: fit it again") from error
-    if len(selection.layers) != about["geometry"]["states"]:
-        raise ArtifactError(
-            f"{source} names {len(selection.layers)} states for a head of {about['geometry']['states']}: fit it again"
-        )
+    named, states = len(selection.layers), about["geometry"]["states"]
+    if named != states:
+        raise ArtifactError(f"{source} names {named} states for a head of {states}: fit it again")
     return selection
-
-
-def _encoder_source(folder: Path, about: dict[str, Any]) -> str:
-    return str((folder / about["path"]).resolve()) if "path" in about else about["name"]
 
 
 def load_encoder(
@@ -174,12 +258,10 @@ def load_encoder(
     ours, theirs = trained.heads[0].geometry, (encoder.num_states, encoder.hidden)
     fits = trained.selections[0] != EVERYTHING or (ours.states, ours.hidden) == theirs
     if encoder.fingerprint != trained.fingerprint and not (other and fits):
-        size = ""
-        if not fits:
-            size = f", which has {theirs[0]} states of {theirs[1]} and not {ours.states} of {ours.hidden}"
+        size = f", which has {theirs[0]} states of {theirs[1]} and not {ours.states} of {ours.hidden}"
         raise ArtifactError(
             f"{trained.folder} was fitted on another encoder (fingerprint {trained.fingerprint[:12]}) than "
-            f"{encoder.name} ({encoder.fingerprint[:12]}){size}: name the right one with --encoder"
+            f"{encoder.name} ({encoder.fingerprint[:12]}){'' if fits else size}: name the right one with --encoder"
         )
     return encoder
 
@@ -201,10 +283,9 @@ def logits_of_trained(
         group = {i: s for i, s in enumerate(systems) if (s.reads, s.task) == reads}
         first = next(iter(group.values()))
         source = load_encoder(first, encoder, other=other_encoder, device=device, precision=precision)
-        split = window_split(data, source, first.windows, task=first.task, text=first.text)
-        readers = {
-            f"{i}/{j}": reader for i, system in group.items() for j, reader in enumerate(system.readers)
-        }
+        text = TextConfig(prompt=first.reframe.prompt, context=first.reframe.context)
+        split = window_split(data, source, first.windows, task=first.task, text=text)
+        readers = {f"{i}/{j}": one for i, system in group.items() for j, one in enumerate(system.readers)}
         for reader in readers.values():
             reader.head.to(source.device)
 

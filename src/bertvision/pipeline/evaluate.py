@@ -11,10 +11,9 @@ from bertvision.artifacts import atomic_folder, check_output, read_json, write_j
 from bertvision.config import to_mapping
 from bertvision.encoder.load import load_tokenizer, token_ids
 from bertvision.errors import ConfigError, OutputError
-from bertvision.model.folders import ensemble_of, heads_below
-from bertvision.model.record import Made, Record, record
+from bertvision.model.record import Record, record
 from bertvision.model.record import evaluate as score
-from bertvision.model.trained import Trained, logits_of_trained, read_trained
+from bertvision.model.trained import Trained, ensemble_of, heads_below, logits_of_trained, read_trained
 from bertvision.pipeline.config import EnsembleArgs, EvalArgs, ScoreArgs
 from bertvision.tasks.base import Task
 from bertvision.tasks.logits import Logits
@@ -64,7 +63,7 @@ def evaluate(args: EvalArgs, *, command: str = "") -> list[Scored]:
         parts = {"eval": (split, second_best(split.windows, own) if args.second_best else own)}
         result = score(parts, tuning=system.tuning, tuned_on=system.tuned_on)
         if args.out is not None:
-            record(args.out / name, parts, Made(command, {"eval": split.name}), evaluated=result)
+            record(args.out / name, parts, command, {"eval": split.name}, evaluated=result)
         pieces = None
         if wordpiece:
             tokenize = token_ids(load_tokenizer(args.encoder or system.encoder))
@@ -114,7 +113,7 @@ def ensemble(args: EnsembleArgs, *, command: str = "") -> list[Scored]:
             label = config.get("label") or config["head"]["name"]
             config["label"] = f"{how} of {len(systems)}, the first of them {label}"
             config["parameters"] = sum(head.num_parameters for system in systems for head in system.heads)
-            record(temporary, parts, Made(command, {"dev": split.name}), evaluated=result, config=config)
+            record(temporary, parts, command, {"dev": split.name}, evaluated=result, config=config)
     return rows
 
 

@@ -18,7 +18,7 @@ from bertvision.data.triplets import TripletSet, mine_triplets
 from bertvision.encoder.device import choose_device
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.model.record import Made, record
+from bertvision.model.record import record
 from bertvision.model.trained import load_encoder, read_trained
 from bertvision.pipeline.config import FinetuneArgs, MultitaskArgs, TrainArgs, TripletArgs
 from bertvision.states.base import LiveStates
@@ -181,7 +181,7 @@ def _record(
                 device, precision = str(encoder.device), encoder.precision
                 logits = kept_logits(head, folder / "encoder", dev, device=device, precision=precision)
                 found["dev"] = (dev, logits)
-            record(head, found, Made(command, {"train": job.train.name, "dev": dev.name if dev else ""}))
+            record(head, found, command, {"train": job.train.name, "dev": dev.name if dev else ""})
 
 
 def _inference_seconds(snapshot: Path, dev: Split, args: TrainArgs) -> float:

@@ -14,7 +14,7 @@ from bertvision.encoder.load import check_apart
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Head, load_head
 from bertvision.heads.costs import cost
-from bertvision.model.record import Made, record
+from bertvision.model.record import record
 from bertvision.model.trained import selection_of
 from bertvision.pipeline.config import FitArgs
 from bertvision.states.config import StatesConfig
@@ -161,10 +161,10 @@ def _record(
         selection = selection_of(read_json(next(iter(heads)) / "config.json"))
         states = StatesConfig.of(args.states, selection)
         logits = logits_of(heads, dev, "dev", partial(open_states, encoder, dev.windows, states, **opening))
-    made = Made(command, {"train": train.name, "dev": "" if dev is None else dev.name})
+    data = {"train": train.name, "dev": "" if dev is None else dev.name}
     rows, tokens = [], max(1, round(float(train.windows.lengths.mean())))
     for path, info in zip(heads, infos.values(), strict=True):
-        kept = record(path, {} if dev is None else {"dev": (dev, logits[path])}, made)
+        kept = record(path, {} if dev is None else {"dev": (dev, logits[path])}, command, data)
         epoch = info["best_epoch"] if args.fit.keep == "best" else len(info["history"])
         price = cost(heads[path], heads[path].geometry, tokens=tokens)
         rows.append(

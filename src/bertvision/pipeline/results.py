@@ -27,7 +27,7 @@ import numpy as np
 
 from bertvision._version import __version__
 from bertvision.heads.costs import cost
-from bertvision.model.origin import commit, environment
+from bertvision.model.record import commit, environment
 from bertvision.pipeline.systems import System, mark_best, snapshot_of
 from bertvision.report.results import SCHEMA
 from bertvision.tasks.base import Task

@@ -7,7 +7,7 @@ from pathlib import Path
 from bertvision.artifacts import read_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads.base import Head, load_head
-from bertvision.model.record import Made, evaluate, record
+from bertvision.model.record import evaluate, record
 from bertvision.model.trained import selection_of
 from bertvision.pipeline.config import RunArgs
 from bertvision.pipeline.systems import System, pairs
@@ -31,7 +31,7 @@ class Stages:
         self.args, self.encoder, self.splits = args, encoder, splits
         self.task = splits["train"].task
         self.parts = {name: split for name, split in splits.items() if name != "train"}
-        self.made = Made(command, {name: split.name for name, split in splits.items()})
+        self.command, self.data = command, {name: split.name for name, split in splits.items()}
         self.tuning: RunFolder | None = None
         self.fits: list[RunFolder] = []
         self.systems: list[System] = []
@@ -125,7 +125,7 @@ class Stages:
             records = []
             for folder in folders:
                 found = {split: (part, logits[split][folder]) for split, part in self.parts.items()}
-                own = record(folder, found, self.made, decode=self.args.decode)
+                own = record(folder, found, self.command, self.data, decode=self.args.decode)
                 assert own is not None
                 records.append(own)
             own_infos = [infos[folder.name] for folder in folders if folder != snapshot.own]
