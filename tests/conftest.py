@@ -7,9 +7,12 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from bertvision.encoder.encoder import Encoder
 
 # Two busy processes on two cores slow encoding thirtyfold, so every worker (and every process it
 # starts) gets one thread; set before torch is imported anywhere.
@@ -85,6 +88,27 @@ def toy_encoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 def tiny_bert(toy_encoder: Callable[[str], Path]) -> Path:
     """BERT with two layers of 32 features, two attention heads, token types and a pooler."""
     return toy_encoder("bert")
+
+
+@pytest.fixture(scope="session")
+def encoder(tiny_bert: Path) -> "Encoder":
+    from bertvision.encoder.encoder import Encoder
+
+    return Encoder.load(str(tiny_bert))
+
+
+@pytest.fixture
+def calls(encoder: "Encoder", monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many windows each call of an encoder had."""
+    made: list[int] = []
+    real = type(encoder).layer_states
+
+    def counted(self: "Encoder", batch: Any) -> Any:
+        made.append(len(batch.windows))
+        return real(self, batch)
+
+    monkeypatch.setattr(type(encoder), "layer_states", counted)
+    return made
 
 
 @pytest.fixture(scope="session")

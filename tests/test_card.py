@@ -286,30 +286,10 @@ def test_names_lose_their_folders() -> None:
         assert plain_command(plain) == plain
 
 
-def test_no_file_of_a_package_names_folders(
-    mood: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither of the command that made a head nor of the export."""
-    head = mood("clients/acme")
-    made = {
-        "commands": ["bertvision run clients/acme/enc --out clients/acme/mood"],
-        "data": {"dev": "clients/dev.csv"},
-    }
-    metrics = json.loads((head / "metrics.json").read_text())
-    (head / "metrics.json").write_text(json.dumps(metrics | {"made": made}))
-    monkeypatch.chdir(tmp_path)
-    place = head.resolve().relative_to(tmp_path.resolve())
-    outcome = bertvision("export", place, "--out", "clients/pkg")
-    assert outcome.code == 0, outcome.err
-    assert "bertvision run enc --out mood" in (tmp_path / "clients" / "pkg" / "README.md").read_text()
-    for name, content in tree(tmp_path / "clients" / "pkg").items():
-        assert content is None or b"clients" not in content, name
-
-
 def test_the_card_names_every_command_that_made_a_head(
     tiny_bert: Path, toy_squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tuned, fitted and joined, each by its own command, in this order; the ensemble has an interval."""
+    """Tuned, fitted and joined, each by its own command, in this order; no folder is named anywhere."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "questions").mkdir()
     data = tmp_path / "questions" / "toy.json"
@@ -333,15 +313,6 @@ def test_the_card_names_every_command_that_made_a_head(
     for name, content in tree(tmp_path / "pkg").items():
         for place in (b"questions/", b"work/", bytes(tmp_path)):
             assert content is None or place not in content, name
-    questions = load_data(str(data))
-    assert not isinstance(questions, TextData)
-    (answers,) = (tmp_path / "work" / "both").rglob("predictions.json")
-    values = per_question(questions, json.loads(answers.read_text()))
-    found = by_title(card)
-    for title, own in zip(("tuned EM", "tuned F1"), values, strict=True):
-        drawn = mean_difference([100 * own], [])
-        assert found[title].metric_value == pytest.approx(drawn.difference, abs=1e-4)
-        assert found[title].metric_args == {"interval_95": [round(drawn.low, 4), round(drawn.high, 4)]}
     # A head of the fit alone names what made it and not the ensemble.
     bv.load(tmp_path / "work" / "heads" / "last-state.seed0").save(tmp_path / "one")
     text = (tmp_path / "one" / "README.md").read_text()

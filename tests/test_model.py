@@ -14,7 +14,6 @@ from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, SAME, WINDOWS, save_spa
 from toy import save_encoder, squad_json
 
 import bertvision as bv
-from bertvision.cli import main
 from bertvision.data.cutting import make_windows
 from bertvision.data.examples import SpanData, TextData, TextExample, answerable
 from bertvision.data.load import load_span_data
@@ -41,11 +40,6 @@ TEXTS = [
 CLS = Selection(positions="cls")
 
 
-@pytest.fixture(scope="module")
-def encoder(tiny_bert: Path) -> Encoder:
-    return Encoder.load(str(tiny_bert))
-
-
 def labelled(texts: list[str], task: Any, seconds: list[str] | None = None) -> TextData:
     """Texts with any label: how they are asked about by the way that scores are made."""
     label = 0.0 if task.kind == "score" else 0
@@ -60,32 +54,13 @@ def alone(system: Trained, data: Any) -> Any:
     return system.task.answer(split.windows, logits, split.data)
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many windows each call of an encoder had."""
-    made: list[int] = []
-    real = Encoder.layer_states
-
-    def counted(self: Encoder, batch: Any) -> Any:
-        made.append(len(batch.ids))
-        return real(self, batch)
-
-    monkeypatch.setattr(Encoder, "layer_states", counted)
-    return made
-
-
 # ---- cut states
 
 
 READINGS = [
-    CLS,
-    Selection((0, 2)),
-    Selection((1,)),
-    Selection((2, 0)),
-    Selection((0, 1), "cls"),
+    CLS, EVERYTHING, Selection((0, 2)), Selection((1,)), Selection((2, 0)), Selection((0, 1), "cls"),
     Selection((2,), "cls"),
-    EVERYTHING,
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["cls first", "cls anywhere"])
@@ -108,7 +83,7 @@ def test_a_narrowed_batch_is_that_of_states_of_its_own(
     if cut.pooled is not None and expected.pooled is not None:
         assert torch.equal(cut.pooled, expected.pooled)
     geometry = Geometry(len(own.layers), encoder.hidden, 2, "window", expected.pooled is not None)
-    for name in ("tenney_small", "adapter_pooler:size=8", "mean_pooler", "attention_pooler"):
+    for name in ("tenney_small", "adapter_pooler:size=8", "attention_pooler"):
         head = parse_head(name).build(geometry, seed=1).eval()
         assert torch.equal(head(cut), head(expected)), name
 
@@ -149,16 +124,18 @@ def test_single_texts_are_walked_once(encoder: Encoder, tmp_path: Path, calls: l
     assert sum(calls) == len(windows) > len(TEXTS), "every window is read once"
     for name, system in systems.items():
         expected = alone(system, labelled(TEXTS, system.task))
-        for i, row in enumerate(rows):
-            found = row[name]
+        for i, found in enumerate(row[name] for row in rows):
             if isinstance(found, ScorePrediction):
                 assert found.score == pytest.approx(expected.values[i], rel=1e-5)
-                continue
-            assert isinstance(found, LabelPrediction)
-            assert list(found.probabilities) == list(system.task.classes)
-            assert list(found.probabilities.values()) == pytest.approx(expected.probabilities[i], abs=1e-6)
-            assert found.probability == max(found.probabilities.values()) == found.probabilities[found.label]
-    assert len({row["colour"].probability for row in model.predict(TEXTS)}) == 4
+            else:
+                assert list(found.probabilities) == list(system.task.classes)
+                assert list(found.probabilities.values()) == pytest.approx(
+                    expected.probabilities[i], abs=1e-6
+                )
+                assert (
+                    found.probability == max(found.probabilities.values()) == found.probabilities[found.label]
+                )
+    assert len({row["colour"].probability for row in rows}) == 4
 
 
 def test_spans_and_answerability_share_their_windows(
@@ -175,8 +152,7 @@ def test_spans_and_answerability_share_their_windows(
     assert len(calls) == 1
     for name in ("span", "pairs"):
         expected = Model({name: systems[name]}, encoder).predict(questions, contexts)
-        for row, one in zip(rows, expected, strict=True):
-            found = row[name]
+        for found, one in zip((row[name] for row in rows), expected, strict=True):
             assert (found.text, found.start, found.end) == (one.text, one.start, one.end)
             assert found.probability == pytest.approx(one.probability, rel=1e-4)
     builder = SpanBuilder("q")
@@ -226,7 +202,6 @@ def test_the_stored_temperature_is_applied(encoder: Encoder, tmp_path: Path) -> 
     logits = np.log(list(found["plain"].probabilities.values())) / 2.5
     expected = np.exp(logits) / np.exp(logits).sum()
     assert list(found["warm"].probabilities.values()) == pytest.approx(expected.tolist(), rel=1e-6)
-    assert found["warm"].label == found["plain"].label
 
 
 def test_an_ensemble_is_its_members_mean(encoder: Encoder, tmp_path: Path) -> None:
@@ -267,23 +242,14 @@ def test_tasks_that_read_as_many_texts_as_are_given_answer(mixed: Model, calls: 
     calls.clear()
     assert mixed.predict([], []) == []
     for texts, tasks, kind, sentence in (
-        (
-            (MILL,),
-            ["mood", "same", "span"],
-            DataError,
-            r"same, span read two texts, .* ask only mood \(tasks\)",
-        ),
+        ((MILL,), ["mood", "same"], DataError, r"same reads two texts, .* ask only mood \(tasks\)"),
         (("Who?", MILL), ["mood"], DataError, "mood reads one text, and two are given: give one text"),
         ((MILL,), ["moon"], ConfigError, "there is no task 'moon': did you mean mood"),
         ((" ", MILL), None, DataError, "text 1: the text is empty"),
-        ((["a", "b"], ["c", ""]), None, DataError, "text 2: the second text is empty"),
         ((["a"], ["b", "c"]), None, DataError, "predict got 1 first texts but 2 second ones"),
         ((["half \ud83d"], MILL), None, DataError, "text 1: the text holds half a character"),
-        (([7], MILL), None, DataError, "text 1: the text must be a string"),
-        (("", MILL), ["span"], DataError, "question 1: the question is empty"),
         (("Who?", "  "), ["span"], DataError, "question 1: the context is empty"),
         ((["Who?", "\n"], MILL), ["span"], DataError, "question 2: the question is empty"),
-        ((["Who?"], [7]), ["span"], DataError, "question 1: the context must be a string"),
     ):
         with pytest.raises(kind, match=sentence):
             mixed.predict(*texts, tasks=tasks)  # pyright: ignore[reportArgumentType]
@@ -306,29 +272,22 @@ def test_a_lone_head_answers_directly(encoder: Encoder, tmp_path: Path) -> None:
     assert isinstance(label.predict(MILL), LabelPrediction)
     assert isinstance(score.predict("A bridge"), ScorePrediction)
     assert list(label(MILL)) == ["label"], "by name where the model itself is called"
-    assert [one.label for one in label.predict(TEXTS)] == [label.predict(text).label for text in TEXTS]
     assert label.predict([]) == []
-    with pytest.raises(DataError, match="reads one text, and two are given: give one text"):
-        label.predict(MILL, "The bridge is old.")
 
 
-def test_packages_and_snapshots_of_several_tasks(tiny_bert: Path, tmp_path: Path) -> None:
-    """pkg/encoder beside pkg/TASK/HEAD, and snapshot/heads/TASK; the encoder itself is no task."""
-    folder, snapshot = tmp_path / "pkg", tmp_path / "snapshot-1"
-    shutil.copytree(tiny_bert, folder / "encoder")
-    shutil.copytree(tiny_bert, snapshot / "encoder")
-    encoder = Encoder.load(str(folder / "encoder"))
-    for place, task in (
-        (folder / "sst" / "cls-linear.seed0", MOOD),
-        (folder / "sts" / "cls-linear.seed0", ALIKE),
-        (snapshot / "heads" / "mood", MOOD),
-        (snapshot / "heads" / "alike", ALIKE),
+def test_folders_of_several_tasks(tiny_bert: Path, tmp_path: Path) -> None:
+    """FOLDER/encoder beside FOLDER/TASK/HEAD, and snapshot/heads/TASK; the encoder itself is no task."""
+    for folder, places in (
+        (tmp_path / "fits", {"sst": "sst/cls-linear.seed0", "sts": "sts/cls-linear.seed0"}),
+        (tmp_path / "snapshot-1", {"alike": "heads/alike", "mood": "heads/mood"}),
     ):
-        save_system(place, encoder, "cls_linear", task)
-    assert list(read(folder)) == ["sst", "sts"]
-    assert list(read(snapshot)) == ["alike", "mood"]
-    expected = bv.load(folder).predict(MILL)
-    assert bv.load(folder.rename(tmp_path / "moved")).predict(MILL) == expected
+        shutil.copytree(tiny_bert, folder / "encoder")
+        encoder = Encoder.load(str(folder / "encoder"))
+        for task, place in zip((MOOD, ALIKE), places.values(), strict=True):
+            save_system(folder / place, encoder, "cls_linear", task)
+        assert list(read(folder)) == list(places)
+        expected = bv.load(folder).predict(MILL)
+        assert bv.load(folder.rename(tmp_path / f"{folder.name}-moved")).predict(MILL) == expected
 
 
 def test_heads_of_two_encoders_are_refused(encoder: Encoder, tmp_path: Path) -> None:
@@ -357,24 +316,8 @@ def test_names_are_what_distinguishes_folders() -> None:
 # ---- what the command line leaves
 
 
-@pytest.fixture(scope="module")
-def home(tiny_bert: Path, toy_squad: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a snapshot and two heads, and an ensemble of both; made once by the command line itself."""
-    home = tmp_path_factory.mktemp("trained")
-    cut = ["--max-seq-length", "48", "--max-query-length", "16", "--doc-stride", "16"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BERTVISION_CACHE", str(home / "cache"))
-        shutil.copytree(tiny_bert, home / "encoder")
-        main(["run", "--encoder", str(home / "encoder"), "--train", str(toy_squad), "--dev", str(toy_squad),
-              "--out", str(home / "run"), *cut, "--finetune.epochs", "1", "--finetune.lr", "1e-3",
-              "--fit.heads", "last_state", "adapter:size=8", "--fit.epochs", "3", "--fit.lr", "1e-2"])  # fmt: skip
-        heads = [str(fitted(home, name)) for name in ("last-state", "adapter-8")]
-        main(["ensemble", *heads, "--data", str(toy_squad), "--out", str(home / "both"), "--how", "mean"])
-    return home
-
-
-def fitted(home: Path, name: str = "adapter-8") -> Path:
-    return home / "run" / "fit" / "snapshot-1" / f"{name}.seed0"
+def fitted(run: Path, name: str = "adapter-4") -> Path:
+    return run / "fit" / "snapshot-1" / f"{name}.seed0"
 
 
 def keen(folder: Path, **options: Any) -> Model:
@@ -384,70 +327,68 @@ def keen(folder: Path, **options: Any) -> Model:
     return model
 
 
-def test_every_kind_of_folder_answers(home: Path) -> None:
-    for folder in (fitted(home), *(home / n for n in ("run/finetune/snapshot-1/head", "both", "run"))):
+def test_every_kind_of_folder_answers(finished_run: Path) -> None:
+    snapshot = finished_run / "finetune" / "snapshot-1"
+    for folder in (fitted(finished_run), finished_run, snapshot):
         found = keen(folder).predict(QUESTION, MILL)
         assert found.text == MILL[found.start : found.end] != ""
         assert 0 <= found.probability <= 1
         assert 0 <= found.no_answer_probability <= 1
-    snapshot, head = (keen(home / "run/finetune/snapshot-1" / part) for part in ("", "head"))
-    assert snapshot.predict(QUESTION, MILL) == head.predict(QUESTION, MILL)
-    snapshot.set_threshold(-1e6)
-    found = snapshot.predict(QUESTION, MILL)
+    model = keen(snapshot)
+    assert model.predict(QUESTION, MILL) == keen(snapshot / "head").predict(QUESTION, MILL)
+    model.set_threshold(-1e6)
+    found = model.predict(QUESTION, MILL)
     assert (found.text, found.start, found.end) == ("", -1, -1)
 
 
-def test_a_run_loads_its_best_head_at_its_threshold(home: Path) -> None:
-    results = json.loads((home / "run" / "results.json").read_text())
+def test_a_run_loads_its_best_head_at_its_threshold(finished_run: Path, tmp_path: Path) -> None:
+    results = json.loads((finished_run / "results.json").read_text())
     (best,) = [system for system in results["systems"] if system["best"]]
-    trained = read_trained(home / "run")
-    assert trained.folder == home / "run" / best["folder"]
+    trained = read_trained(finished_run)
+    assert trained.folder == finished_run / best["folder"]
     stored = json.loads((trained.folder / "metrics.json").read_text())
     assert trained.tuning.threshold == stored["tuning"]["threshold"]
     assert stored["scores"]["dev"]["tuned_f1"] == best["scores"]["dev"]["tuned_f1"]["mean"]
-    moved = shutil.copytree(home / "run", home / "elsewhere")
-    trained = read_trained(moved)
-    assert Path(trained.encoder).is_relative_to(moved), "a whole run can be moved"
+    trained = read_trained(shutil.copytree(finished_run, tmp_path / "moved"))
+    assert Path(trained.encoder).is_relative_to(tmp_path), "a whole run can be moved"
     assert load_encoder(trained).fingerprint == trained.fingerprint
 
 
-def test_an_ensemble_joins_its_members(home: Path) -> None:
+def test_an_ensemble_of_spans_joins_its_members(finished_run: Path) -> None:
     """The mean of two heads' probabilities, one window, computed from their own logits."""
-    members = [read_trained(fitted(home, name)) for name in ("last-state", "adapter-8")]
-    whole = read_trained(home / "both")
-    assert (whole.how, len(whole.heads)) == ("mean", 2)
+    first, second = members = [
+        read_trained(fitted(finished_run, name)) for name in ("last-state", "adapter-4")
+    ]
+    heads, selections = [*first.heads, *second.heads], [*first.selections, *second.selections]
+    whole = replace(first, heads=heads, selections=selections, how="mean")
     data = load_span_data("demo:dev", max_examples=1)
-    short = replace(whole.windows, max_seq_length=96)
-    (split, joined), (_, a), (_, b) = logits_of_trained(
-        [replace(one, windows=short) for one in (whole, *members)], data
-    )
+    (split, joined), (_, a), (_, b) = logits_of_trained([whole, *members], data)
     for name in ("start", "end"):
         for begin, end in pairwise(split.windows.offsets):
             parts = [torch.tensor(one[name][begin:end]).softmax(0) for one in (a, b)]
             expected = (parts[0] + parts[1]) / 2
             assert torch.allclose(torch.tensor(joined[name][begin:end]).exp(), expected, atol=1e-6)
-    assert members[0].join([a], split.windows) is a
 
 
-def test_one_or_many_and_the_runs_own_predictions(home: Path, toy_squad: Path) -> None:
-    model = keen(fitted(home))
+def test_one_or_many_and_the_runs_own_predictions(finished_run: Path, toy_squad: Path) -> None:
+    model = keen(fitted(finished_run))
     questions = [QUESTION, "Where is the mill?"]
-    many, shared = model.predict(questions, [MILL, MILL]), model.predict(questions, MILL)
-    assert many == shared == model.predict(tuple(questions), MILL)
+    many = model.predict(questions, [MILL, MILL])
+    assert many == model.predict(tuple(questions), MILL)
     for question, found in zip(questions, many, strict=True):
         one = model.predict(question, MILL)
         assert (one.text, one.start, one.end) == (found.text, found.start, found.end)
         assert one.probability == pytest.approx(found.probability, rel=1e-4)
     data = load_span_data(str(toy_squad))
     asked = [e.question for e in data.examples], [data.context(e) for e in data.examples]
-    found = bv.load(fitted(home)).predict(*asked)
-    written = json.loads((fitted(home) / "dev" / "predictions.json").read_text())
+    found = bv.load(fitted(finished_run)).predict(*asked)
+    written = json.loads((fitted(finished_run) / "dev" / "predictions.json").read_text())
     assert {e.id: p.text for e, p in zip(data.examples, found, strict=True)} == written
 
 
-def test_long_documents_and_odd_texts_keep_their_offsets(home: Path) -> None:
+def test_long_documents_and_odd_texts_keep_their_offsets(finished_run: Path) -> None:
     """A document of many windows, of which any part can be an answer; characters the tokenizer drops, emoji, tabs."""
-    model = keen(fitted(home))
+    model = keen(fitted(finished_run))
     context = " ".join(p["context"] for article in squad_json()["data"] for p in article["paragraphs"])
     starts = set()
     for thing in ("mill", "bridge", "tower", "market"):
@@ -461,19 +402,17 @@ def test_long_documents_and_odd_texts_keep_their_offsets(home: Path) -> None:
         assert found.text == (context[found.start : found.end] if found.start >= 0 else "")
 
 
-def test_the_encoder_may_move_but_not_change(home: Path, tmp_path: Path) -> None:
+def test_the_encoder_may_move_but_not_change(finished_run: Path, tiny_bert: Path, tmp_path: Path) -> None:
     lone, moved = tmp_path / "head", tmp_path / "moved"
-    shutil.copytree(fitted(home), lone)  # the relative path to its encoder leads nowhere from here
-    shutil.copytree(home / "run" / "finetune" / "snapshot-1" / "encoder", moved)
-    expected = keen(fitted(home)).predict(QUESTION, MILL)
+    shutil.copytree(fitted(finished_run), lone)  # the relative path to its encoder leads nowhere from here
+    shutil.copytree(finished_run / "finetune" / "snapshot-1" / "encoder", moved)
+    expected = keen(fitted(finished_run)).predict(QUESTION, MILL)
     for encoder in (str(moved), Encoder.load(str(moved))):
         assert keen(lone, encoder=encoder).predict(QUESTION, MILL) == expected
     with pytest.raises(EncoderError, match=r"is not at .* any more: name it with --encoder"):
         bv.load(lone)
-    untuned = Encoder.load(str(home / "encoder"))
-    for other in (str(save_encoder(tmp_path / "other", seed=1)), untuned):
-        with pytest.raises(ArtifactError, match=r"on another encoder \(fingerprint \w{12}\).*--encoder"):
-            bv.load(fitted(home), encoder=other)
+    with pytest.raises(ArtifactError, match=r"on another encoder \(fingerprint \w{12}\).*--encoder"):
+        bv.load(lone, encoder=str(tiny_bert))  # as it was before it was tuned
 
 
 # ---- what is wrong with a folder
@@ -485,36 +424,32 @@ def _edit(path: Path, change: Any) -> None:
     path.write_text(json.dumps(value))
 
 
-def test_folders_that_cannot_be_loaded(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
+def test_folders_that_cannot_be_loaded(finished_run: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    for name in ("a", "b", "version"):
+        shutil.copytree(fitted(finished_run), tmp_path / name)
+    for name in ("empty", "list", "both"):
+        (tmp_path / name).mkdir()
     save_head(parse_head("last_state").build(Geometry(3, 32), seed=0), tmp_path / "bare", about={})
-    (tmp_path / "list").mkdir()
     (tmp_path / "list" / "config.json").write_text("[]")
-    for name in "ab":
-        shutil.copytree(fitted(home), tmp_path / name)
-    shutil.copytree(fitted(home), tmp_path / "version")
     _edit(tmp_path / "version" / "config.json", lambda c: c["windows"].update(colour="red"))
     _edit(tmp_path / "b" / "config.json", lambda c: c["encoder"].update(fingerprint="f" * 32))
-    (tmp_path / "both").mkdir()
     ensemble = {"ensemble": {"how": "max", "members": ["../a", "../b"]}}
     (tmp_path / "both" / "config.json").write_text(json.dumps(ensemble))
     for folder, sentence in (
-        (tmp_path / "missing", "there is no folder"),
-        (tmp_path / "empty", "holds neither a package nor a head"),
-        (fitted(home).parent, r"several heads \(adapter-8\.seed0, last-state\.seed0\)"),
-        (home / "encoder", "does not describe a bertvision head"),
-        (tmp_path / "bare", "does not say which encoder"),
-        (tmp_path / "list", "does not describe"),
-        (tmp_path / "version", r"config\.json sets colour"),
-        (tmp_path / "both", "read 2 encoders"),
-    ):
+        ("missing", "there is no folder"),
+        ("empty", "holds neither a package nor a head"),
+        (fitted(finished_run).parent, r"several heads \(adapter-4\.seed0, last-state\.seed0, learned-pooling\.seed0\)"),
+        (tiny_bert, "does not describe a bertvision head"),
+        ("bare", "does not say which encoder"),
+        ("list", "does not describe"),
+        ("version", r"config\.json sets colour"),
+        ("both", "read 2 encoders"),
+    ):  # fmt: skip
         with pytest.raises(BertvisionError, match=sentence) as caught:
-            bv.load(folder)
+            bv.load(tmp_path / folder)
         assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_folder_a_kill_left_aside_comes_back(home: Path, tmp_path: Path) -> None:
-    aside, members = tmp_path / ".both.old", [str(fitted(home))] * 2
-    shutil.copytree(home / "both", aside)
-    _edit(aside / "config.json", lambda c: c["ensemble"].update(members=members))
-    assert bv.load(tmp_path / "both").predict(QUESTION, MILL)
+def test_a_folder_a_kill_left_aside_comes_back(encoder: Encoder, tmp_path: Path) -> None:
+    save_span(tmp_path / ".qa.old", encoder)
+    assert bv.load(tmp_path / "qa").predict(QUESTION, MILL)

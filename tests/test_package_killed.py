@@ -85,14 +85,18 @@ def test_no_room_and_no_right_are_one_sentence(head: Path, tmp_path: Path) -> No
     """A limit on the size of files stands for a full disk, a file for a folder that cannot be written."""
     resource = pytest.importorskip("resource")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limit[1]))
-        outcome = bertvision("export", head, "--out", tmp_path / "pkg")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert outcome.code == 2
-    assert outcome.err.startswith("error: cannot write the encoder")
-    assert list(tmp_path.iterdir()) == []
+    for _ in ("nothing there", "an older package"):
+        before = tree(tmp_path)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limit[1]))
+            outcome = bertvision("export", head, "--out", tmp_path / "pkg")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        assert outcome.code == 2
+        assert outcome.err.startswith("error: cannot write the encoder")
+        assert tree(tmp_path) == before, "neither half a package nor the older one gone"
+        assert bertvision("export", head, "--out", tmp_path / "pkg").code == 0
+    remove(tmp_path / "pkg")
     (tmp_path / "file").write_text("mine")
     for out in ("file", "file/below", "file/far/below"):
         outcome = bertvision("export", head, "--out", tmp_path / out)

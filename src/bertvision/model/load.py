@@ -161,12 +161,11 @@ def gather(sources: Sequence[tuple[str, str | Path]], *, layers: Sequence[Path] 
 
 def _check_encoder(systems: Sequence[Trained]) -> None:
     first = systems[0]
-    for system in systems:
-        if system.fingerprint != first.fingerprint:
-            raise ArtifactError(
-                f"{system.folder} reads another encoder (fingerprint {system.fingerprint[:12]}) than {first.folder} "
-                f"({first.fingerprint[:12]}): name heads of one encoder"
-            )
+    if other := next((one for one in systems if one.fingerprint != first.fingerprint), None):
+        raise ArtifactError(
+            f"{other.folder} reads another encoder (fingerprint {other.fingerprint[:12]}) than {first.folder} "
+            f"({first.fingerprint[:12]}): name heads of one encoder"
+        )
 
 
 # ---- names
@@ -251,46 +250,42 @@ def read_package(folder: str | Path) -> dict[str, Any]:
         )
     about = read_json(path)
     if not isinstance(about, dict) or "format" not in about:
-        raise ArtifactError(f"{path} does not describe a package: export it again")
+        raise _damaged(f"{path} does not describe a package")
     if about["format"] != FORMAT:
         raise ArtifactError(
             f"{folder} is a package of format {about['format']} by bertvision {about.get('bertvision')}, this is "
             f"{__version__} and reads format {FORMAT}: install that version"
         )
     if not _is_sound(about):
-        raise ArtifactError(f"{path} is incomplete or damaged: export the package again")
+        raise _damaged(f"{path} is incomplete or damaged")
     parts = [f"heads/{task}/config.json" for task in about["tasks"]]
     parts += [f"layers/{task}/{state}/config.json" for task, own in about["layers"].items() for state in own]
-    parts += ["encoder"] * about["encoder"]["bundled"] + ["onnx/model.onnx"] * about["onnx"]
-    for part in parts:
-        if not (folder / part).exists():
-            raise ArtifactError(f"the package {folder} lacks {part}: copy or export it again")
-    if about["encoder"]["bundled"]:
-        for base in bases_of(str(folder / "encoder"))[1:]:
-            place = Path(base)
-            is_place = place.is_absolute() or base[0] in ".~" or ".." in place.parts
-            if base != EMBEDDED and is_place and not place.resolve().is_relative_to(folder.resolve()):
-                raise ArtifactError(
-                    f"the base {base} of the encoder of {folder} leads out of the package: export it again"
-                )
+    parts += ["encoder"] if about["encoder"]["bundled"] else []
+    parts += ["onnx/model.onnx"] if about["onnx"] else []
+    if lacking := [part for part in parts if not (folder / part).exists()]:
+        raise _damaged(f"the package {folder} lacks {lacking[0]}")
+    for base in bases_of(str(folder / "encoder"))[1:] if about["encoder"]["bundled"] else ():
+        place = Path(base)
+        is_place = place.is_absolute() or base[0] in ".~" or ".." in place.parts
+        if base != EMBEDDED and is_place and not place.resolve().is_relative_to(folder.resolve()):
+            raise _damaged(f"the base {base} of the encoder of {folder} leads out of the package")
     return about
+
+
+def _damaged(what: str) -> ArtifactError:
+    return ArtifactError(f"{what}: copy the package again, or export it again")
 
 
 def _is_sound(about: dict[str, Any]) -> bool:
     """Whether package.json has all its keys, with values of their types."""
-    encoder, tasks, layers = about.get("encoder"), about.get("tasks"), about.get("layers")
-    return (
-        isinstance(encoder, dict)
-        and all(isinstance(encoder.get(key), str) and encoder[key] for key in ("name", "fingerprint"))
-        and isinstance(encoder.get("bundled"), bool)
-        and isinstance(about.get("onnx"), bool)
-        and isinstance(tasks, list)
-        and tasks != []
-        and all(map(plain_name, tasks))
-        and isinstance(layers, dict)
-        and layers.keys() <= set(tasks)
-        and all(isinstance(own, list) and all(type(state) is int for state in own) for own in layers.values())
-    )
+    try:
+        encoder, tasks, layers, _ = (about[key] for key in ("encoder", "tasks", "layers", "onnx"))
+        texts, _ = [encoder["name"], encoder["fingerprint"]], encoder["bundled"]
+        states = [state for own in layers.values() for state in own]
+        named = bool(tasks) and all(map(plain_name, tasks)) and layers.keys() <= set(tasks)
+    except (AttributeError, KeyError, TypeError):
+        return False
+    return named and all(type(one) is int for one in states) and all(isinstance(one, str) for one in texts)
 
 
 def _read_packed(folder: Path) -> dict[str, Trained]:
@@ -302,31 +297,22 @@ def _read_packed(folder: Path) -> dict[str, Trained]:
         places = [folder / "layers" / task / str(state) for state in states]
         readers = [_read_inside(folder, place, about["encoder"]) for place in places]
         if [reader.state for reader in readers] != states:
-            raise ArtifactError(
-                f"the readers of {task} in {folder} read other layers: export the package again"
-            )
+            raise _damaged(f"the readers of {task} in {folder} read other layers")
         for reader in readers:  # they share one walk, its windows and its way to answers
             ours, theirs = ((one.reads, one.task.kind, one.task.outputs) for one in (head, reader))
             if ours != theirs:
-                raise ArtifactError(
-                    f"{reader.folder} reads a layer for other windows or answers than {task}: export the package again"
-                )
+                raise _damaged(f"{reader.folder} reads a layer for other windows or answers than {task}")
         systems[task] = replace(head, layers=readers)
     return systems
 
 
 def _read_inside(package: Path, folder: Path, encoder: Mapping[str, Any]) -> Trained:
-    for member in ensemble_of(folder)[1]:
-        if not member.is_relative_to(package.resolve()):
-            raise ArtifactError(
-                f"{folder / 'config.json'} names a head that leads out of the package: export it again"
-            )
-    trained = read_head(folder)
-    if trained.fingerprint != encoder["fingerprint"]:
-        raise ArtifactError(
-            f"{folder} is a head of another encoder (fingerprint {trained.fingerprint[:12]}) than the package "
-            f"({encoder['fingerprint'][:12]}): export them again"
-        )
+    if not all(member.is_relative_to(package.resolve()) for member in ensemble_of(folder)[1]):
+        raise _damaged(f"{folder / 'config.json'} names a head that leads out of the package")
+    trained, wanted = read_head(folder), encoder["fingerprint"]
+    if trained.fingerprint != wanted:
+        ours = trained.fingerprint[:12]
+        raise _damaged(f"{folder} is a head of another encoder ({ours}) than the package ({wanted[:12]})")
     # The package says where the encoder is, whatever its heads' own files say.
     place = str((package / "encoder").resolve()) if encoder["bundled"] else encoder["name"]
     return replace(trained, encoder=place, package=package)

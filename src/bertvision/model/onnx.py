@@ -133,7 +133,12 @@ class Graph(nn.Module):
         second = (torch.arange(tokens) >= tokens // 2).long() * mask
         ids = torch.where(mask.bool(), ids, self.source.pad_id)
         # A copy: one tensor for two inputs would be traced as one input.
-        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": second, "context": second.clone()}
+        given = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "token_type_ids": second,
+            "context": second.clone(),
+        }
         return {name: given[name] for name in self.inputs}
 
     def real_inputs(self) -> Iterator[dict[str, Tensor]]:

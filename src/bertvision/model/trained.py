@@ -12,7 +12,7 @@ would read states it was not fitted on and answer with confidence.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,6 @@ PACKAGE = "package.json"
 _UNFINISHED = re.compile(r"\..+\.tmp-\d+")
 """What artifacts.atomic_folder calls a folder until it is whole."""
 _WRITERS = "give what fit, finetune, multitask, ensemble, run or export wrote"
-NO_REFRAME = Reframe()
 
 
 # ---- folders
@@ -134,7 +133,7 @@ class Trained:
     """What the tuning was fitted on."""
     how: str = ""
     """How several heads are joined; empty: the usual way of the task."""
-    reframe: Reframe = NO_REFRAME
+    reframe: Reframe = field(default_factory=Reframe)
     """How texts are asked about before they are read."""
     layers: Sequence["Trained"] = ()
     """Readers of its hidden states, the lowest first, which only `Model.explain` asks."""
@@ -181,44 +180,46 @@ def read_trained(folder: str | Path) -> Trained:
 def read_head(folder: Path) -> Trained:
     """Read the folder of one head or ensemble."""
     how, members = ensemble_of(folder)
-    loaded = [load_head(member) for member in members]
-    abouts = [about for _, about in loaded]
-    places = [str(member / "config.json") for member in members]
-    for place, about in zip(places, abouts, strict=True):
-        if not {"encoder", "windows"} <= about.keys() or "fingerprint" not in about["encoder"]:
-            raise ArtifactError(
-                f"{place} does not say which encoder and windows the head reads: fit it again"
-            )
-    tasks = [task_from_config(about.get("task"), place) for place, about in zip(places, abouts, strict=True)]
-    if any(task != tasks[0] for task in tasks):
+    first, *others = parts = [_read_member(member) for member in members]
+    if any(one.task != first.task for one in others):
         raise ArtifactError(f"the members of {folder} are for different tasks: use each alone")
-    fingerprints = {about["encoder"]["fingerprint"] for about in abouts}
-    if len(fingerprints) > 1:
-        raise ArtifactError(f"the members of {folder} read {len(fingerprints)} encoders: use each alone")
-    tuning, tuned_on = _read_tuning(folder / "metrics.json", tasks[0])
-    first, encoder = abouts[0], abouts[0]["encoder"]
-    return Trained(
-        folder=folder,
-        heads=[head for head, _ in loaded],
-        selections=[selection_of(about, place) for about, place in zip(abouts, places, strict=True)],
-        windows=from_mapping(WindowConfig, first["windows"], source=places[0]),
-        encoder=str((members[0] / encoder["path"]).resolve()) if "path" in encoder else encoder["name"],
-        fingerprint=encoder["fingerprint"],
-        task=tasks[0],
-        tuning=tuning,
-        tuned_on=tuned_on,
-        how=tasks[0].join_how(how) if how else "",
-        reframe=from_mapping(Reframe, first.get("reframe", {}), source=places[0]),
-    )
-
-
-def _read_tuning(path: Path, task: Task) -> tuple[Any, str]:
-    """What metrics.json says was fitted on dev, and on which data; the untuned state where it says nothing."""
+    encoders = {one.fingerprint for one in parts}
+    if len(encoders) > 1:
+        raise ArtifactError(f"the members of {folder} read {len(encoders)} encoders: use each alone")
+    path = folder / "metrics.json"
     metrics = read_json(path) if path.exists() else {}
     stored = metrics.get("tuning", {}) if isinstance(metrics, dict) else None
     if not isinstance(stored, dict):
         raise ArtifactError(f"{path} is damaged: copy it again, or evaluate the head again")
-    return (task.tuning_from(stored, str(path)) if stored else task.untuned()), str(stored.get("on", ""))
+    return replace(
+        first,
+        folder=folder,
+        heads=[one.heads[0] for one in parts],
+        selections=[one.selections[0] for one in parts],
+        tuning=first.task.tuning_from(stored, str(path)) if stored else first.tuning,
+        tuned_on=str(stored.get("on", "")),
+        how=first.task.join_how(how) if how else "",
+    )
+
+
+def _read_member(folder: Path) -> Trained:
+    """One head by itself, untuned."""
+    place = str(folder / "config.json")
+    head, about = load_head(folder)
+    if not {"encoder", "windows"} <= about.keys() or "fingerprint" not in about["encoder"]:
+        raise ArtifactError(f"{place} does not say which encoder and windows the head reads: fit it again")
+    encoder, task = about["encoder"], task_from_config(about.get("task"), place)
+    return Trained(
+        folder=folder,
+        heads=[head],
+        selections=[selection_of(about, place)],
+        windows=from_mapping(WindowConfig, about["windows"], source=place),
+        encoder=str((folder / encoder["path"]).resolve()) if "path" in encoder else encoder["name"],
+        fingerprint=encoder["fingerprint"],
+        task=task,
+        tuning=task.untuned(),
+        reframe=from_mapping(Reframe, about.get("reframe", {}), source=place),
+    )
 
 
 def selection_of(about: dict[str, Any], source: str = "config.json") -> Selection:
