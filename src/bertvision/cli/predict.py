@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from bertvision.cli.flags import Result, refuse
+from bertvision.config import part_of
 from bertvision.data.texts import Columns
-from bertvision.encoder.device import Precision
+from bertvision.encoder.device import DeviceConfig
 from bertvision.errors import ConfigError, nearest
 from bertvision.model import Backend
 from bertvision.options import POSITIONAL, OptionalFloat, OptionalInt, OptionalPath, OptionalText, arg
@@ -26,8 +27,8 @@ class DataColumns(Columns):
     prefix: ClassVar[str] = "--columns"
 
 
-@dataclass(frozen=True)
-class PredictArgs:
+@dataclass(frozen=True, kw_only=True)
+class PredictArgs(DeviceConfig):
     """Answer questions (--question and --context) or give labels and scores of texts (--text, for pairs with --pair),
     one on the command line, all of a file (--data FILE), or a stream of JSON lines as they come (--data -). A folder of
     several tasks answers all of them in one pass."""
@@ -61,10 +62,6 @@ class PredictArgs:
     """Of answers found in paragraphs, list so many of the best candidates too."""
     max_examples: OptionalInt = None
     """Take only the first so many examples of --data."""
-    device: str = "auto"
-    """auto, cpu, cuda or mps."""
-    precision: Precision = "auto"
-    """fp32, bf16, or auto: bf16 on GPUs that have it."""
     backend: Backend = "torch"
     """What computes: torch, or the ONNX graph of a package (export --onnx), which runs on the CPU."""
     columns: DataColumns = field(default_factory=DataColumns)
@@ -91,7 +88,7 @@ def predict(args: PredictArgs) -> Result | None:
         data = load_inputs(args.data, tasks, columns=args.columns, max_examples=args.max_examples)
         if args.glue is not None and isinstance(data, TextData):
             check_rows(args.glue, data)
-    how: Any = {"device": args.device, "precision": args.precision, "backend": args.backend}
+    how: Any = vars(part_of(DeviceConfig, args)) | {"backend": args.backend}
     model = open_model(systems, args.encoder, **how)
     if args.threshold is not None:
         model.set_threshold(args.threshold)
@@ -102,8 +99,10 @@ def predict(args: PredictArgs) -> Result | None:
     else:
         texts = [text for text in (args.text, args.pair, args.question, args.context) if text is not None]
         rows = [("", texts, model(*texts, tasks=args.tasks, n_best=args.n_best))]
-    plain = [_plain(*row, tasks) for row in rows]
-    return plain if data is not None else plain[0], lambda: _show(rows, tasks)
+    lone = len(tasks) == 1
+    spans = lone and all(task.abstains for task in tasks.values())
+    plain = [_plain(*row, lone=lone, spans=spans) for row in rows]
+    return plain if data is not None else plain[0], lambda: _show(rows, lone=lone, spans=spans)
 
 
 def _check(args: PredictArgs) -> None:
@@ -158,6 +157,7 @@ def _check_tasks(args: PredictArgs, tasks: "dict[str, Task]") -> None:
     if args.glue is None:
         return
     meant, (task, *others) = submission_task(args.glue), tasks.values()
+    wanted, given = ", ".join(meant.classes), ", ".join(task.classes)
     refuse(
         (others, f"--glue {args.glue} is filled by one task: name it with --tasks"),
         (
@@ -166,8 +166,8 @@ def _check_tasks(args: PredictArgs, tasks: "dict[str, Task]") -> None:
         ),
         (
             set(task.classes) != set(meant.classes),
-            f"--glue {args.glue} wants the classes {', '.join(meant.classes)}, and this head gives "
-            f"{', '.join(task.classes)}: name the task it was trained for, or leave out --glue",
+            f"--glue {args.glue} wants the classes {wanted}, and this head gives {given}: name the task it was "
+            "trained for, or leave out --glue",
         ),
     )
 
@@ -201,26 +201,22 @@ def _predict_all(args: PredictArgs, data: "SpanData | TextData", model: "Model")
     return rows
 
 
-def _answers_questions(tasks: "dict[str, Task]") -> bool:
-    return len(tasks) == 1 and all(task.abstains for task in tasks.values())
-
-
-def _plain(key: str, texts: list[str], found: dict[str, Any], tasks: "dict[str, Task]") -> dict[str, Any]:
+def _plain(key: str, texts: list[str], found: dict[str, Any], *, lone: bool, spans: bool) -> dict[str, Any]:
     """The predictions for --json: of one task beside its text, of several by their names."""
     from bertvision.tasks.predictions import to_json
 
-    names = ("question",) if _answers_questions(tasks) else ("text", "pair")
+    names = ("question",) if spans else ("text", "pair")
     plain = {name: to_json(prediction) for name, prediction in found.items()}
-    own = next(iter(plain.values())) if len(tasks) == 1 else {"tasks": plain}
+    own = next(iter(plain.values())) if lone else {"tasks": plain}
     return {"id": key} | dict(zip(names, texts, strict=False)) | own
 
 
-def _show(rows: list[_Row], tasks: "dict[str, Task]") -> None:
+def _show(rows: list[_Row], *, lone: bool, spans: bool) -> None:
     from bertvision import console
 
     for _, texts, found in rows:
-        console.emit(texts[0] if _answers_questions(tasks) else " | ".join(texts))
+        console.emit(texts[0] if spans else " | ".join(texts))
         for name, prediction in found.items():
-            console.emit(f"  {prediction.line()}" if len(tasks) == 1 else f"  {name}: {prediction.line()}")
+            console.emit(f"  {prediction.line()}" if lone else f"  {name}: {prediction.line()}")
             for rank, one in enumerate(getattr(prediction, "nbest", ()), start=1):
                 console.emit(f"    {rank}. {one.text}  [{one.start}:{one.end}] p={one.probability:.3f}")
