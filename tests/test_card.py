@@ -87,17 +87,8 @@ def test_the_card_of_a_head(task: Task, tag: str, call: str) -> None:
     assert len(rows) == 1 + len(task.metrics)
     shown = "1.8 | 0.8" if next(iter(task.metrics.values())).percent else "1.812 | 0.812"
     assert all(shown in row for row in rows[1:])
-    assert f"model.predict({call})" in card.text
-    for text in (
-        "lr 0.001, epochs 8",
-        "order first",
-        "layers 0, 1",
-        "threshold -0.25",
-        "abc123",
-        "bertvision x",
-        "1,234",
-    ):
-        assert text in card.text
+    said = f"model.predict({call})|lr 0.001, epochs 8|order first|layers 0, 1|threshold -0.25|abc123|bertvision x|1,234"
+    assert [text for text in said.split("|") if text not in card.text] == []
     assert all(name in card.text for name in task.classes)
     assert "/home/me" not in str(card)
 

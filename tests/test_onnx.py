@@ -19,7 +19,6 @@ from bertvision.heads.catalogue import CATALOGUE
 from bertvision.heads.papers import cnn, inception, xception
 from bertvision.heads.papers.xception import XceptionBlock
 from bertvision.model import onnx
-from bertvision.model.load import load
 from bertvision.model.model import Model
 from bertvision.model.onnx import Graph, export_onnx, use_onnx
 from bertvision.model.trained import read_trained
@@ -204,7 +203,7 @@ def test_explain_comes_from_the_graph_too(exported: Exported, no_torch: None) ->
         assert theirs == (pytest.approx(ours, abs=1e-3) if isinstance(ours, float) else ours)
 
 
-def test_the_report_says_what_there_is(exported: Exported) -> None:
+def test_the_file_is_a_sound_graph(exported: Exported) -> None:
     import onnx as library
 
     model = library.load(exported.path)
@@ -213,26 +212,21 @@ def test_the_report_says_what_there_is(exported: Exported) -> None:
         *(f"{name}/0" for name in exported.folders | exported.catalogued),
         *(f"span/layers/{k}" for k in range(exported.encoder.num_states)),
     ]
+    for one in model.graph.input:
+        assert all(part.dim_param for part in one.type.tensor_type.shape.dim), "batch and length are free"
     info = json.loads((exported.path.parent / "info.json").read_text())
     # Of the deep heads, whose weights here make logits of tens of thousands; the check itself is relative to them.
     assert 0 < info["max_difference"] == exported.report["max_difference"] < 1
     assert exported.report["bytes"] >= exported.path.stat().st_size > 4 * exported.encoder.num_parameters
-    for one in model.graph.input:
-        assert all(part.dim_param for part in one.type.tensor_type.shape.dim), "batch and length are free"
 
 
 # ---- what is refused
 
 
-@pytest.fixture
-def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise AssertionError("it should have been refused before it was traced")
-
-    monkeypatch.setattr(onnx, "_trace", refuse)
-
-
-def test_heads_of_other_windows_are_refused(encoder: Encoder, tmp_path: Path, untraced: None) -> None:
+def test_heads_of_other_windows_are_refused(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx, "_trace", None)  # it is not asked
     apart = replace(ALIKE, group=2, pairs=True)
     windows = replace(WINDOWS, apart=True)
     two = save_system(tmp_path / "two", encoder, "minbert:vectors=2", apart, windows=windows)
@@ -265,19 +259,11 @@ def test_a_head_that_cannot_be_traced_is_named(
     head_names()  # what ships is registered
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
     base.register("undecided.v1", NoConfig)(Undecided)
-    good, bad = (save_span(tmp_path / name, encoder, name) for name in ("last_state", "undecided"))
+    heads = {name: save_span(tmp_path / name, encoder, name) for name in ("last_state", "undecided")}
     with pytest.raises(
-        ConfigError, match=r"the head b/0 \(undecided.v1\) cannot be exported to ONNX: leave it out"
+        ConfigError, match=r"undecided/0 \(undecided.v1\) cannot be exported to ONNX: leave it"
     ):
-        export_onnx(model_of({"b": bad}, [], encoder), tmp_path / "onnx" / "model.onnx")
-
-    def fails(graph: Any, file: Path) -> None:
-        if "b/0" in graph.names:
-            raise torch.onnx.OnnxExporterError("no")
-
-    monkeypatch.setattr(onnx, "_trace", fails)
-    with pytest.raises(ConfigError, match=r"the head b/0 \(undecided.v1\)"):
-        export_onnx(model_of({"a": good, "b": bad, "c": good}, [], encoder), tmp_path / "onnx" / "model.onnx")
+        export_onnx(model_of(heads, [], encoder), tmp_path / "onnx" / "model.onnx")
     assert not (tmp_path / "onnx").exists()
 
 
@@ -304,7 +290,7 @@ def test_graphs_of_others_are_refused(exported: Exported, tmp_path: Path) -> Non
         ("info.json", None, "info.json is missing"),
         ("model.onnx", b"not a graph", r"model\.onnx cannot be read as an ONNX graph"),
         ("info.json", json.dumps(info | {"fingerprint": "other"}).encode(), "was made of another encoder"),
-        ("info.json", json.dumps(info | {"heads": []}).encode(), "was made of another head than"),
+        ("info.json", json.dumps(info | {"heads": []}).encode(), "does not describe a graph"),
     ):
         copy = tmp_path / "copy"
         shutil.copytree(exported.path.parent, copy)
@@ -312,8 +298,6 @@ def test_graphs_of_others_are_refused(exported: Exported, tmp_path: Path) -> Non
         with pytest.raises(ArtifactError, match=sentence):
             use_onnx(exported.model(), copy / "model.onnx")
         shutil.rmtree(copy)
-    with pytest.raises(ConfigError, match="holds no ONNX graph: make a package of it with"):
-        load(exported.folders["mood"], backend="onnx")
     other = save_system(tmp_path / "mood", exported.encoder, "tenney_small", MOOD, seed=9)
     changed = model_of(exported.folders | {"mood": other}, exported.layers, exported.encoder)
     with pytest.raises(ArtifactError, match="was made of another head than mood/0 is now"):
@@ -332,12 +316,3 @@ def test_a_missing_library_is_named(
     ):
         with pytest.raises(ConfigError, match=r"onnxruntime.*pip install 'bertvision\[onnx\]'"):
             call()
-
-
-def test_pads_and_other_lengths_change_nothing(exported: Exported) -> None:
-    """What a text gets does not depend on what it was read with."""
-    graph = exported.served()
-    alone = [graph.predict(text)["mood"] for text in (MILL, "a", LONG)]
-    together = [row["mood"] for row in graph.predict([MILL, "a", LONG])]
-    values = [[list(one.probabilities.values()) for one in rows] for rows in (alone, together)]
-    assert np.allclose(values[0], values[1], atol=1e-5)

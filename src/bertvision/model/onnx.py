@@ -38,6 +38,7 @@ from bertvision.data.load import load_span_data
 from bertvision.data.tokenise import probe_template
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.batch import collate, pooled_by, read_tokens
+from bertvision.encoder.delta import hash_tensors
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.mpnet import forget_widths
 from bertvision.errors import ArtifactError, ConfigError, OutputError
@@ -259,7 +260,7 @@ def _check(graph: Graph, file: Path) -> float:
     for inputs in (*cases, *graph.real_inputs()):
         with torch.no_grad():
             expected = graph(**inputs)
-        found = _outputs(session, graph.names, inputs)
+        found = _run(session, graph.names, inputs)
         real = inputs["attention_mask"].bool().numpy()
         for (name, reader), ours, theirs in zip(graph.readers.items(), expected, found, strict=True):
             wanted = ours.numpy()
@@ -275,11 +276,8 @@ def _check(graph: Graph, file: Path) -> float:
 
 
 def _weights_hash(head: Head) -> str:
-    """Of a head's weights, wherever they lie."""
     digest = hashlib.blake2b(digest_size=16)
-    for name, value in head.state_dict().items():
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    hash_tensors(digest, head.state_dict())
     return digest.hexdigest()
 
 
@@ -291,13 +289,16 @@ def use_onnx(model: Model, path: Path) -> None:
     _need("onnxruntime")
     info = path.parent / "info.json"
     about = read_json(info)
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
+    if (
+        not isinstance(about, dict)
+        or about.get("format") != FORMAT
+        or not isinstance(about.get("heads"), dict)
+    ):
         raise ArtifactError(f"{info} does not describe a graph of this version: export the package again")
     if about.get("fingerprint") != model.encoder.fingerprint:
         raise ArtifactError(f"{path} was made of another encoder than {model.encoder.name}: export it again")
-    heads = about.get("heads")
     for name, reader in model.readers(model.systems, layers=True).items():
-        if not isinstance(heads, dict) or heads.get(name) != _weights_hash(reader.head):
+        if about["heads"].get(name) != _weights_hash(reader.head):
             raise ArtifactError(f"{path} was made of another head than {name} is now: export it again")
     model.walk = partial(_walk, _session(path))
 
@@ -312,9 +313,8 @@ def _walk(
         for call in cut_by_tokens(windows.lengths, _TOKENS):
             inputs = window_inputs(windows, call, encoder.pad_id, names)
             seen = Seen(windows, call, inputs["attention_mask"].bool())
-            for collector, values in zip(
-                collectors.values(), _outputs(session, list(readers), inputs), strict=True
-            ):
+            found = _run(session, list(readers), inputs)
+            for collector, values in zip(collectors.values(), found, strict=True):
                 collector.add(seen, torch.from_numpy(values))
             if bar is not None:
                 bar.update(len(call))
@@ -323,32 +323,23 @@ def _walk(
 
 def _session(path: Path) -> Any:
     ort = importlib.import_module("onnxruntime")
+    state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+    errors = tuple(
+        one for one in vars(state).values() if isinstance(one, type) and issubclass(one, Exception)
+    )
     options = ort.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except _troubles() as error:
+    except errors as error:  # they have no base of their own
         raise ArtifactError(
             f"{path} cannot be read as an ONNX graph ({_line(error)}): export it again"
         ) from error
 
 
-def _outputs(session: Any, names: list[str], inputs: Mapping[str, Tensor]) -> list[NDArray[Any]]:
-    try:
-        return session.run(names, {name: value.numpy() for name, value in inputs.items()})
-    except _troubles() as error:
-        rows, tokens = inputs["input_ids"].shape
-        raise ArtifactError(
-            f"the ONNX graph cannot read {rows} windows of {tokens} tokens ({_line(error)}): use torch, or leave out "
-            "the head that reads only as many as it was exported with"
-        ) from error
-
-
-def _troubles() -> tuple[type[Exception], ...]:
-    """The errors of onnxruntime, which have no base of their own."""
-    state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
-    return tuple(one for one in vars(state).values() if isinstance(one, type) and issubclass(one, Exception))
+def _run(session: Any, names: list[str], inputs: Mapping[str, Tensor]) -> list[NDArray[Any]]:
+    return session.run(names, {name: value.numpy() for name, value in inputs.items()})
 
 
 def _need(*modules: str) -> None:
