@@ -107,21 +107,6 @@ def test_systems_that_cut_otherwise_share_the_shown_tokens(encoder: Encoder, tmp
     assert told["tasks"]["wide"]["start"] == pytest.approx([places[place] for place in shown], abs=1e-6)
 
 
-def test_the_calibration_is_told_and_used(encoder: Encoder, tmp_path: Path) -> None:
-    folder = save_span(tmp_path / "span", encoder)
-    write_json(
-        folder / "metrics.json", {"tuning": {"on": "dev", "no_answer": {"shift": -1.5, "temperature": 3.0}}}
-    )
-    bundle = Model({"qa": read_trained(folder)}, encoder)
-    told = bundle.explain(QUESTION, MILL)["tasks"]["qa"]
-    expected = 1 / (1 + np.exp(-(told["score_diff"] + 1.5) / 3.0))
-    assert told["no_answer"] == pytest.approx(expected, rel=1e-9)
-    assert (told["shift"], told["temperature"]) == (-1.5, 3.0)
-    everything = bundle(QUESTION, MILL, n_best=20)["qa"]
-    total = sum(c.probability for c in everything.nbest) + everything.no_answer_probability
-    assert total == pytest.approx(1)
-
-
 # ---- layers
 
 

@@ -172,12 +172,11 @@ def test_what_cannot_be_pushed_or_fetched_is_refused(encoder: Encoder, tmp_path:
     with pytest.raises(ConfigError, match="hub: 'noorg' is no name"):
         bv.load("hub:noorg")
     with pytest.raises(ArtifactError, match=r"is not a package, it has no package\.json"):
-        push_to_hub(head, "org/name")
+        push_to_hub(head, "org/name", private=False)
     bv.load(head).save(pkg, keep="reference")
     with pytest.raises(ConfigError, match=r"folder on this machine.*--bundle-encoder"):
-        push_to_hub(pkg, "org/name")
-    bv.load(head).save(pkg)
+        push_to_hub(pkg, "org/name", private=False)
     with pytest.raises(OutputError, match="cannot push to org/name: the Hub cannot be reached"):
-        push_to_hub(pkg, "org/name")
+        bv.load(head).push_to_hub("org/name")
     with pytest.raises(ArtifactError, match=r"cannot load hub:org/name .*no network"):
         bv.load("hub:org/name")

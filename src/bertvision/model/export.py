@@ -293,8 +293,8 @@ def check_push(repo: str) -> None:
         )
 
 
-def push_to_hub(folder: str | Path, repo: str, *, private: bool = False) -> str:
-    """Put a package on the Hub as `repo` ("ORG/NAME"), in one commit; returns its address.
+def push_to_hub(folder: str | Path, repo: str, *, private: bool) -> str:
+    """Put a package on the Hub as `repo`, which `check_push` allowed, in one commit; returns its address.
 
     Args:
         private: Whether a repository that has to be made is for its owners alone.
@@ -305,7 +305,6 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = False) -> str:
             f"the encoder of {folder} is a folder on this machine, which nobody else has: "
             "export the package with --bundle-encoder"
         )
-    check_push(repo)
     from huggingface_hub import HfApi
 
     with hub_errors(f"cannot push to {repo}", "check its name, and `hf auth login`", OutputError):

@@ -50,9 +50,7 @@ from bertvision.model.trained import (
 )
 
 FORMAT = 1
-FILES = [
-    PACKAGE, "*.json", "*.txt", "*.model", "*.safetensors", "*.onnx", "*.onnx.data", "README.md",
-]  # fmt: skip
+FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*.onnx", "*.onnx.data", "README.md"]
 """What a package is made of; whatever else somebody put into a repository is not fetched."""
 _NAME = re.compile(r"\w[\w.@+~-]{0,99}")
 _SEED = re.compile(r"\.seed\d+$")
