@@ -321,7 +321,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no encoder": (_edit(encoder=None), "package.json is incomplete or damaged"),
     "no task": (_edit(tasks=[]), "incomplete or damaged"),
     "out of it": (_edit(tasks=["../fit"]), "incomplete or damaged"),
-    "strange layers": (_edit(layers={"x": []}), "incomplete or damaged"),
     "layers elsewhere": (_edit(layers={"qa": ["../../fit"]}), "incomplete or damaged"),
     "another layer": (
         lambda pkg: (_edit(layers={"qa": [0]})(pkg), (pkg / "layers/qa/1").rename(pkg / "layers/qa/0")),

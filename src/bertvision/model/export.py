@@ -26,7 +26,7 @@ from bertvision.heads.costs import cost
 from bertvision.model import CardConfig, Keep
 from bertvision.model.card import CardEncoder, CardHead, card_text, file_name, plain_command
 from bertvision.model.load import FILES, FORMAT, check_repo, hub_errors, read_package
-from bertvision.model.trained import PACKAGE, Trained, ensemble_of, is_package
+from bertvision.model.trained import PACKAGE, Trained, is_package
 from bertvision.tasks.base import Task
 from bertvision.words import finite
 
@@ -157,7 +157,7 @@ def _card_encoder(model: "Model", source: str, *, bundled: bool) -> CardEncoder:
     base, folder = bases_of(source)[-1], delta_folder(source)
     # What a head calls the encoder it was fitted on: of a snapshot what it was tuned from.
     first = next(iter(model.systems.values()))
-    fitted_on = str(read_json(ensemble_of(first.folder)[1][0] / "config.json")["encoder"]["name"])
+    fitted_on = str(read_json(first.members[0] / "config.json")["encoder"]["name"])
     public = source if found else next((name for name in (base, fitted_on) if _on_hub(name)), "")
     place = Path(fitted_on).name
     embeddings = sum(p.numel() for key, p in encoder.model.named_parameters() if "embeddings" in key)
@@ -186,13 +186,13 @@ def _copy(
     system: Trained, folder: Path, root: Path, encoder: Mapping[str, Any], made: Mapping[str, Any]
 ) -> None:
     """A head with its metrics.json and how it was made, or an ensemble with its members below it."""
-    how, members = ensemble_of(system.folder)
-    own = [folder / "members" / str(i) for i in range(len(members))] if how else [folder]
+    joined = list(system.members) != [system.folder.resolve()]
+    own = [folder / "members" / str(i) for i in range(len(system.members))] if joined else [folder]
     folder.mkdir(parents=True)
-    if how:
+    if joined:
         ensemble = {"how": system.how, "members": [path.relative_to(folder).as_posix() for path in own]}
         write_json(folder / "config.json", read_json(system.folder / "config.json") | {"ensemble": ensemble})
-    for source, target in zip(members, own, strict=True):
+    for source, target in zip(system.members, own, strict=True):
         target.mkdir(parents=True, exist_ok=True)
         about = {"name": encoder["name"], "fingerprint": encoder["fingerprint"]}
         if encoder["bundled"]:
@@ -210,9 +210,8 @@ def _copy(
 
 def _describe(task: str, system: Trained, card: CardConfig) -> CardHead:
     """What the card says of a head, from what is kept beside it, its members and the snapshot it was fitted on."""
-    members = ensemble_of(system.folder)[1]
     snapshot = Path(system.encoder).parent / "head"  # where the encoder is one that finetune wrote
-    own = list(dict.fromkeys([*members, system.folder.resolve()]))
+    own = list(dict.fromkeys([*system.members, system.folder.resolve()]))
     made = {folder: _metrics(folder).get("made", {}) for folder in dict.fromkeys([snapshot, *own])}
     data = {split: name for folder in own for split, name in made[folder].get("data", {}).items()}
     if system.tuned_on:
@@ -231,11 +230,11 @@ def _describe(task: str, system: Trained, card: CardConfig) -> CardHead:
     return CardHead(
         name=task,
         task=system.task,
-        config=read_json(members[0] / "config.json"),
+        config=read_json(system.members[0] / "config.json"),
         metrics=metrics | {"made": {key: value for key, value in about.items() if value}},
         parameters=sum(price.parameters for price in prices),
         flops_per_token=None if None in flops else sum(number for number in flops if number is not None),
-        members=len(members),
+        members=len(system.members),
     )
 
 

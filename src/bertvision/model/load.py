@@ -39,7 +39,6 @@ from bertvision.model.trained import (
     PACKAGE,
     Trained,
     check_finished,
-    ensemble_of,
     heads_below,
     heads_in,
     is_head,
@@ -254,15 +253,20 @@ def read_package(folder: str | Path) -> dict[str, Any]:
             f"{folder} is a package of format {about['format']} by bertvision {about.get('bertvision')}, this is "
             f"{__version__} and reads format {FORMAT}: install that version"
         )
-    if not _is_sound(about):
+    try:
+        encoder, tasks, layers = about["encoder"], about["tasks"], about["layers"]
+        parts = [f"heads/{task}/config.json" for task in tasks]
+        parts += [f"layers/{task}/{state:d}/config.json" for task in tasks for state in layers.get(task, ())]
+        parts += ["encoder"] if encoder["bundled"] else []
+        parts += ["onnx/model.onnx"] if about["onnx"] else []
+        sound = all(map(plain_name, tasks)) and tasks and encoder["name"] + encoder["fingerprint"]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        sound = False
+    if not sound:
         raise _damaged(f"{path} is incomplete or damaged")
-    parts = [f"heads/{task}/config.json" for task in about["tasks"]]
-    parts += [f"layers/{task}/{state}/config.json" for task, own in about["layers"].items() for state in own]
-    parts += ["encoder"] if about["encoder"]["bundled"] else []
-    parts += ["onnx/model.onnx"] if about["onnx"] else []
     if lacking := [part for part in parts if not (folder / part).exists()]:
         raise _damaged(f"the package {folder} lacks {lacking[0]}")
-    for base in bases_of(str(folder / "encoder"))[1:] if about["encoder"]["bundled"] else ():
+    for base in bases_of(str(folder / "encoder"))[1:] if encoder["bundled"] else ():
         place = Path(base)
         is_place = place.is_absolute() or base[0] in ".~" or ".." in place.parts
         if base != EMBEDDED and is_place and not place.resolve().is_relative_to(folder.resolve()):
@@ -272,18 +276,6 @@ def read_package(folder: str | Path) -> dict[str, Any]:
 
 def _damaged(what: str) -> ArtifactError:
     return ArtifactError(f"{what}: copy the package again, or export it again")
-
-
-def _is_sound(about: dict[str, Any]) -> bool:
-    """Whether package.json has all its keys, with values of their types."""
-    try:
-        encoder, tasks, layers, _ = (about[key] for key in ("encoder", "tasks", "layers", "onnx"))
-        texts, _ = [encoder["name"], encoder["fingerprint"]], encoder["bundled"]
-        states = [state for own in layers.values() for state in own]
-        named = bool(tasks) and all(map(plain_name, tasks)) and layers.keys() <= set(tasks)
-    except (AttributeError, KeyError, TypeError):
-        return False
-    return named and all(type(one) is int for one in states) and all(isinstance(one, str) for one in texts)
 
 
 def _read_packed(folder: Path) -> dict[str, Trained]:
@@ -305,9 +297,9 @@ def _read_packed(folder: Path) -> dict[str, Trained]:
 
 
 def _read_inside(package: Path, folder: Path, encoder: Mapping[str, Any]) -> Trained:
-    if not all(member.is_relative_to(package.resolve()) for member in ensemble_of(folder)[1]):
-        raise _damaged(f"{folder / 'config.json'} names a head that leads out of the package")
     trained, wanted = read_head(folder), encoder["fingerprint"]
+    if not all(member.is_relative_to(package.resolve()) for member in trained.members):
+        raise _damaged(f"{folder / 'config.json'} names a head that leads out of the package")
     if trained.fingerprint != wanted:
         ours = trained.fingerprint[:12]
         raise _damaged(f"{folder} is a head of another encoder ({ours}) than the package ({wanted[:12]})")

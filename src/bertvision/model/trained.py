@@ -96,20 +96,6 @@ def is_reader(folder: Path) -> bool:
     return isinstance(head, dict) and str(head.get("name")).startswith("layer_reader.v")
 
 
-def ensemble_of(folder: Path) -> tuple[str, list[Path]]:
-    """How the heads of a system's folder are joined, and where they lie: itself, or the members of an ensemble."""
-    path = folder / "config.json"
-    config = read_json(path)
-    if not isinstance(config, dict) or "ensemble" not in config:
-        return "", [folder.resolve()]
-    ensemble = config["ensemble"] if isinstance(config["ensemble"], dict) else {}
-    how, members = ensemble.get("how"), ensemble.get("members")
-    texts = isinstance(members, list) and all(isinstance(member, str) for member in members)
-    if not members or not texts or not isinstance(how, str):
-        raise ArtifactError(f"{path} does not name the members of an ensemble: join them again")
-    return how, [(folder / member).resolve() for member in members]
-
-
 # ---- systems
 
 
@@ -137,6 +123,8 @@ class Trained:
     """How texts are asked about before they are read."""
     layers: Sequence["Trained"] = ()
     """Readers of its hidden states, the lowest first, which only `Model.explain` asks."""
+    members: Sequence[Path] = ()
+    """Where its heads lie: in its own folder, or each in one of its own."""
     package: Path | None = None
     """The package it lies in."""
 
@@ -179,7 +167,19 @@ def read_trained(folder: str | Path) -> Trained:
 
 def read_head(folder: Path) -> Trained:
     """Read the folder of one head or ensemble."""
-    how, members = ensemble_of(folder)
+    config, members, how = read_json(folder / "config.json"), [folder.resolve()], ""
+    if isinstance(config, dict) and "ensemble" in config:
+        try:
+            how, members = (
+                config["ensemble"]["how"],
+                [(folder / one).resolve() for one in config["ensemble"]["members"]],
+            )
+        except (KeyError, TypeError):
+            members = []
+        if not members or not isinstance(how, str):
+            raise ArtifactError(
+                f"{folder / 'config.json'} does not name the members of an ensemble: join them again"
+            )
     first, *others = parts = [_read_member(member) for member in members]
     if any(one.task != first.task for one in others):
         raise ArtifactError(f"the members of {folder} are for different tasks: use each alone")
@@ -199,6 +199,7 @@ def read_head(folder: Path) -> Trained:
         tuning=first.task.tuning_from(stored, str(path)) if stored else first.tuning,
         tuned_on=str(stored.get("on", "")),
         how=first.task.join_how(how) if how else "",
+        members=members,
     )
 
 

@@ -13,7 +13,7 @@ from bertvision.encoder.load import load_tokenizer, token_ids
 from bertvision.errors import ConfigError, OutputError
 from bertvision.model.record import Record, record
 from bertvision.model.record import evaluate as score
-from bertvision.model.trained import Trained, ensemble_of, heads_below, logits_of_trained, read_trained
+from bertvision.model.trained import Trained, heads_below, logits_of_trained, read_trained
 from bertvision.pipeline.config import EnsembleArgs, EvalArgs, ScoreArgs
 from bertvision.tasks.base import Task
 from bertvision.tasks.logits import Logits
@@ -109,7 +109,7 @@ def ensemble(args: EnsembleArgs, *, command: str = "") -> list[Scored]:
             members = [os.path.relpath(system.folder.resolve(), args.out.resolve()) for system in systems]
             about = {"bertvision": __version__, "ensemble": {"how": how, "members": members}}
             write_json(temporary / "config.json", about)
-            config = read_json(ensemble_of(first.folder)[1][0] / "config.json")
+            config = read_json(first.members[0] / "config.json")
             label = config.get("label") or config["head"]["name"]
             config["label"] = f"{how} of {len(systems)}, the first of them {label}"
             config["parameters"] = sum(head.num_parameters for system in systems for head in system.heads)
