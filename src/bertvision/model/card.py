@@ -10,14 +10,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from bertvision import words
 from bertvision.model import CardConfig
 from bertvision.tasks.base import Task, task_from_config
-
-if TYPE_CHECKING:
-    from huggingface_hub import EvalResult
 
 _EMBEDDED = "sentence-transformers/all-MiniLM-L6-v2"
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
@@ -28,74 +25,85 @@ _SETTINGS = {
 """Parts of config.json that say how a head was made."""
 
 
-@dataclass(frozen=True)
-class CardHead:
-    """What the card says of one head."""
+def describe(
+    name: str,
+    task: Task,
+    config: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    *,
+    parameters: int | None,
+    flops_per_token: float | None = None,
+    members: int = 1,
+) -> dict[str, Any]:
+    """What the card says of one head, and what the Hub shows beside the model: the metrics it knows, as `EvalResult`.
 
-    name: str
-    """Of its task."""
-    task: Task
-    config: Mapping[str, Any]
-    """config.json; of an ensemble that of its first member."""
-    metrics: Mapping[str, Any]
-    """metrics.json, where "made" has commands, names of data, and intervals of scores."""
-    parameters: int | None = None
-    flops_per_token: float | None = None
-    members: int = 1
-    """Of an ensemble, how many heads it joins."""
+    Args:
+        name: Of its task.
+        config: config.json; of an ensemble, that joins so many `members`, that of its first member.
+        metrics: metrics.json, where "made" has commands, names of data, and intervals of scores.
+    """
+    from huggingface_hub import EvalResult
 
-    @property
-    def made(self) -> Mapping[str, Any]:
-        return self.metrics.get("made") or {}
+    made, scores = metrics.get("made") or {}, metrics.get("scores") or {}
+    data = {split: file_name(one) for split, one in (made.get("data") or {}).items()}
+    label = str(config.get("label") or config["head"]["name"])
+    rows: dict[str, list[str]] = {}
+    results = []
+    splits = sorted(scores, key=lambda split: split != "test")  # test first
+    for metric, about in task.metrics.items():
+        values = [words.finite(scores[split].get(metric)) for split in splits]
+        ends = [(made.get("intervals") or {}).get(split, {}).get(metric, ()) for split in splits]
+        if any(value is not None for value in values):
+            shown = [
+                [words.number(v, percent=about.percent) for v in (a, *b)]
+                for a, b in zip(values, ends, strict=True)
+            ]
+            cells = [f"{text} ({' … '.join(both)})" if both else text for text, *both in shown]
+            rows[task.title(metric) + (", %" if about.percent else "")] = cells
+        for split, value, both in zip(splits, values, ends, strict=True):
+            if value is None or about.hub is None:
+                continue
+            named = data.get(split) or split
+            result = EvalResult(
+                task_type=task.card.hub_task,
+                # Heads of several tasks may have splits of equal names: the Hub separates them by the type.
+                dataset_type=f"{name}-{named}",
+                dataset_name=named,
+                dataset_split=split,
+                metric_type=about.hub,
+                metric_name=f"{about.title} of {name}",
+                metric_value=round(value, 4),
+                metric_args={"interval_95": [round(end, 4) for end in both]} if both else None,
+            )
+            results.append(result)
+    results.sort(key=lambda result: splits.index(result.dataset_split))
+    return {
+        "name": name,
+        "task": task,
+        "label": f"{members} heads joined, the first of them {label}" if members > 1 else label,
+        "head": config["head"]["name"],
+        "parameters": parameters,
+        "flops_per_token": flops_per_token,
+        "made": made,
+        "data": data,
+        "splits": splits,
+        "rows": rows,
+        "results": results,
+        "settings": _settings(config, metrics),
+    }
 
-    @property
-    def data(self) -> dict[str, str]:
-        """The name of each split's data, as far as it is known."""
-        return {split: file_name(name) for split, name in (self.made.get("data") or {}).items()}
 
-    @property
-    def intervals(self) -> Mapping[str, Any]:
-        """Of each split, of each metric, the two ends of the 95 % interval."""
-        return self.made.get("intervals") or {}
-
-    @property
-    def label(self) -> str:
-        label = str(self.config.get("label") or self.config["head"]["name"])
-        return f"{self.members} heads joined, the first of them {label}" if self.members > 1 else label
-
-    @property
-    def splits(self) -> dict[str, dict[str, float]]:
-        """The known scores of each split, test first."""
-        scores = self.metrics.get("scores") or {}
-        known = {
-            split: {name: number for name in own if (number := words.finite(own[name])) is not None}
-            for split, own in scores.items()
-        }
-        return dict(sorted(known.items(), key=lambda item: item[0] != "test"))
-
-    def score(self, split: str, metric: str) -> str:
-        """A score with its interval, where there is one."""
-        percent = self.task.metrics[metric].percent
-        text = words.number(self.splits[split].get(metric), percent=percent)
-        ends = [words.number(end, percent=percent) for end in self.intervals.get(split, {}).get(metric, ())]
-        return f"{text} ({' … '.join(ends)})" if ends else text
-
-    @property
-    def metric_names(self) -> list[str]:
-        return [name for name in self.task.metrics if any(name in scores for scores in self.splits.values())]
-
-    @property
-    def settings(self) -> list[tuple[str, str]]:
-        """How it was made, as pairs of a title and settings."""
-        groups = {title: self.config.get(key) or {} for key, title in _SETTINGS.items()}
-        groups["Head"] = groups["Head"].get("config") or {}
-        tuning = dict(self.metrics.get("tuning") or {})
-        groups[f"Tuned on {file_name(str(tuning.pop('on', '')) or 'dev')}"] = tuning
-        said = [
-            (title, ", ".join(f"{name} {value}" for name, value in words.lines(facts)))
-            for title, facts in groups.items()
-        ]
-        return [(title, text) for title, text in said if text]
+def _settings(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How a head was made, as pairs of a title and settings."""
+    groups = {title: config.get(key) or {} for key, title in _SETTINGS.items()}
+    groups["Head"] = groups["Head"].get("config") or {}
+    tuning = dict(metrics.get("tuning") or {})
+    groups[f"Tuned on {file_name(str(tuning.pop('on', '')) or 'dev')}"] = tuning
+    said = [
+        (title, ", ".join(f"{name} {value}" for name, value in words.lines(facts)))
+        for title, facts in groups.items()
+    ]
+    return [(title, text) for title, text in said if text]
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,7 @@ def head_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
     name = str(encoder.get("name") or "an encoder")
     public = _HUB_NAME.fullmatch(name) is not None and not Path(name).exists()
     task = task_from_config(config.get("task"), "config.json")
-    head = CardHead(task.kind, task, config, metrics, config.get("parameters"))
+    head = describe(task.kind, task, config, metrics, parameters=config.get("parameters"))
     known = CardEncoder(
         name=name if public else Path(name).name,
         public=public,
@@ -133,12 +141,12 @@ def head_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         place="known" if public and not encoder.get("path") else "elsewhere",
         tuned="fine-tuned" if public and encoder.get("path") else "",
     )
-    return card_text(head.label, [head], known, CardConfig(), commands=head.made.get("commands") or ())
+    return card_text(head["label"], [head], known, CardConfig(), commands=head["made"].get("commands") or ())
 
 
 def card_text(
     title: str,
-    heads: Sequence[CardHead],
+    heads: Sequence[Mapping[str, Any]],
     encoder: CardEncoder,
     card: CardConfig,
     *,
@@ -146,7 +154,7 @@ def card_text(
     layers: Sequence[str] = (),
     onnx: str = "",
 ) -> str:
-    """The text of README.md.
+    """The text of README.md; `heads` as `describe` made them.
 
     Args:
         commands: What made it.
@@ -155,8 +163,8 @@ def card_text(
     """
     from huggingface_hub import ModelCardData
 
-    results = [result for head in heads for result in _results(head)]
-    tags = list(dict.fromkeys(head.task.card.hub_task for head in heads))
+    results = [result for head in heads for result in head["results"]]
+    tags = list(dict.fromkeys(head["task"].card.hub_task for head in heads))
     metadata = ModelCardData(
         library_name="bertvision",
         pipeline_tag=tags[0],
@@ -176,37 +184,10 @@ def card_text(
         commands=commands,
         layers=layers,
         onnx=onnx,
-        splits={split for head in heads for split in head.splits},
-        limits=list(dict.fromkeys(head.task.card.limits for head in heads)),
+        limits=list(dict.fromkeys(head["task"].card.limits for head in heads)),
         words=words,
     )
     return f"---\n{metadata}\n---\n\n{text}"
-
-
-def _results(head: CardHead) -> "list[EvalResult]":
-    """What the Hub shows beside the model: the metrics it knows, with intervals among the metric's arguments."""
-    from huggingface_hub import EvalResult
-
-    found = []
-    for split, scores in head.splits.items():
-        data = head.data.get(split) or split
-        for name, metric in head.task.metrics.items():
-            if name not in scores or metric.hub is None:
-                continue
-            ends = head.intervals.get(split, {}).get(name)
-            result = EvalResult(
-                task_type=head.task.card.hub_task,
-                # Heads of several tasks may have splits of equal names: the Hub separates them by the type.
-                dataset_type=f"{head.name}-{data}",
-                dataset_name=data,
-                dataset_split=split,
-                metric_type=metric.hub,
-                metric_name=f"{metric.title} of {head.name}",
-                metric_value=round(scores[name], 4),
-                metric_args=None if ends is None else {"interval_95": [round(end, 4) for end in ends]},
-            )
-            found.append(result)
-    return found
 
 
 # ---- names without folders

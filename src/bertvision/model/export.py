@@ -24,7 +24,7 @@ from bertvision.encoder.load import BELOW, EMBEDDED, bases_of, delta_folder, las
 from bertvision.errors import BertvisionError, ConfigError, OutputError
 from bertvision.heads.costs import cost
 from bertvision.model import CardConfig, Keep
-from bertvision.model.card import CardEncoder, CardHead, card_text, file_name, plain_command
+from bertvision.model.card import CardEncoder, card_text, describe, file_name, plain_command
 from bertvision.model.load import FILES, FORMAT, check_repo, hub_errors, read_package
 from bertvision.model.trained import PACKAGE, Trained, is_package
 from bertvision.tasks.base import Task
@@ -66,14 +66,14 @@ def write_package(
             _copy_encoder(model.encoder, name, folder / "encoder", whole=keep == "bundle")
         for task, system in model.systems.items():
             heads.append(_describe(task, system, card))
-            _copy(system, folder / "heads" / task, folder, encoder, heads[-1].made)
+            _copy(system, folder / "heads" / task, folder, encoder, heads[-1]["made"])
             for reader in system.layers:
                 _copy(reader, folder / "layers" / task / str(reader.state), folder, encoder, {})
         if onnx:
             from bertvision.model.onnx import export_onnx
 
             report = export_onnx(model, folder / "onnx" / "model.onnx")
-        commands = [command for head in heads for command in head.made.get("commands", [])]
+        commands = [command for head in heads for command in head["made"].get("commands", [])]
         commands += [plain_command(command)] if command else []
         text = card_text(
             title or out.name,
@@ -100,7 +100,11 @@ def write_package(
         "bytes": sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
         "encoder": encoder,
         "tasks": {
-            head.name: {"kind": head.task.kind, "label": head.label, "layers": len(layers[head.name])}
+            head["name"]: {
+                "kind": head["task"].kind,
+                "label": head["label"],
+                "layers": len(layers[head["name"]]),
+            }
             for head in heads
         },
         "onnx": report,
@@ -208,7 +212,7 @@ def _copy(
     write_json(folder / "metrics.json", {key: value for key, value in metrics.items() if value})
 
 
-def _describe(task: str, system: Trained, card: CardConfig) -> CardHead:
+def _describe(task: str, system: Trained, card: CardConfig) -> dict[str, Any]:
     """What the card says of a head, from what is kept beside it, its members and the snapshot it was fitted on."""
     snapshot = Path(system.encoder).parent / "head"  # where the encoder is one that finetune wrote
     own = list(dict.fromkeys([*system.members, system.folder.resolve()]))
@@ -227,11 +231,11 @@ def _describe(task: str, system: Trained, card: CardConfig) -> CardHead:
     tokens = system.windows.max_seq_length
     prices = [cost(head, head.geometry, tokens=tokens) for head in system.heads]
     flops = [price.flops_per_token for price in prices]
-    return CardHead(
-        name=task,
-        task=system.task,
-        config=read_json(system.members[0] / "config.json"),
-        metrics=metrics | {"made": {key: value for key, value in about.items() if value}},
+    return describe(
+        task,
+        system.task,
+        read_json(system.members[0] / "config.json"),
+        metrics | {"made": {key: value for key, value in about.items() if value}},
         parameters=sum(price.parameters for price in prices),
         flops_per_token=None if None in flops else sum(number for number in flops if number is not None),
         members=len(system.members),
