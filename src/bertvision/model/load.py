@@ -259,11 +259,10 @@ def read_package(folder: str | Path) -> dict[str, Any]:
         parts += [f"layers/{task}/{state:d}/config.json" for task in tasks for state in layers.get(task, ())]
         parts += ["encoder"] if encoder["bundled"] else []
         parts += ["onnx/model.onnx"] if about["onnx"] else []
-        sound = all(map(plain_name, tasks)) and tasks and encoder["name"] + encoder["fingerprint"]
-    except (AttributeError, KeyError, TypeError, ValueError):
-        sound = False
-    if not sound:
-        raise _damaged(f"{path} is incomplete or damaged")
+        if not (tasks and all(map(plain_name, tasks)) and "".join((encoder["name"], encoder["fingerprint"]))):
+            raise ValueError("a name is missing")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _damaged(f"{path} is incomplete or damaged ({error})") from error
     if lacking := [part for part in parts if not (folder / part).exists()]:
         raise _damaged(f"the package {folder} lacks {lacking[0]}")
     for base in bases_of(str(folder / "encoder"))[1:] if encoder["bundled"] else ():
