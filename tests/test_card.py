@@ -150,11 +150,10 @@ def test_the_hubs_client_reads_what_metrics_say(finished_run: Path, toy_squad: P
 
 
 @pytest.fixture
-def mood(tiny_bert: Path, tmp_path: Path) -> Callable[[str], Path]:
+def mood(encoder: Encoder, tmp_path: Path) -> Callable[[str], Path]:
     """A head of labels that was scored on a table, and the table."""
 
     def make(name: str) -> Path:
-        encoder = Encoder.load(str(tiny_bert))
         folder = save_system(tmp_path / name, encoder, "mean_pooler", MOOD)
         table, said = ["id,text,label"], {}
         for i in range(40):
@@ -221,9 +220,8 @@ def test_no_interval_is_made_up(mood: Callable[[str], Path], tmp_path: Path) -> 
     assert any(result.metric_args for result in results_of(card_of(tmp_path / "pkg")))
 
 
-def test_several_heads_are_kept_apart(tiny_bert: Path, mood: Callable[[str], Path], tmp_path: Path) -> None:
+def test_several_heads_are_kept_apart(encoder: Encoder, mood: Callable[[str], Path], tmp_path: Path) -> None:
     """Their results do not run into each other, and hostile names stay out of the markup."""
-    encoder = Encoder.load(str(tiny_bert))
     qa = save_span(tmp_path / "qa", encoder, "adapter:size=4")
     own = json.loads((qa / "config.json").read_text())
     own["label"] = "evil | <script>\n# head"

@@ -276,7 +276,7 @@ def test_an_encoder_that_the_new_package_would_replace_is_not_named(
     assert made.code == 0, made.err
     before = tree(pkg)
     for source in (head, tuned):
-        sentence = f"would replace the encoder {pkg / 'encoder'}, which lies in it"
+        sentence = f"would replace {pkg / 'encoder'}, which lies in it"
         refused(sentence, "export", source, "--reference", "--out", pkg)
         assert tree(pkg) == before
     expected = bv.load(head).predict(QUESTION, MILL)

@@ -18,8 +18,8 @@ from bertvision.model.trained import is_package
 
 
 @pytest.fixture(scope="module")
-def head(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_span(tmp_path_factory.mktemp("heads") / "qa", Encoder.load(str(tiny_bert)))
+def head(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_span(tmp_path_factory.mktemp("heads") / "qa", encoder)
 
 
 def operations(log: Path) -> int:

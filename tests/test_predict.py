@@ -30,9 +30,9 @@ MILLS = " ".join([f"{MILL[:-1]} and it is old."] * 4)
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tasks of single texts, of pairs and of questions."""
-    home, encoder = tmp_path_factory.mktemp("stream"), Encoder.load(str(tiny_bert))
+    home = tmp_path_factory.mktemp("stream")
     save_span(home / "span", encoder, "learned_pooling")
     save_system(home / "mood", encoder, "tenney_small", MOOD)
     save_system(home / "same", encoder, "cls_linear", SAME)
@@ -159,9 +159,9 @@ def test_answers_come_before_the_stream_ends(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def lone(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lone(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A head whose decoding lists a span once for each window that proposes it."""
-    made = save_span(tmp_path_factory.mktemp("nbest") / "qa", Encoder.load(str(tiny_bert)))
+    made = save_span(tmp_path_factory.mktemp("nbest") / "qa", encoder)
     write_json(made / "metrics.json", {"tuning": {"decode": {"decoding": "nbest"}}})
     return made
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from bertvision.model.model import Model
 
 
-def check_out(out: Path, folders: Sequence[Path] = ()) -> None:
-    """Refuse to replace what is no package, or a package that holds what is to be exported."""
+def check_out(out: Path, folders: Sequence[Path]) -> None:
+    """Refuse to replace what is no package, or a package that holds one of the `folders` that are to stay."""
     if out.exists() and not is_package(out):
         raise OutputError(f"--out {out} exists and is not a package: choose another folder")
     for folder in folders:
@@ -50,11 +50,10 @@ def write_package(
 
     Of a delta keep="auto" copies the delta alone where its base has a name that others know.
     """
-    check_out(out)
     name = lasting_name(model.encoder.name)
     bundled = keep == "bundle" or (keep == "auto" and not known_anywhere(name))
-    if not bundled:
-        _check_named(out, name)
+    named = [] if bundled else [Path(lasting_name(one)) for one in bases_of(name)]
+    check_out(out, [place for place in named if place.is_absolute()])
     known, report, heads = _card_encoder(model, name, bundled=bundled), None, []
     encoder = {
         "name": known.name if bundled else name,
@@ -117,16 +116,6 @@ def write_package(
 def known_anywhere(encoder: str) -> bool:
     """Whether others find the same encoder under this name: the embedded one, or one of the Hub."""
     return encoder == EMBEDDED or not (Path(encoder).is_absolute() or Path(encoder).expanduser().is_dir())
-
-
-def _check_named(out: Path, name: str) -> None:
-    """Refuse to name an encoder, or a delta of one, that goes with the package it lies in."""
-    for place in map(Path, map(lasting_name, bases_of(name))):
-        if place.is_absolute() and place.resolve().is_relative_to(out.resolve()):
-            raise OutputError(
-                f"--out {out} would replace the encoder {place}, which lies in it: leave out --reference or choose "
-                "another folder"
-            )
 
 
 def _copy_encoder(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:

@@ -44,7 +44,7 @@ _WRITERS = "give what fit, finetune, multitask, ensemble, run or export wrote"
 
 
 def is_package(folder: str | Path) -> bool:
-    """Whether `folder` says that it is one (package.py); it may still be damaged."""
+    """Whether `folder` says that it is one (load.py); it may still be damaged."""
     return (Path(folder) / PACKAGE).is_file()
 
 
