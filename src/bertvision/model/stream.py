@@ -12,7 +12,6 @@ lines are skipped. At most a few batches of lines wait in memory: whoever writes
 
 import json
 import logging
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from queue import Queue
 from typing import IO, Any
 
 from bertvision.console import emit
-from bertvision.data.checks import shorten
+from bertvision.data.checks import Flaw, check_text, shorten
 from bertvision.data.examples import SpanData, TextData
 from bertvision.data.load import load_data, load_span_data
 from bertvision.data.texts import Columns
@@ -83,7 +82,7 @@ def answer_stream(
                     if value.get("id") is not None:
                         rows[number] = {"id": _checked_id(value["id"])} | rows[number]
                     texts[number] = _texts(value)
-                except DataError as error:
+                except (DataError, Flaw) as error:
                     rows[number]["error"] = str(error)
             for count in (1, 2):  # single texts and pairs are predicted in one call each
                 own = {number: read for number, read in texts.items() if len(read) == count}
@@ -172,10 +171,13 @@ def _texts(value: dict[str, Any]) -> tuple[str, ...]:
         raise DataError("give question and context, or text, for pairs with pair")
     if asks and "pair" in value:
         raise DataError("pair goes with text")
-    names = ["question", "context"] if asks else ["text"] if value.get("pair") is None else ["text", "pair"]
-    for name in names:
-        if not isinstance(value[name], str):
-            raise DataError(f"{name} must be a string")
+    names = (
+        {"question": "question", "context": "context"} if asks else {"text": "text", "pair": "second text"}
+    )
+    if value.get("pair") is None:
+        names.pop("pair", None)
+    for name, called in names.items():
+        check_text(value[name], called)
     return tuple(value[name] for name in names)
 
 
@@ -186,11 +188,7 @@ def _predicted(
     columns = [list(texts) for texts in zip(*lines.values(), strict=True)]
     try:
         rows = model(*columns, tasks=tasks or None, n_best=n_best)
-    except BertvisionError as error:
-        if len(lines) == 1:
-            return {number: {"error": re.sub(r"^(text|question) 1: ", "", str(error))} for number in lines}
-        # One of them spoils it for the others: each alone.
-        alone = [_predicted(model, {number: texts}, tasks, n_best) for number, texts in lines.items()]
-        return {number: row for one in alone for number, row in one.items()}
+    except BertvisionError as error:  # true of all: no task reads so many texts
+        return {number: {"error": str(error)} for number in lines}
     answers = [{"tasks": {name: to_json(one) for name, one in row.items()}} for row in rows]
     return dict(zip(lines, answers, strict=True))
