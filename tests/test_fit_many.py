@@ -7,7 +7,6 @@ losses are compared and not the weights.
 
 import dataclasses
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from fit_helpers import fixture_encoder as fixture_encoder
 from fit_helpers import fixture_states as fixture_states
 from fit_helpers import fixture_train as fixture_train
 from head_cases import TOKEN_SPECS
-from torch import Tensor
 
 from bertvision.encoder.encoder import Encoder
-from bertvision.heads import Head, parse_head
+from bertvision.heads import parse_head
 from bertvision.heads.base import head_class
 from bertvision.states.base import MemoryStates, States
 from bertvision.tasks.span import SPAN
@@ -109,45 +107,21 @@ def test_a_stack_leaves_the_heads_modules_of_their_own(states: MemoryStates, tmp
     assert equal(before["adapter-4.seed1"], second.state_dict())
 
 
-def test_a_diverging_member_is_dropped_and_the_rest_goes_on(
-    states: MemoryStates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("stack", ["on", "off"])
+def test_a_diverging_head_is_dropped_by_name_and_the_rest_goes_on(
+    stack: str, states: MemoryStates, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     calm = ["adapter:size=8,seed=0", "adapter:size=8,seed=1,lr=1e-2", "adapter:size=8,seed=2,optimizer=sgd"]
-    broken = "adapter:size=8,lr=1e30,seed=3"
-    without = fitted(states, tmp_path / "a", *calm, clip=0.0, epochs=2)
-    (group,) = groups_of(run_of(states, calm[0], broken, *calm[1:], clip=0.0))
-    assert len(group.members) == 4, "all in one stack"
+    heads = [calm[0], "adapter:size=8,lr=1e30,seed=3", *calm[1:]]
+    assert len(groups_of(run_of(states, *heads, clip=0.0, stack=stack))) == (1 if stack == "on" else 4)
+    without = fitted(states, tmp_path / "a", *calm, clip=0.0, epochs=2, stack=stack)
     with caplog.at_level(logging.WARNING):
-        beside = fitted(states, tmp_path / "b", calm[0], broken, *calm[1:], clip=0.0, epochs=2)
-    assert [record.getMessage() for record in caplog.records if "diverged" in record.getMessage()] == [
-        message for message in caplog.messages if "head adapter-8-lr=1e+30.seed3 diverged" in message
-    ]
-    assert "adapter-8-lr=1e+30.seed3 diverged (loss" in caplog.text
+        beside = fitted(states, tmp_path / "b", *heads, clip=0.0, epochs=2, stack=stack)
+    (said,) = (message for message in caplog.messages if "diverged" in message)
+    assert "head adapter-8-lr=1e+30.seed3 diverged (loss" in said
     check_close(states, without, beside)
-
-
-def test_early_stopping_of_one_member_leaves_the_others(states: MemoryStates, tmp_path: Path) -> None:
-    """Patience is each head's own; the scores are written, so that only it decides."""
-    heads = ["adapter:size=8,seed=0,patience=1", "adapter:size=8,seed=1,patience=3", "adapter:size=8,seed=2"]
-    seen: list[set[str]] = []
-    ends: dict[str, dict[str, Tensor]] = {}
-
-    def evaluate(given: Mapping[str, Head]) -> dict[str, float]:
-        seen.append(set(given))
-        for name, head in given.items():
-            ends[name] = {k: v.clone() for k, v in head.state_dict().items()}
-        return {name: -float(len(seen)) for name in given}  # worse from epoch to epoch
-
-    kept = fitted(states, tmp_path / "on", *heads, epochs=6, evaluate=evaluate)
-    one, three, never = (
-        f"adapter-8{label}.seed{i}" for i, label in enumerate(("-patience=1", "-patience=3", ""))
-    )
-    assert seen == [{one, three, never}] * 2 + [{three, never}] * 2 + [{never}] * 2
-    assert [kept[name].status for name in (one, three, never)] == ["stopped", "stopped", "fitting"]
-    assert [len(kept[name].history) for name in (one, three, never)] == [2, 4, 6]
-    assert all(equal(state(kept[name]), ends[name]) for name in kept), "a stopped head moved on"
-    alone = fitted(states, tmp_path / "off", heads[2], epochs=6)
-    check_close(states, {never: kept[never]}, alone)
+    if stack == "off":
+        assert all(equal(state(beside[name]), state(without[name])) for name in without)
 
 
 def test_groups_stand_in_the_order_of_their_first_heads(states: MemoryStates) -> None:
@@ -193,37 +167,27 @@ RESUMED = [
 ]
 
 
+KILLS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    # Optimisers of all kinds, batch norm, a member that broke, and one that stopped after its first epoch.
+    "stacks": (RESUMED, {"epochs": 3, "batch_size": 9, "evaluate": lambda heads: dict.fromkeys(heads, 1.0)}),
+    "seeds": (["adapter:size=8", "last_state"], {"epochs": 2, "seeds": (0, 3)}),
+}
+
+
 @pytest.mark.parametrize("steps", [1, 4, 6, 9])
-def test_a_killed_fit_of_stacks_ends_with_the_same_bits(
-    steps: int, states: MemoryStates, tmp_path: Path
+@pytest.mark.parametrize("kind", KILLS)
+def test_a_killed_fit_ends_with_the_same_bits(
+    kind: str, steps: int, states: MemoryStates, tmp_path: Path
 ) -> None:
-    """Stacks, optimisers of all kinds, batch norm, a member that broke and one that stopped, around the kill."""
-
-    def evaluate(heads: Mapping[str, Head]) -> dict[str, float]:
-        return dict.fromkeys(heads, 1.0)  # never better than after the first epoch
-
-    values: dict[str, Any] = {"epochs": 3, "batch_size": 9, "evaluate": evaluate}
-    whole = fitted(states, tmp_path / "whole", *RESUMED, **values)
+    heads, values = KILLS[kind]
+    whole = fitted(states, tmp_path / "whole", *heads, **values)
     assert states.num_batches(9) * 3 > 9
-    killed_after(states, tmp_path / "killed", steps, *RESUMED, **values)
-    resumed = fitted(states, tmp_path / "killed", *RESUMED, **values)
+    killed_after(states, tmp_path / "killed", steps, *heads, **values)
+    resumed = fitted(states, tmp_path / "killed", *heads, **values)
     assert list(whole) == list(resumed)
     assert not any("1e+30" in name for name in whole)
     assert [one.status for one in whole.values()] == [one.status for one in resumed.values()]
-    assert "stopped" in {one.status for one in whole.values()}
+    assert ("stopped" in {one.status for one in whole.values()}) == (kind == "stacks")
     for name, one in whole.items():
         assert equal(state(one), state(resumed[name])), name
         assert one.history == resumed[name].history
-
-
-def test_a_fit_of_several_seeds_resumes_in_any_walk(states: States, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"seeds": (0, 3), "epochs": 2}
-    steps = states.num_batches(8)
-    whole = fitted(states, tmp_path / "whole", "adapter:size=8", "last_state", **settings)
-    for number, stop in enumerate((1, steps, steps + 2, 3 * steps + 1)):
-        folder = tmp_path / str(number)
-        killed_after(states, folder, stop, "adapter:size=8", "last_state", **settings)
-        again = fitted(states, folder, "adapter:size=8", "last_state", **settings)
-        for name, one in whole.items():
-            assert equal(state(one), state(again[name])), (stop, name)
-            assert one.history == again[name].history

@@ -81,20 +81,6 @@ def test_biases_and_norms_are_never_decayed(text: str, states: MemoryStates) -> 
         assert decay[id(parameter)] == (0.3 if matrix else 0.0), name
 
 
-def test_the_bias_of_an_unshared_adapter_has_two_axes(states: MemoryStates) -> None:
-    run = run_of(states, "adapter:size=4,unshared,optimizer=adamw,lr=0.1,weight_decay=0.5")
-    (one,) = run.fitted.values()
-    with torch.no_grad():
-        one.head.get_parameter("down.bias").fill_(2.0)
-    assert one.head.get_parameter("down.bias").shape == (3, 4)
-    weight = one.head.get_parameter("down.weight").detach().clone()
-    for parameter in one.head.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    one.optimizer.step()
-    assert bool(one.head.get_parameter("down.bias").eq(2.0).all())
-    torch.testing.assert_close(one.head.get_parameter("down.weight").detach(), weight * 0.95)
-
-
 # ---- what a head does by itself
 
 

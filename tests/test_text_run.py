@@ -2,12 +2,12 @@
 refused, a run that is killed, and the commands of docs/texts.md."""
 
 import csv
-import json
 import random
 import re
 import shlex
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,14 @@ from killing import finish
 from test_resume import contents
 from text_tables import LABELS, write_labels, write_scores
 
+from bertvision.artifacts import read_json
 from bertvision.cli import find_command
 from bertvision.cli.flags import parse
 from bertvision.data.examples import TextData
 from bertvision.data.load import load_data
 from bertvision.heads.spec import parse_head
 from bertvision.model.trained import logits_of_trained, read_trained
+from bertvision.pipeline.results import System, pairs
 from bertvision.report.page import headline
 from bertvision.report.results import read_results
 from bertvision.tasks.logits import Logits
@@ -43,12 +45,26 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def labels(tables: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tables: Path, tiny_bert: Path) -> tuple[str | Path, ...]:
+    """The beginning of a run on three classes."""
+    return (
+        "run",
+        "--encoder",
+        tiny_bert,
+        "--train",
+        tables / "train.csv",
+        "--dev",
+        tables / "dev.csv",
+        *SMALL,
+    )
+
+
+@pytest.fixture(scope="module")
+def labels(data: Any, tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on three classes with two seeds and two snapshots; to be read alone."""
     out = tmp_path_factory.mktemp("labels") / "run"
     done = bertvision(
-        "run", "--encoder", tiny_bert, "--train", tables / "train.csv", "--dev", tables / "dev.csv",
-        "--test", tables / "test.csv", "--out", out, *SMALL, "--finetune.snapshots", "0.5", "--fit.heads", *HEADS,
+        *data, "--test", tables / "test.csv", "--out", out, "--finetune.snapshots", "0.5", "--fit.heads", *HEADS,
         "--fit.seeds", "0", "1", "--fit.epochs", "2", "--fit.keep", "best",
     )  # fmt: skip
     assert done.code == 0, done.err
@@ -68,18 +84,17 @@ def scores(tables: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFacto
     return out
 
 
-def truth(path: Path, column: str) -> dict[str, str]:
+def truth(path: Path, column: str = "label") -> dict[str, str]:
     with path.open(encoding="utf-8") as file:
         return {row["id"]: row[column] for row in csv.DictReader(file)}
 
 
 def systems(run: Path) -> dict[str, dict[str, Any]]:
-    return {system["name"]: system for system in json.loads((run / "results.json").read_text())["systems"]}
+    return {system["name"]: system for system in read_json(run / "results.json")["systems"]}
 
 
 def accuracy(folder: Path, split: str, table: Path) -> float:
-    right = truth(table, "label")
-    said = json.loads((folder / split / "predictions.json").read_text())
+    right, said = truth(table), read_json(folder / split / "predictions.json")
     assert said.keys() == right.keys()
     return sum(said[id] == right[id] for id in right) / len(right)
 
@@ -89,28 +104,27 @@ def accuracy(folder: Path, split: str, table: Path) -> float:
 def test_scores_are_those_of_the_predictions_beside_the_heads(
     labels: Path, tables: Path, snapshot: str, split: str
 ) -> None:
-    found = systems(labels)
+    found, table = systems(labels), tables / f"{split}.csv"
     for head in ("cls-linear", "tenney-small", "mean-pooler"):
         folders = [labels / "fit" / snapshot / f"{head}.seed{seed}" for seed in (0, 1)]
-        expected = [accuracy(folder, split, tables / f"{split}.csv") for folder in folders]
-        told = found[f"{snapshot}/{head}"]["scores"][split]
-        assert list(told["accuracy"]["per_seed"].values()) == pytest.approx(expected)
-        assert told["accuracy"]["mean"] == pytest.approx(np.mean(expected))
-        assert told["accuracy"]["sd"] == pytest.approx(np.std(expected, ddof=1))
+        expected = [accuracy(folder, split, table) for folder in folders]
+        told = found[f"{snapshot}/{head}"]["scores"][split]["accuracy"]
+        assert told["per_seed"] == pytest.approx(dict(zip("01", expected, strict=True)))
+        assert told["mean"] == pytest.approx(np.mean(expected))
+        assert told["sd"] == pytest.approx(np.std(expected, ddof=1))
+        if split == "test":  # claims have intervals
+            assert told["interval"][0] <= told["mean"] <= told["interval"][1]
         for folder, value in zip(folders, expected, strict=True):
-            metrics = json.loads((folder / "metrics.json").read_text())
-            assert metrics["scores"][split]["accuracy"] == pytest.approx(value)
+            assert read_json(folder / "metrics.json")["scores"][split]["accuracy"] == pytest.approx(value)
             assert (folder / "README.md").read_text().startswith("---")
-    own = labels / "finetune" / snapshot / "head"
-    assert found[snapshot]["scores"][split]["accuracy"]["mean"] == pytest.approx(
-        accuracy(own, split, tables / f"{split}.csv")
-    )
+    own = found[snapshot]["scores"][split]["accuracy"]
+    assert own["mean"] == pytest.approx(accuracy(labels / "finetune" / snapshot / "head", split, table))
+    assert own["sd"] is own["per_seed"] is None
 
 
 def test_ensembles_are_means_of_probabilities_seed_by_seed(labels: Path, tables: Path) -> None:
-    found = systems(labels)
-    right = truth(tables / "test.csv", "label")
-    joined = [system for system in found.values() if system["kind"] == "ensemble"]
+    right = truth(tables / "test.csv")
+    joined = [system for system in systems(labels).values() if system["kind"] == "ensemble"]
     assert len(joined) == 4  # of each snapshot: with the best head, and the two best heads
     for system in joined:
         base = f"snapshot-{system['snapshot']}"
@@ -122,7 +136,7 @@ def test_ensembles_are_means_of_probabilities_seed_by_seed(labels: Path, tables:
         ]
         expected = []
         for pair in zip(*folders, strict=True):
-            said = [json.loads((folder / "test" / "probabilities.json").read_text()) for folder in pair]
+            said = [read_json(folder / "test" / "probabilities.json") for folder in pair]
             hits = 0
             for id, label in right.items():
                 mean = {name: sum(one[id][name] for one in said) / 2 for name in LABELS}
@@ -132,24 +146,72 @@ def test_ensembles_are_means_of_probabilities_seed_by_seed(labels: Path, tables:
         assert told == pytest.approx(expected)
 
 
-def test_the_best_head_is_chosen_on_dev_and_compared_with_its_snapshot(labels: Path) -> None:
-    found = systems(labels)
+def test_the_best_head_is_chosen_on_dev_and_compared_with_its_snapshot(labels: Path, tables: Path) -> None:
+    found, results = systems(labels), read_json(labels / "results.json")
     assert {n.rpartition("/")[2] for n, s in found.items() if s["kind"] == "control"} == {
         "cls-linear",
         "mean-pooler-last",
     }
+    best = []
     for snapshot in ("0.5", "1"):
         heads = [s for s in found.values() if s["kind"] == "head" and s["snapshot"] == snapshot]
-        best = [s for s in heads if s["best"]]
-        assert len(best) == 1
+        (one,) = (s for s in heads if s["best"])
         dev = [s["scores"]["dev"]["accuracy"]["mean"] for s in heads]
-        assert best[0]["scores"]["dev"]["accuracy"]["mean"] == max(dev)
-        versus, own = best[0]["versus"], found[f"snapshot-{snapshot}"]
+        best.append((max(dev), one))
+        assert one["scores"]["dev"]["accuracy"]["mean"] == max(dev)
+        versus, own = one["versus"], found[f"snapshot-{snapshot}"]
         assert (versus["baseline"], versus["split"]) == (f"snapshot-{snapshot}", "test")
-        gap = best[0]["scores"]["test"]["accuracy"]["mean"] - own["scores"]["test"]["accuracy"]["mean"]
-        found_gap = versus["metrics"]["accuracy"]
-        assert found_gap["difference"] == pytest.approx(gap)
-        assert found_gap["low"] <= gap <= found_gap["high"]
+        gap = one["scores"]["test"]["accuracy"]["mean"] - own["scores"]["test"]["accuracy"]["mean"]
+        assert versus["metrics"]["accuracy"]["difference"] == pytest.approx(gap)
+        assert versus["metrics"]["accuracy"]["low"] <= gap <= versus["metrics"]["accuracy"]["high"]
+    _, chosen = max(best, key=lambda pair: pair[0])
+    assert [*results["details"]] == [chosen["name"], f"snapshot-{chosen['snapshot']}"]
+    shipped = results["details"][chosen["name"]]
+    per_seed = chosen["scores"]["dev"]["accuracy"]["per_seed"]
+    assert per_seed[str(shipped["seed"])] == max(per_seed.values())
+    assert chosen["folder"].endswith(f".seed{shipped['seed']}")
+    said, table = read_json(labels / chosen["folder"] / "test" / "predictions.json"), np.zeros((3, 3), int)
+    for id, label in truth(tables / "test.csv").items():
+        table[LABELS.index(label), LABELS.index(said[id])] += 1
+    assert shipped["confusion"] == table.tolist()
+    assert [record["epoch"] for record in results["curves"]["fit"][chosen["name"]]] == [1, 2]
+    assert len(results["curves"]["finetune"]) > 0
+    assert all(row["head"] != row["snapshot"] for row in results["examples"])
+
+
+def test_baselines_are_what_the_training_set_alone_can_say(labels: Path, scores: Path, tables: Path) -> None:
+    trivial = [next(s for s in systems(run).values() if s["kind"] == "baseline") for run in (labels, scores)]
+    classes, numbers = (
+        {name: score["mean"] for name, score in one["scores"]["dev"].items()} for one in trivial
+    )
+    train, dev = (list(truth(tables / f"{name}.csv").values()) for name in ("train", "dev"))
+    assert classes["accuracy"] == pytest.approx(dev.count(max(set(train), key=train.count)) / len(dev))
+    assert classes["mcc"] == 0
+    known, asked = (
+        np.array([*truth(tables / f"{name}-scores.csv", "score").values()], float)
+        for name in ("train", "dev")
+    )
+    assert numbers["mse"] == pytest.approx(((asked - known.mean()) ** 2).mean())
+    assert numbers["pearson"] == 0
+
+
+def test_pairs_share_their_seeds() -> None:
+    def system(label: str, head: Any, seeds: list[int], score: float) -> System:
+        metrics = {"accuracy": SimpleNamespace(higher=True)}
+        task = SimpleNamespace(metric="accuracy", metrics=metrics)
+        records: Any = [SimpleNamespace(task=task, scores={"dev": {"accuracy": score}})] * max(len(seeds), 1)
+        folders = [Path(f"{label}.{seed}") for seed in seeds or [0]]
+        return System("snapshot-1", label, head, records, folders, [{"seed": seed} for seed in seeds])
+
+    head = SimpleNamespace(last_only=False)
+    own, worst = system("own", head, [], 0.1), system("worst", head, [0, 1], 0.2)
+    best, other = system("best", head, [1, 2], 0.9), system("other", head, [0, 1, 2], 0.5)  # a seed diverged
+    first, second = pairs([worst, other, own, best])
+    assert first[0] == (own, best)
+    assert first[1] == [(Path("own.0"), Path(f"best.{seed}")) for seed in (1, 2)]
+    assert second[0] == (best, other)
+    assert second[1] == [(Path(f"best.{seed}"), Path(f"other.{seed}")) for seed in (1, 2)]
+    assert [info["seed"] for info in second[2]] == [1, 2]
 
 
 def test_the_report_is_written_again_as_it_was(labels: Path, tmp_path: Path) -> None:
@@ -161,7 +223,7 @@ def test_the_report_is_written_again_as_it_was(labels: Path, tmp_path: Path) -> 
     assert b"Confusions" in page
 
 
-def test_a_finished_run_is_left_alone(labels: Path, tmp_path: Path) -> None:
+def test_a_finished_run_is_left_alone(labels: Path) -> None:
     """Its own config.yaml repeats it: nothing is trained again, and every file stays as it is."""
     before = tree(labels)
     done = bertvision("run", "--config", labels / "config.yaml")
@@ -175,7 +237,7 @@ def test_a_finished_run_is_left_alone(labels: Path, tmp_path: Path) -> None:
 def test_scores_and_their_ensembles_are_those_of_the_files(scores: Path, tables: Path) -> None:
     right = {id: float(value) for id, value in truth(tables / "dev-scores.csv", "score").items()}
     said: dict[str, dict[str, float]] = {
-        head: json.loads((scores / "fit/untuned" / f"{head}.seed0" / "dev" / "predictions.json").read_text())
+        head: read_json(scores / "fit/untuned" / f"{head}.seed0" / "dev" / "predictions.json")
         for head in ("tenney-small", "mean-pooler")
     }
     found = systems(scores)
@@ -183,34 +245,32 @@ def test_scores_and_their_ensembles_are_those_of_the_files(scores: Path, tables:
     joined = next(system for system in found.values() if system["kind"] == "ensemble")
     told = {f"untuned/{head}": head for head in ("tenney-small", "mean-pooler")} | {joined["name"]: "joined"}
     for name, head in told.items():
-        pairs = np.array([(right[id], said[head][id]) for id in right])
+        both = np.array([(right[id], said[head][id]) for id in right])
         mean = {metric: score["mean"] for metric, score in found[name]["scores"]["dev"].items()}
-        assert mean["pearson"] == pytest.approx(np.corrcoef(pairs.T)[0, 1], abs=1e-6)
-        assert mean["mse"] == pytest.approx(((pairs[:, 0] - pairs[:, 1]) ** 2).mean(), rel=1e-4)
+        assert mean["pearson"] == pytest.approx(np.corrcoef(both.T)[0, 1], abs=1e-6)
+        assert mean["mse"] == pytest.approx(((both[:, 0] - both[:, 1]) ** 2).mean(), rel=1e-4)
         assert found[name]["versus"] is None  # there is no snapshot
     assert "there is no snapshot to compare it with" in (scores / "report.html").read_text()
 
 
 @pytest.mark.parametrize(("own", "walks"), [("cls_linear", 1), ("mean_pooler", 2)])
 def test_logits_of_the_shared_walk_are_those_of_each_head_alone(
-    own: str, walks: int, tables: Path, tiny_bert: Path, tmp_path: Path
+    own: str, walks: int, data: Any, tables: Path, tmp_path: Path
 ) -> None:
     """A zoo that reads [CLS] alone shares its walk with a snapshot's own head that needs no more, and with no other."""
     out = tmp_path / "run"
-    done = bertvision(
-        "run", "--encoder", tiny_bert, "--train", tables / "train.csv", "--dev", tables / "dev.csv", "--out", out,
-        *SMALL, "--finetune.head", own, "--fit.heads", "tenney_small", "adapter_pooler:size=4",
-    )  # fmt: skip
+    heads = ("--fit.heads", "tenney_small", "adapter_pooler:size=4")
+    done = bertvision(*data, "--out", out, "--finetune.head", own, *heads)
     assert done.code == 0, done.err
     assert len(re.findall(r"evaluate dev: ", done.err)) == walks
-    data = load_data(str(tables / "dev.csv"), classes=LABELS)
-    assert isinstance(data, TextData)
+    dev = load_data(str(tables / "dev.csv"), classes=LABELS)
+    assert isinstance(dev, TextData)
     folders = [out / "finetune/snapshot-1/head", *(out / "fit/snapshot-1").glob("*.seed0")]
     assert len(folders) == 3
     for folder in folders:
         trained = read_trained(folder)
         assert (trained.selections[0].positions == "cls") == (folder.name != "head")
-        [(split, alone)] = logits_of_trained([trained], data)
+        [(split, alone)] = logits_of_trained([trained], dev)
         kept = Logits.load(folder / "dev" / "logits.safetensors", split.fingerprint)
         np.testing.assert_allclose(kept["values"], alone["values"], atol=1e-5)
 
@@ -222,7 +282,7 @@ def test_answer_or_no_answer(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -
         "--out", out, *SMALL, "--max-query-length", "12", "--fit.heads", "tenney_small",
     )  # fmt: skip
     assert done.code == 0, done.err
-    results = json.loads((out / "results.json").read_text())
+    results = read_json(out / "results.json")
     assert results["task"]["classes"] == ["answer", "no answer"]
     assert results["task"]["merge"] == "min"
     trivial = next(s for s in results["systems"] if s["kind"] == "baseline")
@@ -232,27 +292,25 @@ def test_answer_or_no_answer(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--test", "{tables}/unknown.csv"), "unknown.csv has no column of labels"),
-        (("--apart",), "leave out --apart"),
-        (("--combine", "product"), "joined by mean"),
-        (("--states.positions", "cls"), "reads all"),
-        (("--fit.heads", "last_state"), "logits of each token"),
-        (("--fit.heads", "beyond"), "set of heads for another kind of task"),
-        (("--finetune.head", "last_state"), "logits of each token"),
-        (("--test", "demo:test"), "can only hold questions"),
-        (("--text.context", "{label}"), "may not hold {label}"),
-        (("--text.task", "score"), "train.csv:2"),
-        (("--text.label", "nothing"), "nothing"),
+        ("--test {tables}/unknown.csv", "unknown.csv has no column of labels"),
+        ("--apart", "leave out --apart"),
+        ("--combine product", "joined by mean"),
+        ("--states.positions cls", "reads all"),
+        ("--fit.heads last_state", "logits of each token"),
+        ("--fit.heads beyond", "set of heads for another kind of task"),
+        ("--finetune.head last_state", "logits of each token"),
+        ("--test demo:test", "can only hold questions"),
+        ("--text.context {label}", "may not hold {label}"),
+        ("--text.task score", "train.csv:2"),
+        ("--text.label nothing", "nothing"),
+        ("--train demo:train --dev demo:dev --text.prompt Why?", "holds questions over paragraphs"),
     ],
 )
 def test_what_is_refused_in_one_sentence_before_anything_is_written(
-    flags: tuple[str, ...], words: str, tables: Path, tiny_bert: Path, tmp_path: Path
+    flags: str, words: str, data: Any, tables: Path, tmp_path: Path
 ) -> None:
-    given = [flag.replace("{tables}", str(tables)) for flag in flags]
-    done = bertvision(
-        "run", "--encoder", tiny_bert, "--train", tables / "train.csv", "--dev", tables / "dev.csv",
-        "--out", tmp_path / "run", *SMALL, *given,
-    )  # fmt: skip
+    given = flags.replace("{tables}", str(tables)).split()
+    done = bertvision(*data, "--out", tmp_path / "run", *given)
     assert done.code == 2, done.err
     last = done.err.strip().splitlines()[-1]
     assert last.startswith("error: ")
@@ -260,34 +318,19 @@ def test_what_is_refused_in_one_sentence_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_settings_of_texts_are_refused_for_questions(
-    tiny_bert: Path, toy_squad: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    done = bertvision(
-        "run", "--encoder", tiny_bert, "--train", toy_squad, "--dev", toy_squad, "--out", out, *SMALL,
-        "--max-query-length", "12", "--text.prompt", "Why?",
-    )  # fmt: skip
-    assert done.code == 2
-    assert "holds questions over paragraphs" in done.err
-    assert not out.exists()
-
-
 @pytest.mark.slow
-def test_killed_twice_it_goes_on_to_the_same_end(tables: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_killed_twice_it_goes_on_to_the_same_end(data: Any, tmp_path: Path) -> None:
     def command(out: Path) -> list[str]:
-        data = ["--train", str(tables / "train.csv"), "--dev", str(tables / "dev.csv")]
         often = ["--finetune.checkpoint-seconds", "0", "--fit.checkpoint-seconds", "0"]
         heads = ["--fit.heads", "tenney_small", "mean_pooler", "--fit.epochs", "2"]
-        return ["run", "--encoder", str(tiny_bert), "--out", str(out), *data, *SMALL, *often, *heads]
+        return [*map(str, data), "--out", str(out), *often, *heads]
 
     log, out, chance = tmp_path / "log", tmp_path / "killed", random.Random(6)
     assert finish(command(tmp_path / "whole"), log) == 0, log.read_text()
-    half = (
-        int(Path(f"{log}.count").read_text()) // 2
-    )  # in fine-tuning; the other half is the fit and what follows
-    assert finish(command(out), log, die_at=chance.randint(half // 2, half)) == -signal.SIGKILL
-    assert finish(command(out), log, die_at=chance.randint(half // 2, half)) == -signal.SIGKILL
+    # In fine-tuning; the other half is the fit and what follows.
+    half = int(Path(f"{log}.count").read_text()) // 2
+    for _ in range(2):
+        assert finish(command(out), log, die_at=chance.randint(half // 2, half)) == -signal.SIGKILL
     assert finish(command(out), log) == 0, log.read_text()
     assert contents(out) == contents(tmp_path / "whole")
 

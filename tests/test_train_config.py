@@ -1,13 +1,18 @@
-"""Settings of training: what cannot be is one sentence, and what stands beside it is taken."""
+"""Settings of training and heads of a fit: what cannot be is one sentence, what stands beside it is taken."""
 
 import math
+import re
 import subprocess
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_runner import bertvision
 
 from bertvision.errors import ConfigError
+from bertvision.heads import Head, register
 from bertvision.train.config import FinetuneConfig, FitConfig, JobConfig, MultitaskConfig, OptimConfig
 
 WRONG: list[tuple[type, dict[str, Any], str]] = [
@@ -62,3 +67,43 @@ def test_verbs_that_train_print_their_help_without_torch() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+# ---- heads
+
+BAD = {
+    "label head": (("tenney_small",), r"tenney_small\.v1 gives logits of whole windows"),
+    "mistyped": (("adaptr",), "there is no head 'adaptr': did you mean adapter"),
+    "set with options": (("papers:lr=1",), "is a set of heads and takes no options"),
+    "not for this encoder": (("cacnn:variant=ctx,maps=3",), "cacnn"),
+    "rate of one of many": (("last_state", "adapter:lr=nan"), "head 'adapter:lr=nan': --lr must be above 0"),
+    "patience without dev": (("adapter:patience=2",), "need --dev"),
+    "huge size": (("adapter:size=99999999999999",), "size of adapter must lie between 1 and 1,000,000"),
+    "huge width": (("cacnn:variant=ctx,bank=99999999999999999",), "bank of cacnn must be widths"),
+    "endless memory": (("last_state", "--activation-gb", "inf"), "--activation-gb must be a finite number"),
+    "states": (("last_state", "--states.memory-gb", "nan"), "--states.memory-gb must not be negative"),
+    "one token": (("last_state", "--states.positions", "cls"), "--states.positions cls keeps one token"),
+    "no such layer": (("last_state", "--states.layers", "0,3"), "names 3, but this encoder has the states 0 to 2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_use_is_one_sentence_and_writes_nothing(
+    case: str, tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    heads, expected = BAD[case]
+    words = ("fit", tiny_bert, "--train", toy_squad, "--max-seq-length", "96", "--out", tmp_path / "heads")
+    done = bertvision(*words, "--heads", *heads)
+    assert done.code == 2
+    assert re.search(expected, re.sub(r"\s+", " ", done.err)), done.err
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "heads").exists()
+
+
+def test_a_config_that_can_change_is_refused() -> None:
+    @dataclass
+    class Loose:
+        size: int = 1
+
+    with pytest.raises(ValueError, match="must be a dataclass with frozen=True"):
+        register("loose.v1", Loose)(Head)

@@ -83,14 +83,14 @@ def eval(args: EvalArgs) -> Result:
     from bertvision.pipeline.evaluate import evaluate
 
     rows = evaluate(args, command=command_line())
-    return [row.to_json() for row in rows], lambda: _show_scores(rows)
+    return [row for _, row in rows], lambda: _show_scores(rows)
 
 
 def ensemble(args: EnsembleArgs) -> Result:
     from bertvision.pipeline.evaluate import ensemble
 
     rows = ensemble(args, command=command_line())
-    return [row.to_json() for row in rows], lambda: _show_scores(rows)
+    return [row for _, row in rows], lambda: _show_scores(rows)
 
 
 # ---- tables
@@ -171,7 +171,6 @@ def show_policies(rows: Sequence[Mapping[str, Any]]) -> None:
 def _show_fitted(fitted: "Fitted", out: Path) -> None:
     """The heads, best first, and below them those that diverged."""
     from bertvision import console, words
-    from bertvision.train.profile import profile_text
 
     task = fitted.task
     rows = [
@@ -192,7 +191,26 @@ def _show_fitted(fitted: "Fitted", out: Path) -> None:
     if dropped := fitted.results["dropped"]:
         console.emit(f"dropped, because they diverged: {', '.join(dropped)}")
     console.emit(f"{len(rows)} heads in {out}, best first by {own if own in rows[0] else 'training loss'}")
-    console.emit(profile_text(fitted.results["profile"]))
+    console.emit(_profile_text(fitted.results["profile"]))
+
+
+def _profile_text(profile: Mapping[str, float]) -> str:
+    """Where the time of a fit went; a store's threads read beside it."""
+    names = {
+        "encoder": "encoder",
+        "heads": "heads",
+        "waiting": "waiting for states",
+        "writing": "writing a store",
+        "other": "other",
+    }
+    total = max(profile["total"], 1e-9)
+    parts = [
+        f"{name} {profile[key]:.1f} s ({profile[key] / total:.1%})"
+        for key, name in names.items()
+        if profile[key] or key != "writing"
+    ]
+    beside = f"; reading {profile['reading']:.1f} s, beside it" if profile["reading"] else ""
+    return f"{total:.1f} s of fitting: {', '.join(parts)}{beside}"
 
 
 def _show_sweep(results: Mapping[str, Any], out: Path) -> None:
@@ -227,21 +245,21 @@ def _show_scores(rows: "Sequence[Scored]") -> None:
     from bertvision import console
 
     cells = []
-    for row in rows:
-        task, own = row.task, row.task.metrics[row.task.metric]
-        names = [name for name in dict.fromkeys((*task.selecting, *task.metrics)) if name in row.scores]
+    for task, row in rows:
+        own = task.metrics[task.metric]
+        names = [name for name in dict.fromkeys((*task.selecting, *task.metrics)) if name in row["scores"]]
         scores = {
-            task.title(name) + " *" * (name == task.metric): task.metrics[name].text(row.scores[name])
+            task.title(name) + " *" * (name == task.metric): task.metrics[name].text(row["scores"][name])
             for name in names
         }
-        if row.oracle != row.scores[task.metric]:
-            scores[f"best {task.title(task.metric)}"] = own.text(row.oracle)
-        cells.append({"system": row.system} | scores)
-    title = f"{rows[0].examples:,} examples; * what the task is judged by"
+        if row["oracle"] != row["scores"][task.metric]:
+            scores[f"best {task.title(task.metric)}"] = own.text(row["oracle"])
+        cells.append({"system": row["system"]} | scores)
+    title = f"{rows[0][1]['examples']:,} examples; * what the task is judged by"
     if any(name.startswith("best ") for row in cells for name in row):
         title += "; best: with the tuning that suits this very data best"
     console.table(cells, title=title)
-    for row in rows:
-        if row.wordpiece is not None:
-            scores = "  ".join(f"{key} {value:.2f}" for key, value in row.wordpiece.items())
-            console.emit(f"{row.system} on word pieces: {scores}")
+    for _, row in rows:
+        if "wordpiece" in row:
+            scores = "  ".join(f"{key} {value:.2f}" for key, value in row["wordpiece"].items())
+            console.emit(f"{row['system']} on word pieces: {scores}")

@@ -38,9 +38,9 @@ from bertvision.data.load import load_span_data
 from bertvision.data.tokenise import probe_template
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.batch import collate, pooled_by, read_tokens
-from bertvision.encoder.load import hash_tensors
-from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.captured import forget_widths
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.load import hash_tensors
 from bertvision.errors import ArtifactError, ConfigError, OutputError
 from bertvision.heads.base import Head, bare_batch
 from bertvision.model.model import Model

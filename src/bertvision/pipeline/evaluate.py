@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +22,9 @@ from bertvision.tasks.span_logits import second_best
 from bertvision.tasks.wordpiece import answer_ids, score_wordpiece
 from bertvision.train.splits import Split
 
-
-@dataclass(frozen=True)
-class Scored:
-    """A system's scores on a dataset."""
-
-    system: str
-    task: Task
-    examples: int
-    scores: Mapping[str, float]
-    """At the tuning stored with the system."""
-    oracle: float
-    """The task's own metric at the best tuning for this very data."""
-    tuning: Mapping[str, Any]
-    details: Mapping[str, Any]
-    wordpiece: Mapping[str, float] | None = None
-    """The paper's scores on word pieces."""
-
-    def to_json(self) -> dict[str, Any]:
-        more = {} if self.wordpiece is None else {"wordpiece": self.wordpiece}
-        names = ("system", "examples", "scores", "oracle", "tuning", "details")
-        return {name: getattr(self, name) for name in names} | {"metric": self.task.metric} | more
+Scored = tuple[Task, dict[str, Any]]
+"""A system's task, and its row: system, examples, scores (at the tuning stored with it), oracle (the task's own metric
+at the best tuning for this very data), tuning, details, metric, and wordpiece (the paper's scores) where asked for."""
 
 
 def evaluate(args: EvalArgs, *, command: str = "") -> list[Scored]:
@@ -50,13 +32,14 @@ def evaluate(args: EvalArgs, *, command: str = "") -> list[Scored]:
     if args.other_encoder and args.encoder is None:
         raise ConfigError("--other-encoder needs --encoder: name the encoder to read")
     wordpiece, merge = args.scorer == "wordpiece", args.text_merge
-    found = _read(args.folders, least=1, verb="eval")
+    found = _read(args, least=1, verb="eval")
     if args.out is not None:
         check_output(args.out)
-    _check_spans(found, {"--scorer wordpiece": wordpiece, "--second-best": args.second_best})
+    for flag, given in (("--scorer wordpiece", wordpiece), ("--second-best", args.second_best)):
+        if given:
+            _check_spans(found, flag)
     if merge != "stored":
         found = {name: replace(one, task=one.task.merged_by(merge)) for name, one in found.items()}
-    found = _decoded(found, args)
     rows = []
     logits = _logits(found, args, other_encoder=args.other_encoder)
     for (name, system), (split, own) in zip(found.items(), logits, strict=True):
@@ -64,22 +47,23 @@ def evaluate(args: EvalArgs, *, command: str = "") -> list[Scored]:
         result = score(parts, tuning=system.tuning, tuned_on=system.tuned_on)
         if args.out is not None:
             record(args.out / name, parts, command, {"eval": split.name}, evaluated=result)
-        pieces = None
+        rows.append(_row(name, result, "eval"))
         if wordpiece:
-            tokenize = token_ids(load_tokenizer(args.encoder or system.encoder))
-            answers = result.answers["eval"]
+            answers, tokenize = (
+                result.answers["eval"],
+                token_ids(load_tokenizer(args.encoder or system.encoder)),
+            )
             pieces = score_wordpiece(answers.data, answer_ids(answers), tokenize=tokenize)
-        rows.append(_row(name, result, "eval", pieces))
+            rows[-1][1]["wordpiece"] = pieces
     return rows
 
 
 def ensemble(args: EnsembleArgs, *, command: str = "") -> list[Scored]:
     """Score systems and their ensemble, which is tuned on the data; `args.out` gets it as a system of its own."""
-    found = _read(args.folders, least=2, verb="ensemble")
-    if args.out is not None:
-        _check_out(args.out, list(found.values()))
-    found = _decoded(found, args)
+    found = _read(args, least=2, verb="ensemble")
     systems = list(found.values())
+    if args.out is not None:
+        _check_out(args.out, systems)
     first = systems[0]
     task, how = first.task, first.task.join_how(args.how)
     if other := next((system for system in systems if system.task != task), None):
@@ -133,13 +117,14 @@ def _check_out(out: Path, systems: Sequence[Trained]) -> None:
 # ---- systems and their logits
 
 
-def _read(folders: Sequence[Path], *, least: int, verb: str) -> dict[str, Trained]:
+def _read(args: ScoreArgs, *, least: int, verb: str) -> dict[str, Trained]:
     """The systems by short names; names that several share get the folder above in front.
 
-    A whole fit or fine-tuning stands for all its heads or snapshots.
+    A whole fit or fine-tuning stands for all its heads or snapshots. Each finds spans as its threshold was tuned, or
+    with the decoding that was asked for.
     """
     paths: list[Path] = []
-    for folder in folders:
+    for folder in args.folders:
         if not any((folder / name).exists() for name in ("config.json", "results.json")):
             heads = sorted(file.parent for file in folder.glob("snapshot-*/heads/*/config.json"))
             if heads:  # no data is for all of them
@@ -158,7 +143,11 @@ def _read(folders: Sequence[Path], *, least: int, verb: str) -> dict[str, Traine
     ]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"two of the folders are called {twice}: score them one at a time")
-    return dict(zip(names, systems, strict=True))
+    found = dict(zip(names, systems, strict=True))
+    if args.decode == DecodeConfig():
+        return found
+    _check_spans(found, "--decoding")
+    return {name: replace(one, tuning=replace(one.tuning, decode=args.decode)) for name, one in found.items()}
 
 
 def _above(folder: Path) -> str:
@@ -167,22 +156,11 @@ def _above(folder: Path) -> str:
     return folder.parent.parent.name if folder.name == "head" else folder.parent.name
 
 
-def _decoded(systems: Mapping[str, Trained], args: ScoreArgs) -> dict[str, Trained]:
-    """With the decoding that was asked for; by default each finds spans as its threshold was tuned."""
-    if args.decode == DecodeConfig():
-        return dict(systems)
-    _check_spans(systems, {"--decoding": True})
-    return {
-        name: replace(one, tuning=replace(one.tuning, decode=args.decode)) for name, one in systems.items()
-    }
-
-
-def _check_spans(systems: Mapping[str, Trained], flags: Mapping[str, bool]) -> None:
-    """Refuse flags that are for spans where a system finds none."""
+def _check_spans(systems: Mapping[str, Trained], flag: str) -> None:
+    """Refuse a flag that is for spans where a system finds none."""
     for system in systems.values():
-        for flag, given in flags.items():
-            if given and not system.task.abstains:
-                raise system.task.refused(flag, "spans")
+        if not system.task.abstains:
+            raise system.task.refused(flag, "spans")
 
 
 def _logits(
@@ -195,28 +173,22 @@ def _logits(
     loaded = [task.load(args.data, columns=args.text, max_examples=args.max_examples) for task in tasks]
     for task, data in zip(tasks, loaded, strict=True):
         own = {name: system for name, system in systems.items() if system.task == task}
-        results = logits_of_trained(
-            list(own.values()),
-            data,
-            encoder=args.encoder,
-            other_encoder=other_encoder,
-            device=args.device,
-            precision=args.precision,
-            states=args.states,
-        )
+        how: dict[str, Any] = {
+            name: getattr(args, name) for name in ("encoder", "device", "precision", "states")
+        }
+        results = logits_of_trained(list(own.values()), data, other_encoder=other_encoder, **how)
         found |= dict(zip(own, results, strict=True))
     return [found[name] for name in systems]
 
 
-def _row(name: str, result: Record, split: str, wordpiece: Mapping[str, float] | None = None) -> Scored:
+def _row(name: str, result: Record, split: str) -> Scored:
     answers, task = result.answers[split], result.task
-    return Scored(
-        system=name,
-        task=task,
-        examples=len(answers),
-        scores=result.scores[split],
-        oracle=task.score(answers)[task.metric],
-        tuning=to_mapping(result.tuning),
-        details=task.details(answers, result.tuning),
-        wordpiece=wordpiece,
-    )
+    return task, {
+        "system": name,
+        "examples": len(answers),
+        "scores": result.scores[split],
+        "oracle": task.score(answers)[task.metric],
+        "tuning": to_mapping(result.tuning),
+        "details": task.details(answers, result.tuning),
+        "metric": task.metric,
+    }

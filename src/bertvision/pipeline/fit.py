@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from bertvision.artifacts import check_output, read_json
+from bertvision.artifacts import check_output
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import choose_device
 from bertvision.encoder.encoder import Encoder
@@ -15,17 +14,15 @@ from bertvision.errors import ConfigError
 from bertvision.heads.base import Head, load_head
 from bertvision.heads.costs import cost
 from bertvision.model.record import record
-from bertvision.model.trained import selection_of
 from bertvision.pipeline.config import FitArgs
 from bertvision.states.config import StatesConfig
-from bertvision.states.source import open_states
 from bertvision.tasks.base import Task
 from bertvision.tasks.settings import TextConfig
 from bertvision.train.config import FitConfig
 from bertvision.train.parallel import Parallel
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split, load_split, logits_of
-from bertvision.train.zoo import check_heads, encoder_reference, fit_zoo, keep_encoder, zoo_members
+from bertvision.train.zoo import encoder_reference, fit_zoo, keep_encoder, states_for, zoo_members
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ def fit_heads(args: FitArgs, *, encoder: Encoder | None = None, command: str = "
 
 def _fit(args: FitArgs, encoder: Encoder | None, command: str, parallel: Parallel) -> Fitted:
     """Every process of several calls it; rank 0 scores and writes."""
-    check_heads(args.fit)  # a mistyped head should fail before the encoder is loaded
+    zoo_members(args.fit, None)  # a mistyped head should fail before the encoder is loaded
     if args.fit.scores_epochs and not args.dev:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     if args.dev.startswith("store:"):
@@ -156,11 +153,7 @@ def _record(
     }
     logits = {}
     if dev is not None:
-        opening: dict[str, Any] = {"label": "states of dev", "passes": 1, "origin": dev.origin, "keep": False}
-        opening["source"] = stage.choices.get("dev states")  # with the same rounding as during the fit
-        selection = selection_of(read_json(next(iter(heads)) / "config.json"))
-        states = StatesConfig.of(args.states, selection)
-        logits = logits_of(heads, dev, "dev", partial(open_states, encoder, dev.windows, states, **opening))
+        logits = logits_of(heads, dev, "dev", lambda: states_for(stage, encoder, dev, "dev", args.states))
     data = {"train": train.name, "dev": "" if dev is None else dev.name}
     rows, tokens = [], max(1, round(float(train.windows.lengths.mean())))
     for path, info in zip(heads, infos.values(), strict=True):

@@ -1,4 +1,4 @@
-"""Collect the numbers of a run into the dict of results.json, the one source of the report.
+"""The systems of a run, and their numbers as the dict of results.json, the one source of the report.
 
     schema, bertvision, command, created, commit, environment, encoder, settings, seconds
     task           the task's settings, with "title" (of its metric) and "outputs"
@@ -19,68 +19,121 @@ What is not known is null. A metric's "percent" says whether it runs to 100 or t
 
 import datetime
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertvision._version import __version__
+from bertvision.heads.base import Head
 from bertvision.heads.costs import cost
-from bertvision.model.record import commit, environment
-from bertvision.pipeline.systems import System, mark_best, snapshot_of
+from bertvision.model.record import Record, commit, environment
 from bertvision.report.results import SCHEMA
-from bertvision.tasks.base import Task
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.splits import Split
 
 _EXAMPLES = 12
-_OF_SYSTEMS = (
-    *("snapshot", "head", "parameters", "total", "percent", "flops_per_token"),
-    *("seconds", "seeds", "members", "folder", "versus"),
+_UNKNOWN = dict.fromkeys(
+    (
+        *("snapshot", "head", "parameters", "total", "percent", "flops_per_token"),
+        *("seconds", "seeds", "members", "folder", "best", "versus"),
+    )
 )
+"""What a system has where nothing else is known of it."""
+
+
+@dataclass
+class System:
+    """One row of the results. Its members are the seeds of a head; a snapshot has one member and no seed."""
+
+    snapshot: str
+    label: str
+    head: Head | None
+    """None for an ensemble."""
+    records: list[Record]
+    """Answers and scores of each member."""
+    folders: list[Path] = field(default_factory=list)
+    infos: list[dict[str, Any]] = field(default_factory=list)
+    """What the fit reports of each member: label, seed, seconds, history."""
+    members: list[str] | None = None
+    """Labels of the systems that an ensemble joins."""
+    best: bool = False
+
+    def __post_init__(self) -> None:
+        self.task, self.seeds = self.records[0].task, [info["seed"] for info in self.infos]
+        self.kind = "head"
+        if self.head is None:
+            self.kind = "ensemble"
+        elif not self.infos:
+            self.kind = "snapshot"
+        elif self.head.last_only:  # as a fine-tuned encoder's own output layer does
+            self.kind = "control"
+        self.name = self.label if self.kind == "snapshot" else f"{self.snapshot}/{self.label}"
+        metric = self.task.metric
+        ranked = np.array(self.values("dev", metric)) * (1 if self.task.metrics[metric].higher else -1)
+        self.dev_score, self.shipped = float(ranked.mean()), int(ranked.argmax())
+        """What systems are chosen by, higher is better; the member that scored best on dev."""
+
+    def values(self, split: str, metric: str) -> list[float]:
+        """A metric of each member."""
+        return [record.scores[split][metric] for record in self.records]
+
+    def members_on(self, split: str) -> list[tuple[Any, Any]]:
+        """The argument of `Task.compare`."""
+        return [record.member(split) for record in self.records]
+
+
+def pairs(
+    systems: Sequence[System],
+) -> Iterator[tuple[tuple[System, System], list[tuple[Path, Path]], list[dict[str, Any]]]]:
+    """The best head on dev with its snapshot, and the two best heads: both systems, their folders seed by seed, and
+    what the fit reports of the second's."""
+    heads = sorted((s for s in systems if s.kind == "head"), key=lambda s: -s.dev_score)
+    own = [s for s in systems if s.kind == "snapshot"]
+    for first, second in [*zip(own[:1], heads[:1], strict=False), *pairwise(heads[:2])]:
+        of_seed = {info["seed"]: folder for info, folder in zip(first.infos, first.folders, strict=False)}
+        both = [
+            ((of_seed.get(info["seed"], first.folders[0]), folder), info)
+            for info, folder in zip(second.infos, second.folders, strict=True)
+            if not of_seed or info["seed"] in of_seed  # a seed that diverged is missing
+        ]
+        if both:
+            yield (first, second), [folders for folders, _ in both], [info for _, info in both]
 
 
 def collect(
     systems: list[System],
+    splits: Mapping[str, Split],
     *,
-    command: str,
-    settings: dict[str, Any],
-    encoder: dict[str, Any],
-    splits: dict[str, Split],
     finetune: RunFolder | None,
     fits: list[RunFolder],
     out: Path,
-    device: str,
-    precision: str,
+    **about: Any,
 ) -> dict[str, Any]:
-    """The dict that results.json holds; claims are made on test where there is one, else on dev."""
+    """The dict that results.json holds; claims are made on test where there is one. `about` is for `frame`."""
     final = "test" if "test" in splits else "dev"
-    task = splits["train"].task
-    mark_best(systems)
+    own = {system.snapshot: system for system in systems if system.kind == "snapshot"}
+    chosen = _mark_best(systems)
     length = round(float(splits["dev"].windows.lengths.mean()))
-    rows = [
-        _about(system, encoder["parameters"], out, length)
-        | {
-            "scores": {
-                split: _scores(system, split, intervals=split == final) for split in splits_of(system)
-            },
-            "versus": _versus(system, snapshot_of(system, systems), final),
-        }
-        for system in systems
-    ]
-    rows += _baselines(task, splits)
-    chosen, own = _compared(systems)
-    return frame(rows, command, settings, encoder, splits, device, precision) | {
-        "finetune": _tuned(settings["finetune"], finetune),
-        "fit": settings["fit"] | _fit_facts(fits),
+    rows = [_about(system, about["encoder"]["parameters"], out, length) for system in systems]
+    for row, system in zip(rows, systems, strict=True):
+        row["scores"] = {name: _scores(system, name, final) for name in system.records[0].scores}
+        row["versus"] = _versus(system, own.get(system.snapshot), final)
+    rows += _baselines(splits)
+    compared = own.get(chosen.snapshot) if chosen else next(iter(own.values()), None)
+    return frame(rows, splits=splits, **about) | {
+        "finetune": _tuned(about["settings"]["finetune"], finetune),
+        "fit": about["settings"]["fit"] | _fit_facts(fits),
         "curves": {
             "finetune": read_metrics(finetune.metrics) if finetune else [],
             "fit": {s.name: _mean_history(s) for s in systems if s.infos and s.head},
         },
         "layer_weights": {s.name: w for s in systems if s.head and (w := s.head.layer_weights())},
-        "details": {s.name: _details(s, final) for s in (chosen, own) if s is not None},
-        "examples": _examples(chosen, own, final),
+        "details": {s.name: _details(s, final) for s in (chosen, compared) if s is not None},
+        "examples": _examples(chosen, compared, final),
     }
 
 
@@ -120,47 +173,44 @@ def frame(
 # ---- systems
 
 
-def splits_of(system: System) -> list[str]:
-    return list(system.records[0].scores)
+def _mark_best(systems: Sequence[System]) -> System | None:
+    """Mark the best head on each snapshot, or the best control where there is none; returns the best of all."""
+    marked = []
+    for snapshot in dict.fromkeys(system.snapshot for system in systems):
+        own = [s for s in systems if s.snapshot == snapshot]
+        if heads := [s for s in own if s.kind == "head"] or [s for s in own if s.kind == "control"]:
+            marked.append(max(heads, key=lambda s: s.dev_score))
+            marked[-1].best = True
+    return max(marked, key=lambda s: s.dev_score, default=None)
 
 
 def _about(system: System, encoder: int, out: Path, length: int) -> dict[str, Any]:
     """What a system is, its size and its cost on windows of `length` tokens."""
-    head, folder = system.head, system.folder
-    price = cost(head, head.geometry, tokens=length) if head else None
-    return {
-        "name": system.name,
-        "kind": system.kind,
-        "label": system.label,
-        "snapshot": system.snapshot.removeprefix("snapshot-"),
-        "head": head.name if head else None,
-        "parameters": price.parameters if price else None,
-        "total": price.total if price else None,
-        "percent": price.percent_of(encoder) if price else None,
-        "flops_per_token": price.flops_per_token if price else None,
-        "seconds": float(np.mean([info["seconds"] for info in system.infos]))
-        if head and system.infos
-        else None,
-        "seeds": system.seeds,
-        "members": system.members,
-        "folder": str(folder.relative_to(out)) if folder else None,
-        "best": system.best,
-    }
+    row = _UNKNOWN | {key: getattr(system, key) for key in ("name", "kind", "label", "members", "best")}
+    row |= {"snapshot": system.snapshot.removeprefix("snapshot-"), "seeds": system.seeds or None}
+    if system.folders:
+        row["folder"] = str(system.folders[system.shipped].relative_to(out))
+    if (head := system.head) is not None:
+        price = cost(head, head.geometry, tokens=length)
+        row |= {"head": head.name, "parameters": price.parameters, "total": price.total}
+        row |= {"percent": price.percent_of(encoder), "flops_per_token": price.flops_per_token}
+        if system.infos:
+            row["seconds"] = float(np.mean([info["seconds"] for info in system.infos]))
+    return row
 
 
-def _scores(system: System, split: str, *, intervals: bool) -> dict[str, Any]:
+def _scores(system: System, split: str, final: str) -> dict[str, Any]:
     """Every metric: mean, standard deviation over the members (n - 1), each member, the interval of the mean."""
     task, members, found = system.task, system.members_on(split), {}
     for name in system.records[0].scores[split]:
         values, interval = system.values(split, name), None
-        if intervals and task.metrics[name].selects:
+        if split == final and task.metrics[name].selects:
             drawn = task.compare(name, members)
             interval = [drawn.low, drawn.high]
-        seeds = system.seeds if len(system.seeds or ()) == len(values) else None
         found[name] = {
             "mean": float(np.mean(values)),
             "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-            "per_seed": dict(zip(map(str, seeds), values, strict=True)) if seeds else None,
+            "per_seed": dict(zip(map(str, system.seeds), values, strict=True)) if system.seeds else None,
             "interval": interval,
         }
     return found
@@ -179,28 +229,21 @@ def _versus(system: System, own: System | None, final: str) -> dict[str, Any] | 
     }
 
 
-def _baselines(task: Task, splits: Mapping[str, Split]) -> list[dict[str, Any]]:
+def _baselines(splits: Mapping[str, Split]) -> list[dict[str, Any]]:
     """What needs no learning, in the form of systems."""
+    train = splits["train"]
     parts = {name: split.data for name, split in splits.items() if name != "train"}
     unknown: dict[str, Any] = {"sd": None, "per_seed": None, "interval": None}
-    return [
-        dict.fromkeys(_OF_SYSTEMS)
-        | {"name": label, "kind": "baseline", "label": label, "best": False}
-        | {
-            "scores": {
-                split: {name: {"mean": value} | unknown for name, value in scores.items()}
-                for split, scores in found.items()
-            }
+    rows = []
+    for label, found in train.task.baselines(train.data, parts).items():
+        scores = {
+            split: {name: {"mean": value} | unknown for name, value in own.items()}
+            for split, own in found.items()
         }
-        for label, found in task.baselines(splits["train"].data, parts).items()
-    ]
-
-
-def _compared(systems: Sequence[System]) -> tuple[System | None, System | None]:
-    """The chosen head and its snapshot; the snapshot alone where no head was fitted."""
-    best = max((s for s in systems if s.best), key=lambda s: s.dev_score, default=None)
-    snapshots = [s for s in systems if s.kind == "snapshot" and (best is None or s.snapshot == best.snapshot)]
-    return best, snapshots[0] if snapshots else None
+        rows.append(
+            _UNKNOWN | {"name": label, "kind": "baseline", "label": label, "best": False, "scores": scores}
+        )
+    return rows
 
 
 def _details(system: System, split: str) -> dict[str, Any]:
@@ -214,13 +257,13 @@ def _examples(chosen: System | None, own: System | None, split: str) -> list[dic
     if chosen is None or own is None:
         return []
     both = (s.task.examples(s.members_on(split)[s.shipped]) for s in (chosen, own))
-    pairs = [(ours, theirs) for ours, theirs in zip(*both, strict=True) if ours["said"] != theirs["said"]]
-    random.Random(0).shuffle(pairs)
+    differing = [(ours, theirs) for ours, theirs in zip(*both, strict=True) if ours["said"] != theirs["said"]]
+    random.Random(0).shuffle(differing)
     return [
         {key: value for key, value in ours.items() if key not in ("said", "right")}
         | {"head": ours["said"], "snapshot": theirs["said"]}
         | {"head_right": ours["right"], "snapshot_right": theirs["right"]}
-        for ours, theirs in pairs[:_EXAMPLES]
+        for ours, theirs in differing[:_EXAMPLES]
     ]
 
 
@@ -252,7 +295,6 @@ def _mean_history(system: System) -> list[dict[str, float]]:
     records = []
     for i in range(max(len(info["history"]) for info in system.infos)):
         rows = [info["history"][i] for info in system.infos if i < len(info["history"])]
-        names = [name for name in ("loss", "score") if all(name in row for row in rows)]
-        means = {name: float(np.mean([row[name] for row in rows])) for name in names}
-        records.append({"epoch": rows[0]["epoch"]} | means)
+        names = [name for name in ("epoch", "loss", "score") if all(name in row for row in rows)]
+        records.append({name: float(np.mean([row[name] for row in rows])) for name in names})
     return records

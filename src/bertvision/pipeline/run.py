@@ -1,4 +1,5 @@
-"""The whole job: settings and data are checked before anything is computed or written, then the stages run.
+"""The whole job: settings and data are checked before anything is computed or written; then fine-tuning, and on every
+snapshot a fit, the evaluation on dev and test, and ensembles.
 
 OUT/config.yaml            the resolved settings, a recipe that repeats the run
     finetune/snapshot-1/   encoder/ and head/
@@ -9,22 +10,31 @@ OUT/config.yaml            the resolved settings, a recipe that repeats the run
 
 import dataclasses
 import time
+from pathlib import Path
 from typing import Any
 
 from bertvision.artifacts import check_output, read_json, write_json, write_text
 from bertvision.config import dump_yaml, to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
-from bertvision.heads.catalogue import expand
-from bertvision.heads.spec import parse_head
+from bertvision.heads.base import Head, load_head
+from bertvision.model.record import evaluate, record
 from bertvision.pipeline.config import RunArgs
-from bertvision.pipeline.results import collect
-from bertvision.pipeline.stages import Stages
+from bertvision.pipeline.results import System, collect, pairs
 from bertvision.report.page import write_page
+from bertvision.report.results import RESULTS_FILE
+from bertvision.states.base import LiveStates
+from bertvision.states.config import Selection
+from bertvision.tasks.logits import Logits
+from bertvision.train.finetune import tune
 from bertvision.train.job import Job
 from bertvision.train.parallel import rank_and_world
-from bertvision.train.splits import Split, load_split
-from bertvision.train.zoo import suited, zoo_members
+from bertvision.train.run_folder import RunFolder
+from bertvision.train.splits import Split, load_split, logits_of
+from bertvision.train.zoo import fit_zoo, selection_of_fit, states_for, suited, zoo_members
+
+SplitLogits = dict[str, dict[Path, Logits]]
+"""Logits by split and the folder of the head."""
 
 
 def run(args: RunArgs, *, command: str = "") -> dict[str, Any]:
@@ -34,35 +44,44 @@ def run(args: RunArgs, *, command: str = "") -> dict[str, Any]:
         raise ConfigError("--train and --dev must both be given (or neither, which runs the demo)")
     if rank_and_world()[1] > 1:
         raise ConfigError("run works in one process: use finetune and fit, its stages, with several")
-    for text, _ in expand(args.fit.heads):  # a mistyped head should fail now, not after the fine-tuning
-        parse_head(text)
+    zoo_members(args.fit, None)  # a mistyped head should fail now, not after the fine-tuning
     began = time.monotonic()
     check_output(args.out)
     encoder = Encoder.load(args.encoder, device=args.device, precision=args.precision)
     args.states.selection.numbers(encoder.num_states)  # and so should a layer that does not exist
     splits = _splits(args, encoder)
     args = _checked(args, splits["train"])
-    record = _Record(args, command)
-    record.begin()
-    stages = Stages(args, encoder, splits, record.command)
     about = {"name": encoder.name, "fingerprint": encoder.fingerprint, "parameters": encoder.num_parameters}
     about |= {"states": encoder.num_states, "hidden": encoder.hidden}
-    stages.run()
+    command, seconds = _first_run(args, command)
+    recipe = args.out / "config.yaml"
+    if not recipe.exists():  # settings that are refused must not replace the record of the work in the folder
+        write_text(recipe, _recipe(args, command))
+    tuning, snapshots = None, [None]
+    if args.finetune.epochs:
+        tuning, snapshots = tune(
+            encoder,
+            splits["train"],
+            folder=args.out / "finetune",
+            config=args.finetune,
+            overwrite=args.overwrite,
+        )
+    done = [_Snapshot(args, encoder, splits, command, folder).evaluate() for folder in snapshots]
     results = collect(
-        stages.systems,
-        command=record.command,
+        [system for _, systems in done for system in systems],
+        splits,
+        finetune=tuning,
+        fits=[stage for stage, _ in done],
+        out=args.out,
+        command=command,
         settings=to_mapping(args),
         encoder=about,
-        splits=splits,
-        finetune=stages.tuning,
-        fits=stages.fits,
-        out=args.out,
         device=str(encoder.device),
         precision=encoder.precision,
     )
-    results["seconds"] = record.seconds or time.monotonic() - began
-    record.end()
-    write_json(args.out / "results.json", results)
+    results["seconds"] = seconds or time.monotonic() - began
+    write_text(recipe, _recipe(args, command))
+    write_json(args.out / RESULTS_FILE, results)
     write_page(results, args.out / "report.html")
     return results
 
@@ -97,29 +116,112 @@ def _splits(args: RunArgs, encoder: Encoder) -> dict[str, Split]:
     return splits
 
 
-class _Record:
-    """config.yaml: the resolved settings as a recipe, headed by the command.
+def _recipe(args: RunArgs, command: str) -> str:
+    """config.yaml: the resolved settings as a recipe, headed by the command."""
+    heading = f"{command}\nbertvision run --config {args.out / 'config.yaml'}"
+    return dump_yaml(dataclasses.replace(args, overwrite=False), heading=heading)
 
-    `begin` writes it only where there is none: a command that is refused because of its settings must not replace the
-    record of the work in the folder. A repeated run keeps the command and the time of the first.
-    """
 
-    def __init__(self, args: RunArgs, command: str) -> None:
-        self._path, self._args = args.out / "config.yaml", dataclasses.replace(args, overwrite=False)
-        self.command, self.seconds = command, 0.0
-        if self._path.is_file():
-            first, _, rest = self._path.read_text(encoding="utf-8").partition("\n")
-            if f"{first}\n{rest}" == self._text(first.removeprefix("# ")):
-                self.command = first.removeprefix("# ")
-                results = args.out / "results.json"
-                self.seconds = read_json(results).get("seconds", 0.0) if results.is_file() else 0.0
+def _first_run(args: RunArgs, command: str) -> tuple[str, float]:
+    """The command and the time of the first run where this one repeats it; else this command and 0."""
+    recipe, results = args.out / "config.yaml", args.out / RESULTS_FILE
+    text = recipe.read_text(encoding="utf-8") if recipe.is_file() else ""
+    first = text.partition("\n")[0].removeprefix("# ")
+    if text != _recipe(args, first):
+        return command, 0.0
+    return first, read_json(results).get("seconds", 0.0) if results.is_file() else 0.0
 
-    def _text(self, command: str) -> str:
-        return dump_yaml(self._args, heading=f"{command}\nbertvision run --config {self._path}")
 
-    def begin(self) -> None:
-        if not self._path.exists():
-            self.end()
+class _Snapshot:
+    """A snapshot (None is the untuned encoder) with its own head, if it has one, and those fitted on it."""
 
-    def end(self) -> None:
-        write_text(self._path, self._text(self.command))
+    def __init__(
+        self, args: RunArgs, encoder: Encoder, splits: dict[str, Split], command: str, folder: Path | None
+    ) -> None:
+        self.args, self.splits = args, splits
+        self.command, self.data = command, {name: split.name for name, split in splits.items()}
+        self.own: Path | None = None
+        if folder is None:
+            self.name, self.encoder, about = "untuned", encoder, {"name": encoder.name}
+        else:
+            self.name, self.own = folder.name, folder / "head"
+            source = str(folder / "encoder")
+            self.encoder = Encoder.load(source, device=args.device, precision=args.precision)
+            about = {"name": args.encoder, "path": f"../../../finetune/{self.name}/encoder"}
+        self.stage = fit_zoo(
+            self.encoder,
+            splits["train"],
+            folder=args.out / "fit" / self.name,
+            config=args.fit,
+            encoder_about=about,
+            states=args.states,
+            dev=splits["dev"],
+            decoding=args.decode,
+            overwrite=args.overwrite,
+        )
+        self.fitted = [self.stage.folder / name for name in self.stage.results["heads"]]
+        folders = [*([self.own] if self.own else []), *self.fitted]
+        self.heads = {folder: load_head(folder)[0].to(self.encoder.device) for folder in folders}
+
+    def evaluate(self) -> tuple[RunFolder, list[System]]:
+        """The fit, and every system on the snapshot: its own head, the fitted ones, ensembles of two."""
+        parts = {name: split for name, split in self.splits.items() if name != "train"}
+        logits = {name: self._logits(name, split) for name, split in parts.items()}
+        systems = self._systems(parts, logits)
+        return self.stage, [*systems, *self._ensembles(parts, logits, systems)]
+
+    def _logits(self, name: str, split: Split) -> dict[Path, Logits]:
+        """Logits of all heads from one walk; from two where the fitted heads read less than the snapshot's own."""
+        shared, alone = dict(self.heads), {}
+        if self.own and not _serves(
+            selection_of_fit(self.stage), self.heads[self.own], self.encoder.num_states
+        ):
+            alone[self.own] = shared.pop(self.own)
+        tokens = self.args.states.tokens_per_call
+        logits = logits_of(
+            alone, split, name, lambda: LiveStates(self.encoder, split.windows, tokens_per_call=tokens)
+        )
+        return logits | logits_of(
+            shared, split, name, lambda: states_for(self.stage, self.encoder, split, name, self.args.states)
+        )
+
+    def _systems(self, parts: dict[str, Split], logits: SplitLogits) -> list[System]:
+        """Score the snapshot's own head and the fitted ones; the seeds of a head are one system."""
+        groups: dict[str, list[Path]] = {self.name: [self.own]} if self.own else {}
+        infos = self.stage.results["heads"]
+        for folder in self.fitted:
+            groups.setdefault(infos[folder.name]["label"], []).append(folder)
+        systems = []
+        for label, folders in groups.items():
+            records = []
+            for folder in folders:
+                found = {name: (split, logits[name][folder]) for name, split in parts.items()}
+                kept = record(folder, found, self.command, self.data, decode=self.args.decode)
+                assert kept is not None
+                records.append(kept)
+            own_infos = [infos[folder.name] for folder in folders if folder != self.own]
+            systems.append(System(self.name, label, self.heads[folders[0]], records, folders, own_infos))
+        return systems
+
+    def _ensembles(self, parts: dict[str, Split], logits: SplitLogits, systems: list[System]) -> list[System]:
+        task, joined = self.splits["train"].task, []
+        how = task.join_how(self.args.combine)
+        for members, of_seeds, infos in pairs(systems):
+            records = []
+            for folders in of_seeds:
+                found = {
+                    name: (split, task.join([logits[name][f] for f in folders], split.windows, how))
+                    for name, split in parts.items()
+                }
+                records.append(evaluate(found, decode=self.args.decode))
+            names = [member.label for member in members]
+            label = f"{how} of {' and '.join(names)}"
+            joined.append(System(self.name, label, None, records, infos=infos, members=names))
+        return joined
+
+
+def _serves(selection: Selection, head: Head, num_states: int) -> bool:
+    """Whether a head that was trained on all states finds all it needs in the selected ones."""
+    if selection.whole(num_states):
+        return True
+    return head.cls_only and selection.numbers(num_states) == tuple(range(num_states))

@@ -10,12 +10,14 @@ asking each other. Rank 0 alone scores, writes and prints.
 """
 
 import copy
+import dataclasses
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +26,7 @@ from bertvision.console import progress
 from bertvision.encoder.device import Clock
 from bertvision.errors import TrainingError
 from bertvision.heads.base import Head
+from bertvision.heads.costs import rows_at_once
 from bertvision.heads.spec import HeadSpec
 from bertvision.states.base import StateBatch, States
 from bertvision.states.plan import head_batches
@@ -31,10 +34,9 @@ from bertvision.tasks.base import Task
 from bertvision.tasks.span import SPAN
 from bertvision.train.config import FitConfig
 from bertvision.train.graphs import Graphs
-from bertvision.train.group import FittedHead, Group, Share, make_groups
+from bertvision.train.group import FittedHead, Group, Share
 from bertvision.train.optim import make_optimizer
 from bertvision.train.parallel import ALONE, Parallel
-from bertvision.train.profile import Profile
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import geometry_of
 
@@ -45,19 +47,10 @@ Evaluate = Callable[[Mapping[str, Head]], Mapping[str, float]]
 OnEpoch = Callable[[int, Mapping[str, float]], bool]
 """Called with the number of epochs done and the scores of the heads that are still fitted; True ends the fit."""
 
-
 _UNREAD = 16
 """Steps whose losses may wait on a GPU before they are read."""
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A step whose losses were not read yet."""
-
-    group: Group
-    step: int
-    losses: Tensor
-    clock: Clock
+_SAVED = ("status", "seconds", "best_score", "best_epoch", "loss_sum", "history")
+"""What a checkpoint holds of a head beside its weights."""
 
 
 class FitRun:
@@ -93,14 +86,11 @@ class FitRun:
         graphs = on_gpu and parallel.alone
         self.graphs = Graphs(config.batch_size, self.longest, self.encoder.device) if graphs else None
         self.shares: list[Share] = []
-        """Of every batch of the present epoch, where there are several processes."""
+        """Of every batch of the present walk."""
         self.groups: dict[int, list[Group]] = {}
         """Groups of heads by the order of their data."""
-        self.pending: list[Pending] = []
-
-    @property
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        return {name: fitted.optimizer for name, fitted in self.fitted.items()}
+        self.pending: list[tuple[Group, int, Tensor, Clock]] = []
+        """Steps whose losses were not read yet."""
 
     def live(self, order: int | None = None) -> list[FittedHead]:
         """The heads that are still fitted, of one order of the data or of all."""
@@ -124,44 +114,43 @@ class FitRun:
     def batches(self) -> Iterator[StateBatch]:
         """The rest of the present epoch: a walk over the states for each order that still has heads to fit."""
         while self.walk < len(self.orders):
-            walk = iter(self._walk())
-            while self.live(self.order):
-                try:
-                    yield next(walk)  # under no name: the states must be gone when the next batch is made
-                except StopIteration:
-                    break
+            if self.live(self.order):
+                # Under no name: the states must be gone when the next batch is made.
+                yield from takewhile(lambda _: self.live(self.order), self._walk())
             self.walk, self.batch = self.walk + 1, 0
 
     def _walk(self) -> Iterator[StateBatch]:
-        """The rest of the present walk, or this rank's windows of it."""
-        size, seed = self.config.batch_size, self.order
-        if not self.parallel.alone:
-            plan = head_batches(self.states.windows.lengths, size, seed=seed, epoch=self.epoch)
-            parts = [self.parallel.part(batch) for batch in plan]
-            self.shares = [
-                Share(self.parallel, len(batch), part.weight) for batch, part in zip(plan, parts, strict=True)
-            ]
-            return self.states.stream([part.indices for part in parts], start=self.batch, reuse=True)
-        return self.states.epoch(
-            self.epoch,
-            batch_size=size,
-            seed=seed,
-            start=self.batch,
-            place=self.graphs.states_place if self.graphs else None,
-            reuse=True,
-        )
+        """The rest of the present walk; of several processes, this one's windows of it."""
+        size, lengths = self.config.batch_size, self.states.windows.lengths
+        plan = head_batches(lengths, size, seed=self.order, epoch=self.epoch)
+        parts = [self.parallel.part(batch) for batch in plan]
+        self.shares = [(len(batch), part.weight) for batch, part in zip(plan, parts, strict=True)]
+        place = self.graphs.states_place if self.graphs else None
+        own = [part.indices for part in parts]
+        return self.states.stream(own, start=self.batch, place=place, reuse=True)
 
     def regroup(self) -> None:
-        """Put the heads of the present walk into groups."""
-        self.groups[self.order] = make_groups(
-            self.live(self.order),
-            self.encoder,
-            self.task.loss,
-            activation_gb=self.config.activation_gb,
-            batch_size=self.config.batch_size,
-            tokens=self.longest,
-            stack=self.config.stack == "on" or (self.config.stack == "auto" and self.on_gpu),
-        )
+        """Put the heads of the present walk into groups: those that differ only in rate, seed and dropout, as many
+        as memory allows; everyone else alone."""
+        config = self.config
+        stack = config.stack == "on" or (config.stack == "auto" and self.on_gpu)
+        alike: dict[Any, list[FittedHead]] = {}
+        for fitted in self.live(self.order):
+            own = fitted.spec.config
+            if hasattr(own, "dropout"):
+                own = dataclasses.replace(own, dropout=0.0)
+            alone = "" if stack and fitted.pure else fitted.name
+            alike.setdefault((fitted.spec.name, own, alone), []).append(fitted)
+        self.groups[self.order] = []
+        for equal in alike.values():
+            rows = rows_at_once(equal[0].head, self.longest, config.activation_gb)
+            most = max(1, rows // config.batch_size)
+            for begin in range(0, len(equal), most):
+                group = Group(
+                    equal[begin : begin + most], self.encoder, self.task.loss,
+                    activation_gb=config.activation_gb, parallel=self.parallel,
+                )  # fmt: skip
+                self.groups[self.order].append(group)
 
     def train_batch(self, batch: StateBatch) -> None:
         """One step of every live head on the same states, group after group."""
@@ -172,13 +161,13 @@ class FitRun:
         placed = self.graphs.place(batch) if self.graphs else batch
         for group in groups:
             clock = Clock(self.encoder.device)
-            group.prepare(step, total, self.parallel.rank)
+            group.prepare(step, total)
             if self.graphs:
                 losses = self.graphs.run(group, placed, step)
             else:
-                losses = group.run(placed, step, self.shares[self.batch] if self.shares else None)
+                losses = group.run(placed, step, self.shares[self.batch])
             clock.stop()
-            self.pending.append(Pending(group, step, losses, clock))
+            self.pending.append((group, step, losses, clock))
         self.batch += 1
         # Reading a loss waits for the device, so on a GPU it is done for many steps at once.
         if not self.on_gpu or len(self.pending) >= _UNREAD * len(groups):
@@ -188,15 +177,14 @@ class FitRun:
         """Read the losses of the steps taken since the last time; drop the heads that broke."""
         if not self.pending:
             return
-        values = torch.cat([p.losses for p in self.pending]).tolist()
-        for pending in self.pending:
-            seconds = pending.clock.seconds() / len(pending.group.members)
-            for fitted in pending.group.members:
-                value = values.pop(0)
+        values = iter(torch.cat([losses for _, _, losses, _ in self.pending]).tolist())
+        for group, step, _, clock in self.pending:
+            seconds = clock.seconds() / len(group.members)
+            for fitted, value in zip(group.members, values, strict=False):
                 fitted.seconds += seconds
                 fitted.loss_sum += value
                 if fitted.status == "fitting" and not math.isfinite(value):
-                    self._drop(fitted, f"loss {value} at step {pending.step + 1}")
+                    self._drop(fitted, f"loss {value} at step {step + 1}")
         self.pending.clear()
         self._regroup_if_needed()
 
@@ -260,38 +248,31 @@ class FitRun:
     # ---- checkpoints
 
     @property
-    def agreed(self) -> bool:
-        """Whether all ranks have read the same losses by now, so that one of them may stop to save."""
-        return self.parallel.alone or not self.pending
+    def _state(self) -> tuple[dict[str, Head], dict[str, torch.optim.Optimizer]]:
+        modules = {name: f.head for name, f in self.fitted.items()}
+        modules |= {f"{name}.best": head for name, head in self.best.items()}
+        return modules, {name: f.optimizer for name, f in self.fitted.items()}
 
     def save(self, folder: RunFolder) -> None:
         """Write a checkpoint. Weights are equal on all ranks and noise needs no state, so rank 0 does it alone."""
         self.settle()
         if not self.parallel.main:
             return
-        progress = {
-            "epoch": self.epoch,
-            "walk": self.walk,
-            "batch": self.batch,
-            "heads": {name: f.progress() for name, f in self.fitted.items()},
+        progress: dict[str, Any] = {key: getattr(self, key) for key in ("epoch", "walk", "batch")}
+        progress["heads"] = {
+            name: {key: getattr(f, key) for key in _SAVED} for name, f in self.fitted.items()
         }
-        folder.save(self._modules, self.optimizers, progress, every_rank=False)
+        folder.save(*self._state, progress, every_rank=False)
 
     def resume(self, folder: RunFolder) -> None:
         """Continue from the checkpoint where there is one."""
-        progress = folder.resume(self._modules, self.optimizers)
+        progress = folder.resume(*self._state)
         if progress is None:
             return
-        self.epoch, self.walk, self.batch = progress["epoch"], progress["walk"], progress["batch"]
-        for name, saved in progress["heads"].items():
-            for key, value in saved.items():
-                setattr(self.fitted[name], key, value)
+        for name, saved in progress.pop("heads").items():
+            vars(self.fitted[name]).update(saved)
+        vars(self).update(progress)
         logger.info("the fit continues at epoch %d, batch %d", self.epoch + 1, self.batch + 1)
-
-    @property
-    def _modules(self) -> dict[str, Head]:
-        best = {f"{name}.best": head for name, head in self.best.items()}
-        return {name: f.head for name, f in self.fitted.items()} | best
 
 
 def fit(
@@ -311,20 +292,29 @@ def fit(
     run = FitRun(states, specs, config, folder.parallel, task)
     run.resume(folder)
     saved = time.monotonic()
-    profile = Profile(states, run.fitted.values())
+    trained = sum(one.seconds for one in run.fitted.values())
+    # A source in memory has encoded everything by now.
+    began = time.perf_counter() - states.times.encode
     with progress(f"fit {len(run.fitted)} heads", run.total, unit="steps", done=run.done) as bar:
         while run.epoch < config.epochs and run.live():
             for batch in run.batches():
                 run.train_batch(batch)
                 bar.update()
-                if time.monotonic() - saved >= config.checkpoint_seconds and run.agreed:
+                # Only where all ranks have read the same losses may one of them stop to save.
+                agreed = run.parallel.alone or not run.pending
+                if agreed and time.monotonic() - saved >= config.checkpoint_seconds:
                     run.save(folder)
                     saved = time.monotonic()
             scores = run.end_epoch(evaluate, folder)
             if on_epoch is not None and run.parallel.on_main(partial(on_epoch, run.epoch, scores)):
                 break
     folder.close_log()
-    folder.profile = profile.end()
+    heads = sum(one.seconds for one in run.fitted.values()) - trained
+    total, now = time.perf_counter() - began, states.times
+    spent = {"encoder": now.encode, "heads": heads, "waiting": now.wait, "writing": now.write}
+    # What is left went into evaluation, checkpoints and the loop itself.
+    other = max(0.0, total - sum(spent.values()))
+    folder.profile = {"total": total, **spent, "other": other, "reading": now.read}
     for name, best in run.best.items():
         if run.fitted[name].best_epoch:
             run.fitted[name].head.load_state_dict(best.state_dict())

@@ -13,12 +13,11 @@ before the update, so that all ranks keep the same heads. Batch norm takes the s
 does of a part's; the running ones, which evaluation uses, are the mean over ranks.
 """
 
-import contextlib
 import copy
-import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,22 +34,13 @@ from bertvision.shapes import Float
 from bertvision.states.base import StateBatch
 from bertvision.train.config import OptimConfig
 from bertvision.train.optim import apply_gradients, learning_rate, set_rate
-from bertvision.train.parallel import Parallel
+from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.randomness import noise_numbers, seeded
 
 Loss = Callable[[Tensor, StateBatch], Tensor]
 """(logits, batch) -> one loss a window (B,)."""
-
-
-@dataclass(frozen=True)
-class Share:
-    """What this rank computes of a batch."""
-
-    parallel: Parallel
-    windows: int
-    """B of the whole batch."""
-    weight: float
-    """0 where the windows are another rank's, and only taken so that this one takes part."""
+Share = tuple[int, float]
+"""B of the whole batch, and the weight of this rank's windows of it: 0 where they are another rank's."""
 
 
 @dataclass
@@ -71,20 +61,26 @@ class FittedHead:
     history: list[dict[str, float]] = field(default_factory=list)
     """One record an epoch: epoch, loss, and score where a dev split was given."""
 
-    _SAVED = ("status", "seconds", "best_score", "best_epoch", "loss_sum", "history")
-
-    def progress(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in self._SAVED}
+    @property
+    def pure(self) -> bool:
+        """Whether nothing in a step depends on values, so that it can be stacked, and captured on a GPU."""
+        return self.head.stackable and self.head.penalty(0.0) is None
 
 
 class Group:
     """One or more heads that take a step together."""
 
     def __init__(
-        self, members: Sequence[FittedHead], encoder: Encoder, loss: Loss, *, activation_gb: float
+        self,
+        members: Sequence[FittedHead],
+        encoder: Encoder,
+        loss: Loss,
+        *,
+        activation_gb: float,
+        parallel: Parallel = ALONE,
     ) -> None:
-        self.members, self.encoder, self.loss = list(members), encoder, loss
-        self.activation_gb = activation_gb
+        self.members, self.encoder, self.loss = members, encoder, loss
+        self.activation_gb, self.parallel = activation_gb, parallel
         self.stacked: dict[str, nn.Parameter] = {}
         self._progress = 0.0
         if len(self.members) > 1:
@@ -92,32 +88,29 @@ class Group:
 
     @property
     def pure(self) -> bool:
-        """Whether a step can be captured once and replayed: nothing in it depends on values."""
-        return all(m.head.stackable and m.head.penalty(0.0) is None for m in self.members)
+        """Whether a step can be captured once and replayed."""
+        return all(member.pure for member in self.members)
 
-    def prepare(self, step: int, total: int, rank: int = 0) -> None:
+    def prepare(self, step: int, total: int) -> None:
         """Set what differs from step to step: rates, keys of dropout, whatever a head does by itself."""
         self._progress = step / total
         for member in self.members:
             member.head.train()
-            set_noise(member.head, *noise_numbers(member.seed, step, rank=rank))
+            set_noise(member.head, *noise_numbers(member.seed, step, rank=self.parallel.rank))
             set_rate(member.optimizer, learning_rate(member.config, step, total))
 
     def run(self, batch: StateBatch, step: int, share: Share | None = None) -> Float[Tensor, " k"]:
         """Gradients and an update of every member; returns their losses, without waiting for the device."""
+        share = share or (len(batch.windows), 1.0)
         losses = self._stacked_backward(batch, share) if self.stacked else self._backward(batch, step, share)
-        if share is not None:
-            self._sum(losses, share.parallel)
+        if not self.parallel.alone:  # gradients, losses and running statistics become the same on every rank
+            heads = [member.head for member in self.members]
+            gradients = [p.grad for head in heads for p in head.parameters() if p.grad is not None]
+            self.parallel.sum_([losses, *gradients])
+            self.parallel.mean_([value for head in heads for value in running_statistics(head)])
         for member in self.members:
             apply_gradients(member.optimizer, member.config.clip)
         return losses
-
-    def _sum(self, losses: Float[Tensor, " k"], parallel: Parallel) -> None:
-        """Make gradients, losses and running statistics the same on every rank."""
-        heads = [member.head for member in self.members]
-        gradients = [p.grad for head in heads for p in head.parameters() if p.grad is not None]
-        parallel.sum_([losses, *gradients])
-        parallel.mean_([value for head in heads for value in running_statistics(head)])
 
     # ---- one head
 
@@ -132,24 +125,22 @@ class Group:
         rows = max(rows // head.windows, 1) * head.windows
         return [batch.rows(slice(begin, begin + rows)) for begin in range(0, B, rows)]
 
-    def _backward(self, batch: StateBatch, step: int, share: Share | None) -> Float[Tensor, " 1"]:
+    def _backward(self, batch: StateBatch, step: int, share: Share) -> Float[Tensor, " 1"]:
         (member,) = self.members
         total = torch.zeros(1, device=batch.mask.device)
-        windows = share.windows if share else len(batch.windows)
-        rank = share.parallel.rank if share else 0
+        windows, weight = share
         penalty = member.head.penalty(self._progress)
         for i, part in enumerate(self.parts(batch)):
-            numbers = noise_numbers(member.seed, step, i, rank)
+            numbers = noise_numbers(member.seed, step, i, self.parallel.rank)
             if i:
                 set_noise(member.head, *numbers)
             # Dropout of a user's own head draws from a stream that belongs to it alone.
-            with _noise(member, batch, numbers), self.encoder.autocast(cache=False):
+            own = nullcontext() if member.head.stackable else seeded(batch.mask.device, *numbers)
+            with own, self.encoder.autocast(cache=False):
                 logits = member.head(part)
-            loss = self.loss(logits, part).sum() / windows
-            if share is not None:
-                loss = loss * share.weight
+            loss = self.loss(logits, part).sum() / windows * weight
             if i == 0 and penalty is not None:
-                loss = loss + (penalty if share is None else penalty / share.parallel.world)
+                loss = loss + penalty / self.parallel.world
             loss.backward()
             total += loss.detach()
         return total
@@ -172,7 +163,8 @@ class Group:
             )
         self.base = base.train()
 
-    def _stacked_backward(self, batch: StateBatch, share: Share | None) -> Float[Tensor, " k"]:
+    def _stacked_backward(self, batch: StateBatch, share: Share) -> Float[Tensor, " k"]:
+        windows, weight = share
         heads = [member.head for member in self.members]
         buffers = {
             name: torch.stack([dict(head.named_buffers())[name] for head in heads])
@@ -182,8 +174,7 @@ class Group:
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
             with self.encoder.autocast(cache=False):
                 logits = functional_call(self.base, (parameters, buffers), (batch,))
-            losses = self.loss(logits, batch)
-            return losses.mean() if share is None else losses.sum() * (share.weight / share.windows)
+            return self.loss(logits, batch).sum() / windows * weight
 
         with fused.plain():
             losses = vmap(one)(dict(self.stacked), buffers)  # (k,)
@@ -195,37 +186,3 @@ class Group:
                 head.get_parameter(name).grad = stack.grad[i]
             stack.grad = None
         return losses.detach()
-
-
-def _noise(
-    member: FittedHead, batch: StateBatch, numbers: tuple[int, ...]
-) -> contextlib.AbstractContextManager[None]:
-    if member.head.stackable:
-        return contextlib.nullcontext()
-    return seeded(batch.mask.device, *numbers)
-
-
-def make_groups(
-    members: Sequence[FittedHead],
-    encoder: Encoder,
-    loss: Loss,
-    *,
-    activation_gb: float,
-    batch_size: int,
-    tokens: int,
-    stack: bool = True,
-) -> list[Group]:
-    """Groups of heads that differ only in rate, seed and dropout; everyone else alone."""
-    alike: dict[Any, list[FittedHead]] = {}
-    for member in members:
-        config = member.spec.config
-        if hasattr(config, "dropout"):
-            config = dataclasses.replace(config, dropout=0.0)
-        own = None if stack and member.head.stackable and member.head.penalty(0.0) is None else member.name
-        alike.setdefault((member.spec.name, config, own), []).append(member)
-    groups: list[Group] = []
-    for equal in alike.values():
-        fitting = max(1, rows_at_once(equal[0].head, tokens, activation_gb) // batch_size)
-        for begin in range(0, len(equal), fitting):
-            groups.append(Group(equal[begin : begin + fitting], encoder, loss, activation_gb=activation_gb))
-    return groups

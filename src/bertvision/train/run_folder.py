@@ -69,17 +69,22 @@ class RunFolder:
                 raise ConfigError(f"--track {' '.join(track)} needs {name}: run `pip install {name}`")
         self._track, self._trackers = track, []
         self._lock: filelock.BaseFileLock | None = None
-        found: dict[str, Any] = parallel.on_main(lambda: self._open(overwrite))
-        self.done: bool = found["done"]
-        self.results: dict[str, Any] = found.get("results", {})
-        self.choices: dict[str, Any] = found.get("choices", {})
+        self._state: dict[str, Any] = parallel.on_main(lambda: self._open(overwrite))
+        """What stage.json says."""
+        self.done: bool = self._state["done"]
+        self.results: dict[str, Any] = self._state.get("results", {})
+        self.choices: dict[str, Any] = self._state.setdefault("choices", {})
         """What was measured and chosen when the work began; whoever continues it makes the same choices."""
         self.profile: dict[str, float] = {}
         """Where the time of this attempt went."""
         self.lines = 0
         """Lines of metrics.jsonl."""
-        self._seconds: float | None = found.get("seconds")
         self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds spent, including earlier attempts up to their last checkpoint."""
+        return self._state.get("seconds", time.monotonic() - self._began)
 
     # ---- opening and ending
 
@@ -119,24 +124,19 @@ class RunFolder:
             self._lock.release()
         self._lock = None
 
-    @property
-    def seconds(self) -> float:
-        """Seconds spent on the work, including earlier interrupted attempts up to their last checkpoint."""
-        return time.monotonic() - self._began if self._seconds is None else self._seconds
-
     def choose(self, name: str, make: Callable[[], Any]) -> Any:
         """The choice of that name; rank 0 makes it on the first call and stage.json keeps it."""
         if name not in self.choices:
             self.choices[name] = self.parallel.on_main(make)
             if self.parallel.main:
-                write_json(self._state_file, {"key": self.key, "done": False, "choices": self.choices})
+                write_json(self._state_file, self._state)
         return self.choices[name]
 
     def finish(self, results: dict[str, Any]) -> None:
         """Mark the work as done, with rank 0's results, and delete the checkpoint."""
-        self.results, self._seconds, self.done = self.parallel.share(results), self.seconds, True
-        state = {"key": self.key, "done": True, "seconds": self.seconds, "choices": self.choices}
-        self.parallel.on_main(lambda: write_json(self._state_file, state | {"results": self.results}))
+        self.results, self.done = self.parallel.share(results), True
+        self._state |= {"done": True, "seconds": self.seconds, "results": self.results}
+        self.parallel.on_main(lambda: write_json(self._state_file, self._state))
         if self.parallel.main:
             remove(self.checkpoint)
             self._release()
@@ -150,11 +150,8 @@ class RunFolder:
             return
         with disk_trouble(self.metrics), self.metrics.open("a", encoding="utf-8") as handle:
             handle.write(json.dumps(record) + "\n")
-        numbers = {
-            f"{group}/{name}": value
-            for name, value in record.items()
-            if isinstance(value, float) and name != "epoch"
-        }
+        shown = [name for name, value in record.items() if isinstance(value, float) and name != "epoch"]
+        numbers = {f"{group}/{name}": record[name] for name in shown}
         for tracker in self._trackers:
             tracker.log(numbers, step=step)
 
@@ -175,12 +172,7 @@ class RunFolder:
     # ---- checkpoints
 
     def save(
-        self,
-        modules: Modules,
-        optimizers: Optimizers,
-        progress: Mapping[str, Any],
-        *,
-        every_rank: bool = True,
+        self, modules: Modules, optimizers: Optimizers, progress: dict[str, Any], *, every_rank: bool = True
     ) -> None:
         """Write the checkpoint: modules, optimisers, random states and `progress` (plain JSON).
 
@@ -200,7 +192,7 @@ class RunFolder:
             first, *others = parallel.every(generator.get_state())
             tensors[f"random/{name}"] = first
             tensors |= {f"random/{name}/{rank}": state for rank, state in enumerate(others, 1)}
-        own = {"progress": dict(progress), "lines": self.lines, "seconds": self.seconds}
+        own = {"progress": progress, "lines": self.lines, "seconds": self.seconds}
         parallel.on_main(lambda: write_tensors(self.checkpoint, tensors, {"progress": json.dumps(own)}))
 
     def resume(self, modules: Modules, optimizers: Optimizers) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ fingerprint, windows, fit, and the states it reads where that is not all of them
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,29 +15,32 @@ from typing import Any
 import torch
 
 from bertvision.artifacts import atomic_folder, read_json, write_json
-from bertvision.config import to_mapping
+from bertvision.config import from_mapping, to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Head, head_class, save_head
 from bertvision.heads.catalogue import expand
 from bertvision.heads.spec import HeadSpec, for_windows, parse_head
 from bertvision.states.base import States
-from bertvision.states.config import EVERYTHING, Source, StatesConfig
+from bertvision.states.config import EVERYTHING, Selection, StatesConfig
 from bertvision.states.source import choose_source, open_states
 from bertvision.states.stored import StoredStates
-from bertvision.tasks.base import Task, kinds
+from bertvision.tasks.base import Task
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FitConfig
-from bertvision.train.fit import FittedHead, OnEpoch, fit
+from bertvision.train.fit import OnEpoch, fit
+from bertvision.train.group import FittedHead
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import Split, geometry_of, null_weighted, score_logits
+from bertvision.train.splits import Split, geometry_of, logits_of, null_weighted, score_logits
+
+# ---- which heads, and what they read
 
 
 def zoo_members(
-    config: FitConfig, task: Task | type[Task] = SPAN, *, tokens: int = 0, states: int = 0
+    config: FitConfig, task: Task | None = SPAN, *, tokens: int = 0, states: int = 0
 ) -> list[tuple[str, HeadSpec, int]]:
     """(name, spec, seed) of every head to fit; the name is its folder.
 
@@ -45,14 +48,16 @@ def zoo_members(
     states are read, for the set that has a head for each.
 
     Sets of heads (`papers`, see heads/catalogue.py) are put in full. What a set names and somebody else names too
-    is fitted once; a head written twice by itself is a mistake.
+    is fitted once; a head written twice by itself is a mistake. Without a task, which is known only when the data is
+    read, heads are refused that are wrong for every one.
     """
+    if task is not None and not task.predicts:
+        raise ConfigError(f"{task.kind} tasks train an encoder and no head: use `bertvision {task.kind}`")
     members: dict[str, tuple[HeadSpec, int]] = {}
     written: set[str] = set()
-    for text, of_set in _expanded(config, task, states):
+    for text, of_set in expand(config.heads, task.unit if task else "token", states=states):
         spec = parse_head(for_windows(text, tokens) if tokens else text)
-        seeds = config.seeds if spec.train.seed is None else (spec.train.seed,)
-        for seed in seeds:
+        for seed in config.seeds if spec.train.seed is None else (spec.train.seed,):
             try:  # settings that cannot work should fail before anything is trained
                 config.optim(spec, seed)
             except ConfigError as error:
@@ -63,43 +68,21 @@ def zoo_members(
             if not of_set:
                 written.add(name)
             members.setdefault(name, (spec, seed))
-    for spec, _ in members.values():  # last: the other mistakes are mistakes for every task
-        head_class(spec.name, task.unit)
+    if task is not None:
+        for spec, _ in members.values():
+            head_class(spec.name, task.unit)
     return [(name, spec, seed) for name, (spec, seed) in members.items()]
-
-
-def check_heads(config: FitConfig) -> None:
-    """Refuse heads that are wrong whatever the task is, which is known only when the data is read."""
-    errors: list[ConfigError] = []
-    for task in (task for task in kinds().values() if task.predicts):
-        try:
-            zoo_members(config, task)
-            return
-        except ConfigError as error:
-            errors.append(error)
-    raise errors[0]
-
-
-def _expanded(config: FitConfig, task: Task | type[Task], states: int) -> Iterator[tuple[str, bool]]:
-    """(head, whether a set named it) of all heads, with the sets of the task's unit put in full."""
-    if not task.predicts:
-        raise ConfigError(f"{task.kind} tasks train an encoder and no head: use `bertvision {task.kind}`")
-    return expand(config.heads, task.unit, states=states)
 
 
 def suited(states: StatesConfig, members: Sequence[tuple[str, HeadSpec, int]], task: Task) -> StatesConfig:
     """What the heads read: one token of each window where none asks for more, which is a hundredth of the states."""
-    if task.unit == "token":
-        if states.positions == "cls":
-            raise ConfigError(
-                f"--states.positions cls keeps one token of a window, and {task.kind} heads answer for every token: "
-                "leave it out"
-            )
-        return states
-    wide = [spec.label for _, spec, _ in members if not head_class(spec.name).cls_only]
+    wide = [s.label for _, s, _ in members if task.unit == "token" or not head_class(s.name).cls_only]
     if wide and states.positions == "cls":
         raise ConfigError(f"--states.positions cls keeps one token, and {wide[0]} reads all: leave it out")
     return states if wide or states.positions != "all" else dataclasses.replace(states, positions="cls")
+
+
+# ---- the encoder, as heads name it
 
 
 def encoder_reference(name: str) -> tuple[str, dict[str, Any]]:
@@ -136,6 +119,9 @@ def _findable(about: dict[str, Any], folder: Path) -> dict[str, Any]:
     return about
 
 
+# ---- the fit
+
+
 def fit_zoo(
     encoder: Encoder,
     train: Split,
@@ -145,7 +131,6 @@ def fit_zoo(
     encoder_about: dict[str, Any],
     states: StatesConfig,
     dev: Split | None = None,
-    dev_states: Callable[[StatesConfig, Source], States] | None = None,
     decoding: DecodeConfig | None = None,
     overwrite: bool = False,
     parallel: Parallel = ALONE,
@@ -157,8 +142,6 @@ def fit_zoo(
     writes and measures.
     """
     train, decoding = null_weighted(train, config.null_weight), decoding or DecodeConfig()
-    if config.scores_epochs and dev is None:
-        raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
     # Dev decides only where it chooses epochs; elsewhere another dev set must not undo the work.
     scored_on = dev if config.scores_epochs else None
     members, states = _checked(encoder, train, config, train.states(states), parallel)
@@ -175,37 +158,41 @@ def fit_zoo(
         "dev": scored_on.fingerprint if scored_on else None,
         "decode": to_mapping(decoding) if scored_on else None,
     }
-    run_folder = RunFolder(folder, key, overwrite=overwrite, parallel=parallel, track=config.track)
-    if run_folder.done:
-        return run_folder
+    stage = RunFolder(folder, key, overwrite=overwrite, parallel=parallel, track=config.track)
+    if stage.done:
+        return stage
     passes = config.epochs * len({config.order_of(spec, seed) for _, spec, seed in members})
-    train_states = _training_states(encoder, train, states, run_folder, passes)
-    evaluate = None
+    train_states = _training_states(encoder, train, states, stage, passes)
+    evaluate, opened = None, train_states
     if scored_on is not None:
-        opened = train_states  # rank 0 scores, so nobody else needs the states
-        source, open_dev = _dev_source(encoder, scored_on, states, run_folder, config.epochs)
-        if parallel.main:
-            opened = dev_states(states, source) if dev_states else open_dev()
+        how: dict[str, Any] = {
+            "label": "states of dev",
+            "passes": config.epochs + 1,
+            "origin": scored_on.origin,
+        }
+        stage.choose("dev states", lambda: choose_source(encoder, scored_on.windows, states, **how))
+        if parallel.main:  # which alone scores, so nobody else needs the states
+            opened = states_for(stage, encoder, scored_on, "dev", states)
         evaluate = partial(_dev_scores, opened, scored_on, decoding, config.activation_gb)
-    fitted = fit(
-        train_states, members, config, run_folder, evaluate=evaluate, task=train.task, on_epoch=on_epoch
-    )
+    fitted = fit(train_states, members, config, stage, evaluate=evaluate, task=train.task, on_epoch=on_epoch)
     named = _findable(encoder_about, folder) | {"fingerprint": encoder.fingerprint}
     about = train.about | {"windows": to_mapping(train.config), "encoder": named}
     about |= {} if selection == EVERYTHING else {"states": to_mapping(selection)}
     heads = parallel.on_main(
         lambda: {name: _save(one, folder / name, config, about) for name, one in fitted.items()}
     )
-    run_folder.finish(
+    if scored_on is not None and parallel.main:  # while its states are open
+        logits_of({folder / name: one.head for name, one in fitted.items()}, scored_on, "dev", lambda: opened)
+    stage.finish(
         {
             "heads": heads,
             "dropped": [name for name, _, _ in members if name not in fitted],
-            "states": run_folder.choices["states"],
+            "states": stage.choices["states"],
             "encode_seconds": train_states.times.encode,
-            "profile": run_folder.profile,
+            "profile": stage.profile,
         }
     )
-    return run_folder
+    return stage
 
 
 def _checked(
@@ -223,26 +210,15 @@ def _checked(
         )
     layers = states.selection.numbers(encoder.num_states)
     members = zoo_members(config, task, tokens=train.config.max_seq_length, states=len(layers))
-    states = suited(states, members, task)
     geometry = geometry_of(encoder, task, layers)
     with torch.device("meta"):  # shapes alone: some heads do not suit every encoder
         for _, spec, seed in members:
             spec.build(geometry, seed=seed)
-    return members, states
-
-
-def _dev_source(
-    encoder: Encoder, dev: Split, states: StatesConfig, folder: RunFolder, epochs: int
-) -> tuple[Source, Callable[[], States]]:
-    """Where the states of dev come from, which is written down, and how they are opened."""
-    # Once an epoch, and once more for the final scores.
-    opening: dict[str, Any] = {"label": "states of dev", "passes": epochs + 1, "origin": dev.origin}
-    source = folder.choose("dev states", lambda: choose_source(encoder, dev.windows, states, **opening))
-    return source, partial(open_states, encoder, dev.windows, states, **opening, source=source)
+    return members, suited(states, members, task)
 
 
 def _training_states(
-    encoder: Encoder, train: Split, states: StatesConfig, folder: RunFolder, passes: int
+    encoder: Encoder, train: Split, states: StatesConfig, stage: RunFolder, passes: int
 ) -> States:
     """The states of `train`, the same for one process and for several.
 
@@ -250,23 +226,40 @@ def _training_states(
     Several processes would each keep a copy of all states in memory, so they do not; a store is filled by rank 0 while
     the others wait.
     """
-    parallel = folder.parallel
-    opening: dict[str, Any] = {"label": "states of train", "passes": passes, "origin": train.origin}
-    opening["store"] = train.store
-    possible = states if parallel.alone else dataclasses.replace(states, memory_gb=0.0)
-    source = folder.choose("states", lambda: choose_source(encoder, train.windows, possible, **opening))
-
-    def open_() -> States:
-        return open_states(encoder, train.windows, states, **opening, source=source)
+    how: dict[str, Any] = {"label": "states of train", "origin": train.origin, "store": train.store}
+    possible = states if stage.parallel.alone else dataclasses.replace(states, memory_gb=0.0)
+    source = stage.choose(
+        "states", lambda: choose_source(encoder, train.windows, possible, passes=passes, **how)
+    )
+    open_ = partial(open_states, encoder, train.windows, states, source=source, **how)
 
     def fill() -> None:
         stored = open_()
         if isinstance(stored, StoredStates):
-            stored.fill(opening["label"])
+            stored.fill(how["label"])
 
-    if source == "stored" and not parallel.alone:
-        parallel.on_main(fill)
+    if source == "stored" and not stage.parallel.alone:
+        stage.parallel.on_main(fill)
     return open_()
+
+
+def selection_of_fit(stage: RunFolder) -> Selection:
+    """Which states the heads of a fit read."""
+    return from_mapping(Selection, stage.key["selection"], source="stage.json")
+
+
+def states_for(stage: RunFolder, encoder: Encoder, split: Split, name: str, config: StatesConfig) -> States:
+    """States of dev or test for the heads of a fit; those that chose its epochs keep their rounding."""
+    return open_states(
+        encoder,
+        split.windows,
+        StatesConfig.of(config, selection_of_fit(stage)),
+        label=f"states of {name}",
+        passes=1,
+        origin=split.origin,
+        keep=False,
+        source=stage.choices.get(f"{name} states"),
+    )
 
 
 def _dev_scores(
