@@ -2,26 +2,28 @@
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from browsing import CHROMIUM
 from cli_runner import bertvision
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+_FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+_FLAGS += " --disable-component-update --disable-sync"
 SHORT = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
-MOODS = [
-    {"text": f"the {thing} is {word}", "label": word}
-    for word in ("good", "bad")
-    for thing in ("mill", "road")
-]
 
 
 def make_package(folder: Path, encoder: Path, questions: Path) -> Path:
     """Two span heads and a label head over one encoder, with the readers of its layers, as the verbs make them."""
-    moods = folder / "moods.jsonl"
-    moods.write_text("".join(json.dumps(row) + "\n" for row in MOODS * 4), encoding="utf-8")
+    moods, both = (
+        folder / "moods.jsonl",
+        [(thing, word) for word in ("good", "bad") for thing in ("mill", "road")],
+    )
+    rows = [{"text": f"the {thing} is {word}", "label": word} for thing, word in both * 4]
+    moods.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     heads, labels, package = folder / "heads", folder / "mood", folder / "package"
     train = ("--train", questions, "--dev", questions, *SHORT)
     commands: list[tuple[str | Path, ...]] = [
@@ -43,8 +45,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu"]
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS.split())
         try:
             yield started
         finally:
@@ -63,10 +64,10 @@ class Visit:
 
     def ask(self, passage: str, question: str) -> None:
         """Fill in the form and wait for the answer."""
-        self.page.get_by_label("Passage", exact=True).fill(passage)
-        self.page.get_by_label("Question", exact=True).fill(question)
+        for name, text in (("Passage", passage), ("Question", question)):
+            self.page.get_by_label(name, exact=True).fill(text)
         with self.page.expect_response("**/v1/explain"):
-            self.page.get_by_role("button", name="Answer", exact=True).click()
+            self.press("Answer")
         self.settled()
 
     def settled(self) -> None:
@@ -78,15 +79,25 @@ class Visit:
 
     def heat(self, side: str) -> list[float]:
         """How strongly each token is coloured."""
-        tokens = self.page.locator("#passage .token")
-        return [
-            float(p) for p in tokens.evaluate_all(f"n => n.map(t => t.style.getPropertyValue('--{side}-p'))")
-        ]
+        read = f"n => n.map(t => Number(t.style.getPropertyValue('--{side}-p')))"
+        return self.page.locator("#passage .token").evaluate_all(read)
+
+    def slide(self, to: float) -> None:
+        self.page.get_by_label("Threshold").fill(str(round(1000 * to)))
+
+    def text(self, place: str) -> str:
+        return self.page.locator(place).inner_text()
+
+    def press(self, button: str) -> None:
+        self.page.get_by_role("button", name=button, exact=True).click()
+
+    def choose(self, head: str) -> None:
+        self.page.get_by_role("radio", name=head, exact=True).check()
 
 
 @contextlib.contextmanager
-def visit(browser: Any, url: str, *, wait: bool = True, **options: Any) -> Iterator[Visit]:
-    """Open the page in a context of its own; unless told otherwise it is left only without an error."""
+def visit(browser: Any, url: str, *, fails: bool = False, **options: Any) -> Iterator[Visit]:
+    """Open the page in a context of its own; it shows an answer and ends without error, or `fails`."""
     context = browser.new_context(**({"viewport": {"width": 1240, "height": 900}} | options))
     context.set_default_timeout(20_000)
     page = context.new_page()
@@ -96,8 +107,9 @@ def visit(browser: Any, url: str, *, wait: bool = True, **options: Any) -> Itera
     page.on("request", lambda request: seen.addresses.append(f"{request.method} {request.url}"))
     try:
         page.goto(url)
-        if wait:
+        if not fails:
             seen.settled()
         yield seen
+        assert fails or seen.errors == []
     finally:
         context.close()

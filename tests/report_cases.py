@@ -28,62 +28,38 @@ def make_results(kind: str = "span", *, test: bool = True) -> dict[str, Any]:
     scale = 100 if kind == "span" else 1
     metric, splits = _FIRST[kind], ["dev", "test"] if test else ["dev"]
     known = dict(sorted(_METRICS[kind].items(), key=lambda item: (item[0] != metric, not item[1].selects)))
-    metrics = {
-        name: {"title": m.title, "percent": m.percent, "higher": m.higher, "about": m.about}
-        for name, m in known.items()
-    }
 
     def score(name: str, level: float, seeds: int) -> dict[str, Any]:
         mean = scale * ((level if known[name].higher else 1 - level) + draw.uniform(-0.01, 0.01))
         each = {str(i): mean + scale * d for i, d in enumerate((-0.004, 0.0, 0.004)[:seeds])}
-        return {
-            "mean": mean,
-            "sd": 0.004 * scale if seeds else None,
-            "per_seed": each or None,
-            "interval": [mean - 0.02 * scale, mean + 0.02 * scale],
-        }
+        spread = {"sd": 0.004 * scale if seeds else None, "per_seed": each or None}
+        return {"mean": mean, "interval": [mean - 0.02 * scale, mean + 0.02 * scale]} | spread
 
     def versus(level: float) -> dict[str, Any]:
         size = scale * (level - 0.7)
         one = {"difference": size, "low": size - 0.015 * scale, "high": size + 0.015 * scale}
         names = [name for name, m in known.items() if m.selects]
-        p = None if kind == "score" else 0.03
-        return {
-            "baseline": "snapshot-1.0",
-            "split": splits[-1],
-            "metrics": dict.fromkeys(names, one),
-            "mcnemar_p": p,
-        }
+        found = {"baseline": "snapshot-1.0", "split": splits[-1], "metrics": dict.fromkeys(names, one)}
+        return found | {"mcnemar_p": None if kind == "score" else 0.03}
 
     systems = [
         {
-            "name": name,
-            "kind": which,
-            "label": label,
-            "snapshot": None if which == "baseline" else "1.0",
-            "head": None,
-            "parameters": size,
-            "total": size,
-            "percent": size and 100 * size / 22_713_216,
-            "flops_per_token": size and 2 * size,
-            "seconds": size and 1.5,
-            "seeds": list(range(seeds)) or None,
-            "members": None,
-            "folder": None,
+            "name": name, "kind": which, "label": label, "snapshot": None if which == "baseline" else "1.0",
+            "parameters": size, "total": size, "percent": size and 100 * size / 22_713_216,
+            "flops_per_token": size and 2 * size, "seconds": size and 1.5, "seeds": list(range(seeds)) or None,
             "best": label.startswith("adapter 386"),
-            "scores": {split: {m: score(m, level, seeds) for m in metrics} for split in splits},
+            "scores": {split: {m: score(m, level, seeds) for m in known} for split in splits},
             "versus": None if which in ("snapshot", "baseline") else versus(level),
         }
         for name, which, label, level, size, seeds in _SYSTEMS
-    ]
-    labels: dict[str, Any] = {"counts": {"answer": 480, "no answer": 320}}
-    if kind == "label":
-        labels = {"counts": dict(zip(_CLASSES, (300, 250, 250), strict=True))}
-    if kind == "score":
-        labels = {"range": {"low": 0.0, "mean": 2.5, "high": 5.0, "spread": 1.4}}
-    facts = {"examples": 800, "windows": 812, "tokens": 79_544} | labels
-    task = {"kind": kind, "metric": metric, "outputs": 2}
-    task |= {"classes": list(_CLASSES)} if kind == "label" else {}
+    ]  # fmt: skip
+    labels: dict[str, Any] = {
+        "span": {"counts": {"answer": 480, "no answer": 320}},
+        "label": {"counts": dict(zip(_CLASSES, (300, 250, 250), strict=True))},
+        "score": {"range": {"low": 0.0, "mean": 2.5, "high": 5.0, "spread": 1.4}},
+    }
+    facts = {"examples": 800, "windows": 812, "tokens": 79_544} | labels[kind]
+    classes = {"classes": list(_CLASSES)} if kind == "label" else {}
     epochs = range(1, 9)
     return {
         "schema": 2,
@@ -95,8 +71,11 @@ def make_results(kind: str = "span", *, test: bool = True) -> dict[str, Any]:
         "encoder": {"name": "org/made-up", "fingerprint": "f" * 32, "parameters": 22_713_216, "states": 7},
         "settings": {"states": {"layers": []}},
         "seconds": 100.0,
-        "task": task,
-        "metrics": metrics,
+        "task": {"kind": kind, "metric": metric, "outputs": 2} | classes,
+        "metrics": {
+            name: {key: getattr(m, key) for key in ("title", "percent", "higher", "about")}
+            for name, m in known.items()
+        },
         "data": {split: {"name": f"made-up {split}"} | facts for split in ["train", *splits]},
         "finetune": {"lr": 1.5e-4, "schedule": "linear", "batch_size": 8, "epochs": 1.0, "seconds": 95.2},
         "fit": {"epochs": 8, "lr": 1e-3, "seconds": 71.4, "encode_seconds": 30.8, "states": ["memory"]},
@@ -107,59 +86,40 @@ def make_results(kind: str = "span", *, test: bool = True) -> dict[str, Any]:
                     for s in systems if s["seeds"] and s["kind"] != "ensemble"},
         },
         "layer_weights": {"s/adapter-386": [0.05, 0.05, 0.05, 0.1, 0.15, 0.25, 0.35], "s/mean": [1 / 7] * 7},
-        "details": {name: _details(kind, draw) for name in ("s/adapter-386", "snapshot-1.0")},
+        "details": {name: {"seed": 1} | _details(kind, draw) for name in ("s/adapter-386", "snapshot-1.0")},
         "examples": _examples(kind),
     }  # fmt: skip
 
 
 def _details(kind: str, draw: random.Random) -> dict[str, Any]:
     if kind == "span":
-        return {
-            "seed": 1,
-            "threshold": -0.31,
-            "no_answer": {"slope": 0.8, "shift": 0.1},
-            "decode": {"n_best": 20},
-        }
+        return {"threshold": -0.31, "no_answer": {"slope": 0.8, "shift": 0.1}, "decode": {"n_best": 20}}
     if kind == "score":
         points = [[true, true + draw.gauss(0, 0.6)] for true in (draw.uniform(0, 5) for _ in range(300))]
-        edges = [i / 4 - 2 for i in range(17)]
-        return {
-            "seed": 1,
-            "points": points,
-            "errors": {"edges": edges, "counts": [8 - abs(i - 8) for i in range(16)]},
-        }
+        counts = [8 - abs(i - 8) for i in range(16)]
+        return {"points": points, "errors": {"edges": [i / 4 - 2 for i in range(17)], "counts": counts}}
     bins = [
-        {
-            "low": i / 5,
-            "high": (i + 1) / 5,
-            "count": 0 if i < 2 else 40 * i,
-            "confidence": i / 5 + 0.1,
-            "accuracy": i / 5,
-        }
+        {"low": i / 5, "high": (i + 1) / 5, "count": 0 if i < 2 else 40 * i}
+        | {"confidence": i / 5 + 0.1, "accuracy": i / 5}
         for i in range(5)
     ]
-    return {"seed": 1, "confusion": [[123, 21, 6], [14, 101, 10], [5, 9, 111]], "calibration": bins}
+    return {"confusion": [[123, 21, 6], [14, 101, 10], [5, 9, 111]], "calibration": bins}
 
 
 def _examples(kind: str) -> list[dict[str, Any]]:
+    won, lost = ({"head_right": right, "snapshot_right": not right} for right in (True, False))
     if kind == "span":
         context = "The Old Mill of Tarvin stands on the river Ebbe. A second mill, built in 1742, stands on the Sull."
         one = {"id": "q1", "texts": ["Which river does the Old Mill stand on?"], "context": context}
-        one |= {"truth": ["the river Ebbe", "Ebbe"]}
         return [
-            one | {"head": "Ebbe", "head_right": True, "snapshot": "Sull", "snapshot_right": False},
-            one | {"truth": [], "head": "1742", "head_right": False, "snapshot": "", "snapshot_right": True},
+            one | {"truth": ["the river Ebbe", "Ebbe"], "head": "Ebbe", "snapshot": "Sull"} | won,
+            one | {"truth": [], "head": "1742", "snapshot": ""} | lost,
         ]
     if kind == "label":
-        one = {
-            "texts": ["It glows like a lamp", "in the dark"],
-            "truth": "red",
-            "head": "red",
-            "snapshot": "blue",
-        }
-        return [one | {"id": "e1", "head_right": True, "snapshot_right": False}]
-    one = {"texts": ["A man walks.", "Someone is walking."], "truth": 4.2, "head": 4.0123, "snapshot": 2.5}
-    return [one | {"id": "e1", "head_right": None, "snapshot_right": None}]
+        one = {"id": "e1", "texts": ["It glows like a lamp", "in the dark"], "truth": "red"}
+        return [one | {"head": "red", "snapshot": "blue"} | won]
+    one = {"id": "e1", "texts": ["A man walks.", "Someone is walking."], "truth": 4.2}
+    return [one | {"head": 4.0123, "snapshot": 2.5} | dict.fromkeys(won)]
 
 
 def system(results: dict[str, Any], name: str) -> dict[str, Any]:
@@ -189,8 +149,7 @@ class Parsed(HTMLParser):
         return " ".join("".join(self._text).split())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        self.handle_startendtag(tag, attrs)
         if tag not in self.EMPTY:
             self._open.append(tag)
         if tag == "wbr" and self._cell:  # a line may break there, and need not

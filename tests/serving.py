@@ -14,7 +14,9 @@ import re
 import signal
 import socket
 import ssl
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,7 +24,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import gated_server
 import httpx
 import killing
 from serve_cases import ALIKE, COLOUR, SAME, save_span, save_system
@@ -61,12 +62,6 @@ class Server:
         """All it wrote to stdout and stderr."""
         return self.output.read_text(encoding="utf-8")
 
-    def terminate(self) -> None:
-        """SIGTERM, without waiting."""
-        assert self.process.pid is not None
-        if self.process.is_alive():
-            os.kill(self.process.pid, signal.SIGTERM)
-
     def wait(self) -> int | None:
         """Its exit code; a process that does not end is killed."""
         self.process.join(_SECONDS)
@@ -77,7 +72,9 @@ class Server:
 
     def stop(self) -> int | None:
         """SIGTERM; the exit code."""
-        self.terminate()
+        assert self.process.pid is not None
+        if self.process.is_alive():
+            os.kill(self.process.pid, signal.SIGTERM)
         return self.wait()
 
 
@@ -86,13 +83,11 @@ def start_server(
 ) -> Server:
     """Start `bertvision serve FOLDER` at a free port and wait until it answers.
 
-    Args:
-        gate: The file that "wait" waits for (tests/gated_server.py).
+    With a gate, "wait ..." as a text is computed only when that file exists, "break ..." raises an error that speaks
+    of a folder; everything else is the real thing.
     """
     words = ["serve", str(folder), "--port", "0", *flags]
-    work = functools.partial(
-        gated_server.serve, words, None if gate is None else str(gate), environment or {}
-    )
+    work = functools.partial(_serve, words, gate, environment or {})
     handle, name = tempfile.mkstemp(prefix="bertvision-serve-", suffix=".log")
     os.close(handle)
     server = Server(killing.start(work, Path(name)), Path(name))
@@ -105,6 +100,30 @@ def start_server(
     server.process.kill()
     server.process.join()
     raise AssertionError(f"the server did not start: {server.log}")
+
+
+def _serve(words: list[str], gate: Path | None, environment: dict[str, str]) -> None:
+    """In the process: run the command line to its end, and say which threads are left."""
+    from bertvision.cli import main
+    from bertvision.model.model import Model
+
+    os.environ.update(environment)
+    real: Any = Model.__call__
+
+    def predict(self: Model, first: Any, *args: Any, **options: Any) -> Any:
+        if any(text.startswith("break") for text in first):
+            raise ValueError(f"a defect in {gate}")
+        while gate and any(text.startswith("wait") for text in first) and not gate.exists():
+            time.sleep(0.005)
+        return real(self, first, *args, **options)
+
+    if gate is not None:
+        setattr(Model, "__call__", predict)  # noqa: B010 (no method of its type)
+    try:
+        main(words)
+    finally:
+        left = sorted(thread.name for thread in threading.enumerate())
+        sys.stdout.write(f"threads: {', '.join(left)}\n")
 
 
 @contextlib.contextmanager

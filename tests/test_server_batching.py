@@ -8,9 +8,8 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from bertvision.data.windows import WindowConfig
-from bertvision.serve.batching import Batcher, Job, Query
 from bertvision.serve.config import ServeConfig
-from bertvision.serve.metrics import Metrics
+from bertvision.serve.service import Batcher, Metrics, Query
 
 
 class Model:
@@ -49,19 +48,19 @@ def run(config: ServeConfig, test: Any) -> list[list[str]]:
             await asyncio.sleep(0.001)
         await test(batcher, model)
         model.open.set()
-        await block.done
+        await block
         while batcher._queue or batcher._running:
             await asyncio.sleep(0.001)
         assert batcher.wait_time() == 0
         worker.cancel()
-        await batcher.close()
+        await asyncio.wait({worker})
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("model")]
 
     asyncio.run(everything())
     return model.calls[1:]
 
 
-def submit(batcher: Batcher, *texts: str, size: int = 1) -> list[Job]:
+def submit(batcher: Batcher, *texts: str, size: int = 1) -> list[asyncio.Future[Any]]:
     """Texts such as "a1": of task a; each padded to so many characters."""
     return batcher.submit([Query((text[1:].ljust(size),), (text[0],)) for text in texts])
 
@@ -73,8 +72,8 @@ def refused(batcher: Batcher, *texts: str, size: int = 1) -> tuple[int, int]:
     return caught.value.status_code, int((caught.value.headers or {}).get("retry-after", 0))
 
 
-async def answers(jobs: list[Job]) -> list[Any]:
-    return await asyncio.gather(*(job.done for job in jobs), return_exceptions=True)
+async def answers(jobs: list[asyncio.Future[Any]]) -> list[Any]:
+    return await asyncio.gather(*jobs, return_exceptions=True)
 
 
 def test_equal_keys_go_together_oldest_first_up_to_the_limit() -> None:
@@ -126,7 +125,7 @@ def test_what_is_withdrawn_is_not_computed_and_leaves_a_place() -> None:
         assert refused(batcher, "a4")[0] == 429
         batcher.withdraw(jobs[:2])
         submit(batcher, "a4")
-        assert jobs[0].done.cancelled()
+        assert jobs[0].cancelled()
 
     assert run(ServeConfig(max_batch=3, queue=3, batch_wait_ms=0), test) == [["a3", "a4"]]
 

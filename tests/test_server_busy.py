@@ -1,18 +1,29 @@
-"""A server under pressure: places in the queue, clocks, clients that go away, defects, and the end."""
+"""A server under pressure: places in the queue, clocks, clients that go away, defects, and the end; and what
+`bertvision serve` refuses before it serves.
+"""
 
+import contextlib
 import json
 import os
+import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from cli_runner import bertvision
 from serving import Server, save_package, start_server
+
+from bertvision.errors import ConfigError
+from bertvision.serve.config import ServeConfig, read_key
 
 QUEUE = 4
 
@@ -44,19 +55,13 @@ def start(package: Path, gate: Path) -> Iterator[Callable[..., Server]]:
         assert server.stop() == 0, server.log
 
 
-def number(server: Server, name: str) -> float:
-    line = next(
-        line for line in server.get("/metrics").text.splitlines() if line.startswith(f"bertvision_{name} ")
-    )
-    return float(line.split()[-1])
-
-
 def until(server: Server, **expected: float) -> None:
     """Wait until the server's counters say so."""
     last: dict[str, float] = {}
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        last = {name: number(server, name) for name in expected}
+        found = dict(re.findall(r"^bertvision_(\w+) (\S+)$", server.get("/metrics").text, re.MULTILINE))
+        last = {name: float(found[name]) for name in expected}
         if last == expected:
             return
         time.sleep(0.02)
@@ -202,15 +207,119 @@ def test_a_client_that_does_not_read_is_left(start: Any) -> None:
 
 def test_connections_beyond_the_cap_are_closed(start: Any) -> None:
     server = start("--max-connections", "8")
-    lines = [server.connect() for _ in range(12)]
-    closed = 0
+    lines, closed = [server.connect() for _ in range(12)], 0
     for line in lines:
         line.settimeout(0.5)
-        try:
+        with contextlib.suppress(TimeoutError):
             closed += line.recv(1) == b""
-        except TimeoutError:
-            continue
     assert closed == 4
     for line in lines:
         line.close()
     assert ask(server, "somebody else").status_code == 200
+
+
+# ---- the verb
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        outcome = bertvision("serve", tmp_path / "no such folder", "--port", port)
+    assert outcome.code == 2
+    assert outcome.err == f"error: port {port} is in use: give another with --port, or 0 for any\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--port", "70000"), "--port must be from 0 to 65535, not 70000"),
+        (("--host", "a..b"), "cannot listen at --host a..b"),
+        (("--host", "192.0.2.1"), "cannot listen at --host 192.0.2.1 --port 0"),
+        (("--max-body", "much"), "--max-body cannot be 'much': give a size such as 1MB or 500kB"),
+        (("--max-body", "0"), "--max-body must be at least one byte, not 0"),
+        (("--queue", "8"), "--queue must hold a whole batch (--max-batch 64), not 8 inputs"),
+        (("--timeout", "nan"), "--timeout must be from"),
+        (("--batch-wait-ms", "-1"), "--batch-wait-ms must be from 0 to 10000, not -1"),
+        ((), "there is no folder"),
+    ],
+)
+def test_settings_that_cannot_work(tmp_path: Path, flags: tuple[str, ...], words: str) -> None:
+    outcome = bertvision("serve", tmp_path / "none", "--port", "0", *flags)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {words}")
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_signal_while_it_loads_ends_it_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 0)):
+            load = partial(signal.raise_signal, number)
+            monkeypatch.setattr("bertvision.model.load.load", lambda *_, load=load, **__: load())
+            assert bertvision("serve", tmp_path, "--port", "0").code == code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_without_the_extra_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else real(name))
+    outcome = bertvision("serve", tmp_path, "--port", "0")
+    assert outcome.code == 2
+    assert outcome.err == "error: serving needs uvicorn: run `pip install 'bertvision[serve]'`\n"
+
+
+def test_the_flags_need_nothing_of_the_extra() -> None:
+    """--help must work where FastAPI is not installed."""
+    code = (
+        "import sys\nsys.modules.update(dict.fromkeys(['fastapi', 'uvicorn', 'prometheus_client', 'pydantic']))\n"
+        "from bertvision.cli import main\nmain(['serve', '--help'])"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--max-body" in done.stdout
+
+
+@pytest.mark.parametrize(("text", "size"), [("1MB", 10**6), ("500kB", 500_000), ("2 MiB", 2**21), ("7", 7)])
+def test_sizes(text: str, size: int) -> None:
+    assert ServeConfig(max_body=text).body_bytes == size
+
+
+def test_keys_are_read_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BERTVISION_API_KEY", raising=False)
+    assert read_key(None) is None
+    monkeypatch.setenv("BERTVISION_API_KEY", "from-the-environment")
+    assert read_key(None) == "from-the-environment"
+    file = tmp_path / "key"
+    file.write_text("correct-horse-battery\n")
+    assert read_key(file) == "correct-horse-battery"
+    for content in (b"", b"\n", b"short", b"two words here", "schl\u00fcssel-lang".encode(), b"\xff" * 20):
+        file.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"^--api-key-file .*: (write one line|name a text file)"):
+            read_key(file)
+    with pytest.raises(ConfigError, match="cannot be read: name a text file"):
+        read_key(tmp_path)
+    monkeypatch.setenv("BERTVISION_API_KEY", "")
+    with pytest.raises(ConfigError, match="BERTVISION_API_KEY does not hold a key"):
+        read_key(None)
+
+
+def test_it_ends_though_nobody_reads_what_it_prints(tmp_path: Path, tiny_bert: Path) -> None:
+    package = save_package(tmp_path / "package", tiny_bert)
+    words = [sys.executable, "-m", "bertvision", "serve", str(package), "--port", "0"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    assert " at http://127.0.0.1:" in process.stdout.readline()
+    process.stdout.close()
+    process.terminate()
+    try:
+        assert process.wait(60) == 0
+    finally:
+        process.kill()

@@ -24,17 +24,13 @@ SPACE: dict[str, Any] = {
 
 def drawn(count: int = 40) -> Rows:
     """A search in which the rate decides most, the size a little and `skip` nothing; trial 7 diverged."""
-    draw = random.Random(1)
-    rows: Rows = []
+    draw, rows = random.Random(1), Rows()
     for i in range(count):
-        values = {
-            "lr": 10 ** draw.uniform(-4, -2),
-            "size": draw.choice([64, 128, 386]),
-            "skip": draw.random() < 0.5,
-        }
+        values: dict[str, Any] = {"lr": 10 ** draw.uniform(-4, -2), "size": draw.choice([64, 128, 386])}
+        values["skip"] = draw.random() < 0.5
         score = 70 - 6 * (math.log10(values["lr"]) + 3) ** 2 + math.log2(values["size"]) + draw.gauss(0, 0.1)
         rows.append((values, None if i == 7 else score))
-    return rows  # fmt: skip
+    return rows
 
 
 def sweep_of(
@@ -52,8 +48,7 @@ def sweep_of(
         }
         for i, (values, score) in enumerate(rows)
     ]  # fmt: skip
-    done = [one for one in results["systems"] if one["status"] == "done"]
-    if done:
+    if done := [one for one in results["systems"] if one["status"] == "done"]:
         max(done, key=lambda one: one["scores"]["dev"][metric]["mean"])["best"] = True
     results["sweep"] = {"mode": mode, "heads": list(heads), "space": space, "search": {"trials": len(rows)}}
     return View(check(results))
@@ -146,8 +141,8 @@ def test_the_page_lists_the_best_first_with_what_was_varied() -> None:
     assert best is not None
     assert f"{view.mean_text(best)} on dev: adapter:&lt;{int(best['name'])}&gt;." in page
     (titles, *found) = [row for row in Parsed(page).rows if len(row) > 6][: len(rows) + 1]
-    assert [title.strip() for title in titles[2:5]] == ["lr", "size", "skip"]
-    assert [title.strip() for title in titles[-2:]] == ["epochs", "status"]
+    titles = [title.strip() for title in titles]
+    assert (titles[2:5], titles[-2:]) == (["lr", "size", "skip"], ["epochs", "status"])
     assert len(found) == 40
     scores = [float(row[1]) for row in found[:-1]]
     assert scores == sorted(scores, reverse=True)

@@ -106,7 +106,7 @@ def _show_run(results: Mapping[str, Any], report: Path) -> None:
     rows = []
     for system in view.systems:
         found = view.difference(system)
-        change = "{} ({})".format(*view.difference_text(found)) if found else ""
+        change = f"{found.text} ({found.ends})" if found else ""
         rows.append(
             {
                 "system": view.name(system) + " *" * system["best"],

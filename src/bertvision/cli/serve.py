@@ -1,14 +1,12 @@
 """`bertvision serve FOLDER`: answers over HTTP, and the page that looks inside."""
 
-import contextlib
 import ipaddress
 import logging
 import signal
 import sys
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from bertvision.config import part_of
 from bertvision.encoder.device import DeviceConfig
 from bertvision.model import Backend
 from bertvision.options import POSITIONAL, OptionalPath, OptionalText, arg
@@ -39,24 +37,17 @@ def serve(args: Serve) -> None:
     from bertvision import console
     from bertvision.model.load import load
     from bertvision.serve.app import create_app
-    from bertvision.serve.server import listen, serve, url_of
+    from bertvision.serve.server import listen, serve
 
-    key, config = read_key(args.api_key_file), part_of(ServeConfig, args)
-    with contextlib.closing(listen(config)) as listener:
-        model = load(
-            args.folder,
-            encoder=args.encoder,
-            device=args.device,
-            precision=args.precision,
-            backend=args.backend,
-        )
+    key, (listener, url) = read_key(args.api_key_file), listen(args)
+    with listener:
+        where: dict[str, Any] = {"device": args.device, "precision": args.precision, "backend": args.backend}
+        model = load(args.folder, encoder=args.encoder, **where)
         # Clients decide how long texts are; a warning for each text that is cut would let them fill the log.
         logging.getLogger("bertvision.data").setLevel(logging.ERROR)
-        app = create_app(model, config, key=key)
-        url = url_of(listener)
+        app = create_app(model, args, key=key)
         if key is None and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
-            logging.getLogger("bertvision").warning(
-                "anyone who reaches %s can ask: give a key with --api-key-file", url
-            )
+            warning = "anyone who reaches %s can ask: give a key with --api-key-file"
+            logging.getLogger("bertvision").warning(warning, url)
         console.emit(f"{', '.join(model.systems)} at {url}")
-        serve(app, listener, config)
+        serve(app, listener, args)

@@ -24,7 +24,6 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -38,7 +37,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import check_apart
 from bertvision.errors import ConfigError, OutputError, TrainingError
 from bertvision.heads.base import read_head_config
-from bertvision.heads.spec import HeadSpec, parse_head
+from bertvision.heads.spec import parse_head
 from bertvision.pipeline.config import SweepArgs
 from bertvision.pipeline.results import frame
 from bertvision.report.page import write_page
@@ -47,8 +46,8 @@ from bertvision.states.config import StatesConfig
 from bertvision.states.source import choose_source
 from bertvision.train.parallel import Parallel, rank_and_world
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.space import DATABASE, GRID, TRIALS, Candidate, Space, read_space
-from bertvision.train.splits import Split, load_split
+from bertvision.train.space import DATABASE, GRID, TRIALS, Candidate, read_space
+from bertvision.train.splits import load_split
 from bertvision.train.zoo import encoder_reference, fit_zoo, suited, zoo_members
 
 if TYPE_CHECKING:
@@ -79,27 +78,12 @@ def sweep(args: SweepArgs, *, command: str = "") -> dict[str, Any]:
     began = time.monotonic()
     with Parallel.start(choose_device(args.device)) as parallel:
         parallel.on_main(lambda: check_output(args.out))
-        work = _load(args)
+        work = _Sweep(args)
         rows = work.grid(parallel) if args.grid else work.trials()
         results = work.results(rows, command, time.monotonic() - began)
         parallel.on_main(lambda: write_json(args.out / RESULTS_FILE, results))
         parallel.on_main(lambda: write_page(results, args.out / "report.html"))
     return results
-
-
-def _load(args: SweepArgs) -> "_Sweep":
-    folder, about = encoder_reference(args.encoder)
-    if args.overwrite:
-        check_apart(folder, args.out)
-    encoder = Encoder.load(folder, device=args.device, precision=args.precision)
-    reading: dict[str, Any] = {"stores": args.states.store, "text": args.text}
-    train = load_split(args.train, encoder, args.windows, max_examples=args.max_train_examples, **reading)
-    dev = load_split(args.dev, encoder, train.config, max_examples=args.max_dev_examples, like=train)
-    space = read_space(args.fit.heads, args.space, args.vary, unit=train.task.unit)
-    # Values that no head or optimiser takes are refused before anything is trained.
-    heads = tuple(dict.fromkeys(candidate.head for candidate in space.corners()))
-    members = zoo_members(dataclasses.replace(args.fit, heads=heads), train.task)
-    return _Sweep(args, encoder, about, train, dev, space, members)
 
 
 def best_of(rows: Sequence[Mapping[str, Any]]) -> int | None:
@@ -108,17 +92,23 @@ def best_of(rows: Sequence[Mapping[str, Any]]) -> int | None:
     return max(done, key=lambda row: (row["score"], -row["number"]))["number"] if done else None
 
 
-@dataclass(frozen=True)
 class _Sweep:
-    args: SweepArgs
-    encoder: Encoder
-    about: dict[str, Any]
-    """How a head's folder names the encoder."""
-    train: Split
-    dev: Split
-    space: Space
-    members: Sequence[tuple[str, HeadSpec, int]]
-    """Heads that stand for all candidates."""
+    """What all candidates share: the encoder, the data, the space."""
+
+    def __init__(self, args: SweepArgs) -> None:
+        folder, self.about = encoder_reference(args.encoder)
+        if args.overwrite:
+            check_apart(folder, args.out)
+        self.args = args
+        self.encoder = encoder = Encoder.load(folder, device=args.device, precision=args.precision)
+        most, reading = args.max_train_examples, {"stores": args.states.store, "text": args.text}
+        self.train = load_split(args.train, encoder, args.windows, max_examples=most, **reading)
+        most, like = args.max_dev_examples, self.train
+        self.dev = load_split(args.dev, encoder, like.config, max_examples=most, like=like)
+        self.space = read_space(args.fit.heads, args.space, args.vary, unit=like.task.unit)
+        # Values that no head or optimiser takes are refused before anything is trained.
+        heads = tuple(dict.fromkeys(candidate.head for candidate in self.space.corners()))
+        self.members = zoo_members(dataclasses.replace(args.fit, heads=heads), like.task)
 
     def _fit(self, candidates: Sequence[Candidate], name: str, **more: Any) -> RunFolder:
         """A fit of these candidates in OUT/`name`, scored on dev after every epoch."""
@@ -132,8 +122,8 @@ class _Sweep:
         """Refuse a folder with a sweep of the other way, or delete that with --overwrite."""
         out = self.args.out
         output_folder(out)
-        other = GRID if way == TRIALS else TRIALS
-        if (out / (DATABASE if other == TRIALS else f"{GRID}/stage.json")).exists():
+        other, trace = (GRID, f"{GRID}/stage.json") if way == TRIALS else (TRIALS, DATABASE)
+        if (out / trace).exists():
             if not self.args.overwrite:
                 raise OutputError(
                     f"{out} holds a sweep of another way ({other}): choose another --out, or use --overwrite "
@@ -150,8 +140,12 @@ class _Sweep:
 
         args = self.args
         self._take_folder(TRIALS)
-        fit: dict[str, Any] = {"seed": args.fit.seed, "epochs": args.fit.epochs, "overwrite": args.overwrite}
-        search = Search(args.out, self.space, args.search, key=self._key(), **fit)
+        settings: dict[str, Any] = {
+            "key": self._key(),
+            "overwrite": args.overwrite,
+            "epochs": args.fit.epochs,
+        }
+        search = Search(args.out, self.space, args.search, seed=args.fit.seed, **settings)
         states = self._states_of_all(search)
 
         def run(trial: "Trial") -> tuple[Row, float | None]:
@@ -194,11 +188,12 @@ class _Sweep:
             return states
         possible = suited(dataclasses.replace(states, memory_gb=0.0), self.members, train.task)
         opening: dict[str, Any] = {"label": "states of train", "origin": train.origin, "store": train.store}
-        opening["passes"] = args.fit.epochs * args.search.trials
-        source = search.choose(
-            "states", lambda: choose_source(self.encoder, train.windows, possible, **opening)
-        )
-        return dataclasses.replace(states, source=source)
+        passes = args.fit.epochs * args.search.trials
+
+        def choice() -> str:
+            return choose_source(self.encoder, train.windows, possible, passes=passes, **opening)
+
+        return dataclasses.replace(states, source=search.choose("states", choice))
 
     def _trial(self, trial: "Trial", states: StatesConfig) -> Row:
         """Fit one candidate and report its dev scores epoch by epoch."""
@@ -208,16 +203,17 @@ class _Sweep:
             latest.update({name: score for name, score in scores.items() if math.isfinite(score)})
             return trial.report(epoch, fmean(latest.values())) if latest else False
 
-        row = {"head": candidate.head, "values": candidate.values, "folder": trial.folder}
+        row: Row = {"head": candidate.head, "values": candidate.values, "folder": trial.folder}
+        row["status"] = "diverged"
         try:
             # overwrite: the folder belongs to the search; what lies there is of another one
             stage = self._fit([candidate], trial.folder, states=states, on_epoch=on_epoch, overwrite=True)
         except TrainingError:
-            return row | {"status": "diverged"}
+            return row
         except torch.OutOfMemoryError:
             return row | {"status": "out of memory"}
         if stage.results["dropped"]:
-            return row | {"status": "diverged"}
+            return row
         scores = _scores(stage, list(stage.results["heads"]))
         return row | scores | {"status": "pruned" if trial.pruned else "done", "seconds": stage.seconds}
 
@@ -241,8 +237,8 @@ class _Sweep:
         for number, candidate in enumerate(candidates):
             label = parse_head(candidate.head).label
             names = [f"{label}.seed{seed}" for seed in args.fit.seeds]
-            row: Row = {"number": number, "values": candidate.values, "head": candidate.head}
-            row |= {"status": "diverged", "score": None}
+            row: Row = {"number": number, "values": candidate.values, "head": candidate.head, "score": None}
+            row["status"] = "diverged"
             if not {*names} & {*stage.results["dropped"]}:
                 row |= {"status": "done", "folder": f"{GRID}/{names[0]}"} | _scores(stage, names)
             rows.append(row)
@@ -252,25 +248,21 @@ class _Sweep:
 
     def results(self, rows: Sequence[Row], command: str, seconds: float) -> dict[str, Any]:
         args, encoder, best = self.args, self.encoder, best_of(rows)
-        about = {"name": self.about["name"], "fingerprint": encoder.fingerprint}
-        about |= {
-            "parameters": encoder.num_parameters,
-            "states": encoder.num_states,
-            "hidden": encoder.hidden,
-        }
+        about = {"name": self.about["name"], "fingerprint": encoder.fingerprint, "hidden": encoder.hidden}
+        about |= {"parameters": encoder.num_parameters, "states": encoder.num_states}
         systems = [self._system(row) | {"best": row["number"] == best} for row in rows]
         splits, device = {"train": self.train, "dev": self.dev}, str(encoder.device)
         found = frame(systems, command, to_mapping(args), about, splits, device, encoder.precision)
         spent = sum(row.get("seconds", 0.0) for row in rows)
+        way = (
+            {"mode": GRID, "search": None}
+            if args.grid
+            else {"mode": TRIALS, "search": to_mapping(args.search)}
+        )
         return found | {
             "fit": to_mapping(args.fit) | {"keep": "best", "seconds": spent},
             "seconds": seconds,
-            "sweep": {
-                "mode": GRID if args.grid else TRIALS,
-                "search": None if args.grid else to_mapping(args.search),
-                "heads": list(self.space.heads),
-                "space": self.space.to_mapping(),
-            },
+            "sweep": way | {"heads": list(self.space.heads), "space": self.space.to_mapping()},
         }
 
     def _system(self, row: Row) -> dict[str, Any]:

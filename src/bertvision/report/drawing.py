@@ -71,15 +71,16 @@ class Figure:
 
 
 @contextmanager
-def canvas(height: float, width: float = 4.6) -> "Iterator[Canvas]":
-    """An empty figure of so many inches in the look of all figures."""
+def canvas(height: float, width: float = 4.6, **panels: Any) -> "Iterator[tuple[Canvas, Any]]":
+    """An empty figure of so many inches in the look of all figures, and its axes."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         # A label in a script the font lacks is drawn by the browser's fonts; only its width is a guess.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        yield Canvas(figsize=(width, height), layout="constrained", facecolor="none")
+        figure = Canvas(figsize=(width, height), layout="constrained", facecolor="none")
+        yield figure, figure.subplots(**panels)
 
 
 def to_svg(figure: "Canvas", described: str) -> str:
@@ -97,10 +98,9 @@ def to_svg(figure: "Canvas", described: str) -> str:
     used = set(re.findall(r"#([\w-]+)", " ".join(v for e in root.iter() for v in e.attrib.values())))
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
-        named = [(key.rpartition("}")[2], value) for key, value in element.attrib.items()]
         element.attrib = {
-            key: _COLOUR.sub(lambda hit: _VARIABLES[hit[0]], value)
-            for key, value in named
+            key.rpartition("}")[2]: _COLOUR.sub(lambda hit: _VARIABLES[hit[0]], value)
+            for key, value in element.attrib.items()
             if key != "id" or value in used
         }
     for name in ("width", "height", "version"):
@@ -108,6 +108,17 @@ def to_svg(figure: "Canvas", described: str) -> str:
     style = "stroke-linejoin: round; stroke-linecap: butt"
     root.attrib |= {"style": style, "role": "img", "aria-label": described}
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def write(axes: "Axes", text: str, at: tuple[float, float], shift: tuple[float, float], **look: Any) -> Any:
+    """A small text, shifted by font points from its place."""
+    look = {"fontsize": 8, **look}
+    return axes.annotate(text, at, xytext=shift, textcoords="offset points", **look)
+
+
+def paper(pad: float) -> dict[str, Any]:
+    """The ground of a text that lines run behind."""
+    return {"facecolor": PALETTE["paper"], "edgecolor": "none", "pad": pad}
 
 
 def legend_below(figure: "Canvas", axes: "Axes", columns: int = 2) -> None:
@@ -127,14 +138,12 @@ def matrix(
     """Squares with a text each, the first row at the bottom."""
     from matplotlib.patches import Rectangle
 
-    with canvas(height or 0.42 * len(rows) + 1.1) as figure:
-        panel = figure.subplots()
+    with canvas(height or 0.42 * len(rows) + 1.1) as (figure, panel):
         for (x, y), (text, square, ink) in cells.items():
             panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **square))
             panel.text(x, y, text, ha="center", va="center", linespacing=1.15, **ink)
-        panel.set(
-            xlim=(-0.5, len(columns) - 0.5), ylim=(-0.5, len(rows) - 0.5), xlabel=axes[0], ylabel=axes[1]
-        )
+        ends = [(-0.5, len(names) - 0.5) for names in (columns, rows)]
+        panel.set(xlim=ends[0], ylim=ends[1], xlabel=axes[0], ylabel=axes[1])
         turned = len(columns) * max(map(len, columns)) > 50
         look: dict[str, Any] = {"rotation": 30, "ha": "right"} if turned else {}
         panel.set_xticks(range(len(columns)), columns, **look)
@@ -145,7 +154,7 @@ def matrix(
         return to_svg(figure, described)
 
 
-def short(label: Any, limit: int = 34) -> str:
+def short(label: Any, limit: int = 26) -> str:
     text = str(label)
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertvision import words
-from bertvision.report.drawing import (
-    DASHED,
-    MARKERS,
-    NARROW,
-    PALETTE,
-    SERIES,
-    Figure,
-    canvas,
-    legend_below,
-    log_scale,
-    matrix,
-    short,
-    to_svg,
-)
+from bertvision.report import drawing
+from bertvision.report.drawing import DASHED, MARKERS, PALETTE, SERIES, Figure, canvas, short, to_svg
 from bertvision.report.results import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COSTS = {"parameters": "trained parameters (log scale)", "flops_per_token": "FLOPs per token (log scale)"}
+COSTS = {
+    "parameters": (
+        "Trained parameters",
+        "trained parameters (log scale)",
+        "Up and to the left is better. Dashed: the snapshot; bars: one standard deviation over seeds.",
+    ),
+    "flops_per_token": (
+        "FLOPs per token",
+        "FLOPs per token (log scale)",
+        "What a head adds to each token: few parameters can still cost many FLOPs.",
+    ),
+}
+"""Of a system: title, axis and caption of the figure."""
 DETAILS = ("seed", "confusion", "calibration", "points", "errors")
 """The keys of a system's details that are drawn; see `details`."""
 _FITTED = ("control", "head", "ensemble")
@@ -38,10 +38,8 @@ _LINES = ("-", "--", ":")
 _PLACES = ((7, 0), (-7, 0), (0, 8), (0, -8), (6, 8), (-6, 8), (6, -8), (-6, -8))
 """Where a label may stand: right and up of its point, in font points."""
 _MOST_WEIGHTS = 6
-_NAMED = 12
-"""Classes up to which a confusion matrix has room for their names."""
-_READABLE = 40
-"""Classes up to which it can be read at all."""
+_NAMED, _READABLE = 12, 40
+"""Classes up to which a confusion matrix has room for their names, and can be read at all."""
 
 Compared = list[tuple[str, str, Any]]
 """What is drawn of the snapshot and the chosen head: (name of its colour, label, value)."""
@@ -56,20 +54,16 @@ def differences(view: View) -> list[Figure]:
     if not found:
         return []
     look: dict[str, Any] = {"color": PALETTE["head"], "marker": "o", "markersize": 5.0, "linewidth": 1.8}
-    with canvas(0.46 * len(found) + 0.8) as figure:
-        axes = figure.subplots()
+    with canvas(0.46 * len(found) + 0.8) as (figure, axes):
         axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
         for i, (system, part) in enumerate(found):
-            size = part["difference"]
-            reach = [[max(0.0, size - part["low"])], [max(0.0, part["high"] - size)]]
-            axes.errorbar(size, i, xerr=reach, zorder=3, **look)
+            reach = [[max(0.0, part.size - part.low)], [max(0.0, part.high - part.size)]]
+            axes.errorbar(part.size, i, xerr=reach, zorder=3, **look)
             # The name above its row, on a ground of its own: no line runs through it.
-            axes.annotate(
-                short(view.name(system), 44), (0, i), xycoords=("axes fraction", "data"), xytext=(0, 6),
-                textcoords="offset points", va="bottom", fontsize=8.5,
-                fontweight="bold" if system is view.head else "normal",
-                bbox={"facecolor": PALETTE["paper"], "edgecolor": "none", "pad": 1.0},
-            )  # fmt: skip
+            weight = "bold" if system is view.head else "normal"
+            place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "bottom", "fontsize": 8.5}
+            name = short(view.name(system), 44)
+            drawing.write(axes, name, (0, i), (0, 6), fontweight=weight, bbox=drawing.paper(1.0), **place)
         axes.set(ylim=(len(found) - 0.45, -0.75), yticks=[])
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
@@ -81,7 +75,7 @@ def differences(view: View) -> list[Figure]:
     return [Figure(svg, f"Difference to the snapshot in {view.title()}", caption)]
 
 
-def score_against_cost(view: View, cost: str, title: str, caption: str) -> list[Figure]:
+def score_against_cost(view: View, cost: str) -> list[Figure]:
     """The metric against what a head costs; bars are one standard deviation over seeds, lines are snapshots."""
     points = [
         (price, score, system)
@@ -92,36 +86,32 @@ def score_against_cost(view: View, cost: str, title: str, caption: str) -> list[
     ]
     if not points:
         return []
-    with canvas(3.4) as figure:
-        axes = figure.subplots()
-        log_scale(axes, lambda value: re.sub(r"\.0+", "", words.compact(value)))
+    title, label, caption = COSTS[cost]
+    with canvas(3.4) as (figure, axes):
+        drawing.log_scale(axes, lambda value: re.sub(r"\.0+", "", words.compact(value)))
         least, most = min(price for price, _, _ in points), max(price for price, _, _ in points)
         if least == most:  # no range to scale the axis by
             axes.set_xlim(least / 4, most * 4)
         for kind in _FITTED:
-            own = [point for point in points if point[2]["kind"] == kind]
-            if own:
+            if own := [point for point in points if point[2]["kind"] == kind]:
+                prices, scores, systems = zip(*own, strict=True)
                 axes.errorbar(
-                    [price for price, _, _ in own],
-                    [score for _, score, _ in own],
-                    yerr=[words.finite(view.score(system).get("sd")) or 0.0 for _, _, system in own],
+                    prices, scores, yerr=[words.finite(view.score(s).get("sd")) or 0.0 for s in systems],
                     fmt=MARKERS[kind], markersize=6, color=PALETTE[kind], markeredgecolor=PALETTE["ink"],
                     markeredgewidth=0.6, elinewidth=1.0, label=kind, zorder=3,
                 )  # fmt: skip
         axes.margins(x=0.12, y=0.14)
         for system in view.of_kind("snapshot"):
             if (y := view.mean(system)) is not None:
+                look: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "color": PALETTE["snapshot"]}
                 axes.axhline(y, color=PALETTE["snapshot"], linewidth=1.2, linestyle=DASHED)
-                axes.annotate(
-                    short(system["label"], 26), (1, y), xycoords=("axes fraction", "data"), xytext=(-2, 3),
-                    textcoords="offset points", ha="right", fontsize=8, color=PALETTE["snapshot"],
-                )  # fmt: skip
-        axes.set(xlabel=COSTS[cost], ylabel=f"{view.title()} on {view.split}")
-        legend_below(figure, axes, 3)
+                drawing.write(axes, short(system["label"]), (1, y), (-2, 3), ha="right", **look)
+        axes.set(xlabel=label, ylabel=f"{view.title()} on {view.split}")
+        drawing.legend_below(figure, axes, 3)
         # The chosen head first: where space is short, its label is the one that stays.
         ordered = sorted(points, key=lambda point: (point[2] is not view.head, -point[1]))
         place_labels(axes, [(x, y, short(view.name(system), 28)) for x, y, system in ordered])
-        svg = to_svg(figure, f"{view.title()} of {len(points)} systems against {COSTS[cost]}")
+        svg = to_svg(figure, f"{view.title()} of {len(points)} systems against {label}")
     return [Figure(svg, f"{title} and {view.title()}", caption)]
 
 
@@ -136,7 +126,7 @@ def place_labels(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> No
     frame = axes.get_window_extent()
     for x, y, label in points:
         for right, up in _PLACES:
-            text = axes.annotate(label, (x, y), xytext=(right, up), textcoords="offset points", fontsize=8)
+            text = drawing.write(axes, label, (x, y), (right, up))
             text.set_horizontalalignment("left" if right > 0 else "right" if right else "center")
             text.set_verticalalignment("bottom" if up > 0 else "top" if up else "center")
             box = text.get_window_extent()
@@ -166,8 +156,7 @@ def finetune_curve(view: View) -> list[Figure]:
     wide = 2 * (len(losses) // 20) + 1  # the running mean, over about a tenth of the steps
     means = np.convolve(losses, np.ones(wide) / wide, "valid")
     at, rates = _known(entries, "lr")
-    with canvas(3.5) as figure:
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
+    with canvas(3.5, nrows=2, sharex=True, height_ratios=(3.2, 1)) as (figure, (upper, lower)):
         upper.plot(epochs, losses, color=PALETTE["head"], linewidth=0.8, alpha=0.35)
         upper.plot(epochs[wide // 2 : len(epochs) - wide // 2], means, color=PALETTE["head"], linewidth=1.8)
         upper.set_ylabel("training loss")
@@ -177,16 +166,13 @@ def finetune_curve(view: View) -> list[Figure]:
         lower.yaxis.get_offset_text().set(fontsize=7.5, color=PALETTE["soft"])
         lower.locator_params(axis="y", nbins=2)
         lower.set(xlabel="epoch", ylabel="rate", ylim=(0, max(rates, default=1.0) * 1.15 or 1.0))
-        names = [
-            re.search(r"(\d+(?:\.\d+)?)$", str(system["snapshot"])) for system in view.of_kind("snapshot")
-        ]
-        for epoch in sorted({float(name[1]) for name in names if name} - {0.0}):
+        names = [re.search(r"\d+(?:\.\d+)?$", str(system["snapshot"])) for system in view.of_kind("snapshot")]
+        for epoch in sorted({float(name[0]) for name in names if name} - {0.0}):
             for panel in (upper, lower):
                 panel.axvline(epoch, color=PALETTE["control"], linewidth=1.1, linestyle=DASHED)
-            upper.annotate(
-                f"snapshot {epoch:g}", (epoch, 1), xycoords=("data", "axes fraction"), xytext=(-4, -2),
-                textcoords="offset points", ha="right" if epoch > max(epochs) / 5 else "left", va="top", fontsize=8,
-            )  # fmt: skip
+            look: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "va": "top"}
+            side = "right" if epoch > max(epochs) / 5 else "left"
+            drawing.write(upper, f"snapshot {epoch:g}", (epoch, 1), (-4, -2), ha=side, **look)
         svg = to_svg(figure, f"Training loss and learning rate over {epochs[-1]:g} epochs of fine-tuning")
     caption = "Thin: each recorded step; thick: running mean. Below: the learning rate."
     return [Figure(svg, "Fine-tuning the encoder", caption)]
@@ -196,27 +182,25 @@ def fit_curves(view: View) -> list[Figure]:
     """Training loss and, where it was measured, the metric on dev of every fitted head, by epoch."""
     curves = view.results["curves"]["fit"]
     series = [(system, curves[system["name"]]) for system in view.systems if curves.get(system["name"])]
-    panels = [
-        (key, title)
-        for key, title in (("loss", "training loss"), ("score", f"{view.title()} on dev"))
-        if any(_known(entries, key)[0] for _, entries in series)
-    ]
+    titles = {"loss": "training loss", "score": f"{view.title()} on dev"}
+    panels = [key for key in titles if any(_known(entries, key)[0] for _, entries in series)]
     if not panels:
         return []
-    with canvas(1.75 * len(panels) + 0.2 * -(-len(series) // 2) + 0.2) as figure:
-        axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-        for panel, (key, title) in zip(axes, panels, strict=True):
+    height = 1.75 * len(panels) + 0.2 * -(-len(series) // 2) + 0.2
+    with canvas(height, nrows=len(panels), sharex=True, squeeze=False) as (figure, axes):
+        axes = axes[:, 0]
+        for panel, key in zip(axes, panels, strict=True):
             for i, (system, entries) in enumerate(series):
                 panel.plot(
                     *_known(entries, key), color=SERIES[i % len(SERIES)], marker="o", markersize=2.5,
                     linestyle=_LINES[i // len(SERIES) % len(_LINES)], linewidth=2.2 if system is view.head else 1.4,
-                    label=short(view.name(system), 26),
+                    label=short(view.name(system)),
                 )  # fmt: skip
-            panel.set_ylabel(title)
+            panel.set_ylabel(titles[key])
         axes[-1].set_xlabel("epoch of fitting")
         # One tick is enough where there was one epoch; more would be fractions of it.
         axes[-1].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-        legend_below(figure, axes[0])
+        drawing.legend_below(figure, axes[0])
         svg = to_svg(figure, f"Learning curves of {len(series)} heads by epoch of fitting")
     return [Figure(svg, "Fitting the heads", "The snapshot stays frozen. With several seeds, their mean.")]
 
@@ -227,17 +211,17 @@ def fit_curves(view: View) -> list[Figure]:
 def layer_weights(view: View) -> list[Figure]:
     """How much each hidden state weighs in the heads that mix them; the dashed line is an even share."""
     kept = {system["name"]: system for system in view.systems}
-    found: list[Figure] = []
-    for name, weights in view.results["layer_weights"].items():
-        if name in kept and weights and all(words.finite(weight) is not None for weight in weights):
-            found.append(Figure(_weights(view, weights), view.name(kept[name])))
-    return found[:_MOST_WEIGHTS]
+    known = [
+        (view.name(kept[name]), weights)
+        for name, weights in view.results["layer_weights"].items()
+        if name in kept and weights and all(words.finite(weight) is not None for weight in weights)
+    ]
+    return [Figure(_weights(view, weights), name) for name, weights in known[:_MOST_WEIGHTS]]
 
 
 def _weights(view: View, weights: Sequence[float]) -> str:
     names = _state_names(view, len(weights))
-    with canvas(2.1, NARROW) as figure:
-        axes = figure.subplots()
+    with canvas(2.1, drawing.NARROW) as (figure, axes):
         axes.bar(range(len(weights)), weights, color=PALETTE["head"], width=0.72)
         axes.axhline(1 / len(weights), color=PALETTE["ink"], linewidth=0.9, linestyle=DASHED)
         axes.grid(visible=False, axis="x")
@@ -247,10 +231,8 @@ def _weights(view: View, weights: Sequence[float]) -> str:
         axes.set(xlabel="hidden state", ylabel="weight")
         axes.margins(y=0.16)
         for i, weight in enumerate(weights if len(weights) <= 9 else []):
-            axes.annotate(
-                f"{weight:.2f}", (i, max(weight, 0.0)), xytext=(0, 2), textcoords="offset points", ha="center",
-                va="bottom", bbox={"facecolor": PALETTE["paper"], "edgecolor": "none", "pad": 0.4}, fontsize=8,
-            )  # fmt: skip
+            look: dict[str, Any] = {"ha": "center", "va": "bottom", "bbox": drawing.paper(0.4)}
+            drawing.write(axes, f"{weight:.2f}", (i, max(weight, 0.0)), (0, 2), **look)
         return to_svg(figure, f"Weights of the {len(weights)} hidden states")
 
 
@@ -307,39 +289,36 @@ def details(view: View) -> list[Figure]:
 def _confusion(table: list[list[int]], classes: list[str], label: str) -> str:
     """Counts, shaded by their share of the row."""
     size, cells = len(table), dict[tuple[int, int], Any]()
+    ink = {"fontsize": 8.5 if size <= 6 else 7}
     for row, counts in enumerate(reversed(table)):
         for column, count in enumerate(counts):
             share = count / (sum(counts) or 1)
             text = f"{count:,}" + (f"\n{100 * share:.0f} %" if size <= 6 else "")
             colour = PALETTE["head" if row + column == size - 1 else "control"]
             square = {"facecolor": colour, "alpha": 0.06 + 0.64 * share, "edgecolor": "none"}
-            cells[column, row] = (
-                text if size <= _NAMED else "",
-                square,
-                {"fontsize": 8.5 if size <= 6 else 7},
-            )
+            cells[column, row] = (text if size <= _NAMED else "", square, ink)
     names = [short(name, 14 if size <= 4 else 9) for name in classes] if size <= _NAMED else [""] * size
     described = f"Confusion matrix of {label} over {size} classes"
-    return matrix(cells, names, names[::-1], ("predicted", "true"), described, min(4.4, 1.5 + 0.42 * size))
+    height = min(4.4, 1.5 + 0.42 * size)
+    return drawing.matrix(cells, names, names[::-1], ("predicted", "true"), described, height)
 
 
 def _calibration(curves: Compared) -> str:
     """Share of correct predictions against their mean probability; below, how many examples each bin has."""
-    with canvas(3.6) as figure:
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    with canvas(3.6, nrows=2, sharex=True, height_ratios=(3, 1)) as (figure, (upper, lower)):
         upper.plot([0, 1], [0, 1], color=PALETTE["soft"], linewidth=1.0, linestyle=DASHED)
         for j, (kind, label, bins) in enumerate(curves):
             full = [part for part in bins if part["count"]]
             x, y = [part["confidence"] for part in full], [part["accuracy"] for part in full]
             look: dict[str, Any] = {"color": PALETTE[kind], "marker": MARKERS[kind], "markersize": 4}
-            upper.plot(x, y, linewidth=1.6, label=short(label, 26), **look)
+            upper.plot(x, y, linewidth=1.6, label=short(label), **look)
             total = sum(part["count"] for part in bins) or 1
             wide = 0.84 / len(bins) / len(curves)
             at = [(part["low"] + part["high"]) / 2 + (j - (len(curves) - 1) / 2) * wide for part in bins]
             lower.bar(at, [100 * part["count"] / total for part in bins], width=wide, color=PALETTE[kind])
         upper.set(ylim=(0, 1.03), ylabel="share correct")
         lower.set(xlim=(0, 1), xlabel="probability of the predicted class", ylabel="examples, %")
-        legend_below(figure, upper)
+        drawing.legend_below(figure, upper)
         return to_svg(figure, "Share of correct predictions by the probability of the predicted class")
 
 
@@ -348,8 +327,7 @@ def _points(own: list[list[float]], drawn: list[float], label: str) -> str:
     low, high = min(drawn), max(drawn)
     reach = 0.04 * (high - low) or 1.0
     ends = (low - reach, high + reach)
-    with canvas(3.4) as figure:
-        axes = figure.subplots()
+    with canvas(3.4) as (figure, axes):
         axes.plot([low, high], [low, high], color=PALETTE["ink"], linewidth=1.0, linestyle=DASHED)
         axes.scatter(*zip(*own, strict=True), s=9, color=PALETTE["head"], alpha=0.35, linewidths=0)
         axes.set(xlim=ends, ylim=ends, xlabel="true score", ylabel="predicted score")
@@ -358,15 +336,14 @@ def _points(own: list[list[float]], drawn: list[float], label: str) -> str:
 
 def _errors(found: Compared) -> str:
     """Histogram of predicted minus true."""
-    with canvas(3.0) as figure:
-        axes = figure.subplots()
+    with canvas(3.0) as (figure, axes):
         axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
         for kind, label, histogram in found:
             # Densities: the two systems need not have bins of one width.
             scale = (sum(histogram["counts"]) or 1) * (histogram["edges"][1] - histogram["edges"][0])
-            look: dict[str, Any] = {"linewidth": 1.6, "color": PALETTE[kind], "label": short(label, 26)}
+            look: dict[str, Any] = {"linewidth": 1.6, "color": PALETTE[kind], "label": short(label)}
             axes.stairs([count / scale for count in histogram["counts"]], histogram["edges"], **look)
         axes.set_ylim(bottom=0)
         axes.set(xlabel="predicted minus true score", ylabel="density")
-        legend_below(figure, axes)
+        drawing.legend_below(figure, axes)
         return to_svg(figure, "Histogram of prediction errors")

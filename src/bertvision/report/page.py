@@ -20,20 +20,8 @@ from bertvision.report.tables import Cell, Column, Row, Section
 _MOST_CLASSES = 8
 _TUNED = ("epochs", "lr", "schedule", "warmup", "batch_size", "policy")
 """The settings of a fine-tuning that decide how much a head can gain."""
-_CONTEXT = 640
-"""Characters up to which a context is shown whole."""
-_MARGIN = 160
-"""Characters left around a mark in a longer one."""
-_COSTS = (
-    (
-        *("parameters", "Trained parameters"),
-        "Up and to the left is better. Dashed: the snapshot; bars: one standard deviation over seeds.",
-    ),
-    (
-        *("flops_per_token", "FLOPs per token"),
-        "What a head adds to each token: few parameters can still cost many FLOPs.",
-    ),
-)
+_CONTEXT, _MARGIN = 640, 160
+"""Characters up to which a context is shown whole, and those left around a mark in a longer one."""
 
 
 def write_page(results: Mapping[str, Any], path: Path) -> None:
@@ -49,13 +37,14 @@ def render_run(results: Mapping[str, Any]) -> str:
     commit = f" at commit {held['commit'][:12]}" if held.get("commit") else ""
     whose = f"The chosen head and its snapshot on {view.split}; of several seeds the one that is best on dev."
     even = "Of the heads that mix hidden states; dashed: an even share."
-    costs = [one for cost in _COSTS for one in figures.score_against_cost(view, *cost)]
+    costs = [one for cost in figures.COSTS for one in figures.score_against_cost(view, cost)]
     learning = figures.finetune_curve(view) + figures.fit_curves(view)
     sections = [
         tables.scores(view),
         tables.differences(view),
         tables.seeds(view),
-        *(space.sections(view) if held["sweep"] else []),
+        Section("maps", "Where the good ones are", figures=space.heat_maps(view)[: space.MOST_MAPS]),
+        Section("values", "Scores by value", figures=space.curves(view), small=True),
         Section("cost", "What quality costs", figures=costs),
         Section("details", "A closer look", whose, figures=figures.details(view)),
         Section("learning", "Learning curves", figures=learning),
@@ -91,9 +80,8 @@ def _headline(view: View) -> str:
         first = view.systems[0]
         return f"{first['label']} reaches {title} {view.mean_text(first)} on {split}; no head was fitted."
     if found := view.difference(head):
-        size, ends = view.difference_text(found)
-        verb = {"gain": "beats", "loss": "falls behind", "level": "is level with"}[view.verdict(found)]
-        return f"{head['label']} {verb} its snapshot on {split}: {size} {title} (95 % interval {ends})."
+        verb = {"gain": "beats", "loss": "falls behind", "level": "is level with"}[found.verdict]
+        return f"{head['label']} {verb} its snapshot on {split}: {found.text} {title} (95 % interval {found.ends})."
     compared = "there is no snapshot to compare it with"
     if view.snapshot is not None:
         compared = f"its snapshot {view.mean_text(view.snapshot)}, without a paired interval"
@@ -108,14 +96,11 @@ def _sentences(view: View) -> list[str]:
     own = view.mean(view.head) if view.head else None
     for kind in ("control", "ensemble", "baseline"):
         system = view.best_on_dev(kind)
-        score = view.mean(system) if system else None
-        if system is None or own is None or score is None:
-            continue
-        size = words.change(abs(own - score), percent=view.percent()).lstrip("+")
-        place = f"{size} {'below' if own > score else 'above'} the head"
-        said.append(
-            f"The best {kind} on dev ({system['label']}) reaches {view.number(score)} on {view.split}, {place}."
-        )
+        if system and own is not None and (score := view.mean(system)) is not None:
+            size = words.change(abs(own - score), percent=view.about()["percent"]).lstrip("+")
+            reached = f"reaches {view.number(score)} on {view.split}"
+            side = "below" if own > score else "above"
+            said.append(f"The best {kind} on dev ({system['label']}) {reached}, {size} {side} the head.")
     made = view.results["finetune"]
     settings = ", ".join(" ".join(pair) for pair in words.lines({name: made.get(name) for name in _TUNED}))
     tuned = f"fine-tuned: {settings}" if made else "the encoder as it came"
@@ -133,14 +118,9 @@ def _facts(view: View) -> list[tuple[str, str, str]]:
     if view.head is not None:
         size = f"{words.count(view.head['parameters'])} parameters in that head"
         facts.append(("of the encoder’s size", words.percent(view.head["percent"]), size))
-    fit, tuned = view.results["fit"], view.results["finetune"]
-    times = {
-        "fine-tuning": tuned.get("seconds"),
-        "encoding": fit.get("encode_seconds"),
-        "fitting": fit.get("seconds"),
-    }
-    known = {name: time for name, raw in times.items() if (time := words.finite(raw)) is not None}
-    if known:
+    fit, times = view.results["fit"], {"fine-tuning": view.results["finetune"].get("seconds")}
+    times |= {"encoding": fit.get("encode_seconds"), "fitting": fit.get("seconds")}
+    if known := {name: time for name, raw in times.items() if (time := words.finite(raw)) is not None}:
         note = ", ".join(f"{name} {words.duration(time)}" for name, time in known.items())
         note += f"; states {words.plain(fit['states'])}" if fit.get("states") else ""
         facts.append(("training time", words.duration(sum(known.values())), note))
@@ -203,12 +183,10 @@ def marked(context: str, marks: Iterable[tuple[str, str]]) -> list[tuple[str, st
 
 def _made(view: View) -> Section:
     held = view.results
+    sizes = ("examples", "windows", "tokens")
     columns = [
         Column("Data", lambda facts: Cell(str(facts.get("name", ""))), text=True),
-        *(
-            Column(key, lambda facts, key=key: Cell(words.count(facts.get(key))))
-            for key in ("examples", "windows", "tokens")
-        ),
+        *(Column(key, lambda facts, key=key: Cell(words.count(facts.get(key)))) for key in sizes),
         Column("tokens/window", _length),
         Column("Labels", _labels, text=True),
     ]
@@ -225,8 +203,7 @@ def _made(view: View) -> Section:
         "Environment": {"bertvision": held.get("bertvision"), **held["environment"]},
     }
     lists = [(title, found) for title, facts in groups.items() if (found := list(words.lines(facts)))]
-    code = str(held.get("command") or "")
-    return Section("run", "How it was made", code=code, table=table, lists=lists)
+    return Section("run", "How it was made", code=str(held.get("command") or ""), table=table, lists=lists)
 
 
 def _length(facts: Mapping[str, Any]) -> Cell:

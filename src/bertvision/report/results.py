@@ -57,6 +57,10 @@ def check(results: Any, source: str = RESULTS_FILE) -> dict[str, Any]:
     checked["curves"] = {"finetune": [], "fit": {}} | checked["curves"]
     metric = str(checked["task"].get("metric"))
     expect(checked["metrics"], metric, dict, "metrics.")
+    facts: dict[str, Any] = {"higher": True, "percent": False, "about": ""}
+    checked["metrics"] = {
+        name: facts | {"title": name} | (own or {}) for name, own in checked["metrics"].items()
+    }
     if not checked["systems"]:
         raise ArtifactError(f"{source}: key systems is empty: repeat the run")
     for i, system in enumerate(checked["systems"]):
@@ -65,13 +69,23 @@ def check(results: Any, source: str = RESULTS_FILE) -> dict[str, Any]:
         expect(system, "scores", dict, where)
         for split, scores in system["scores"].items():
             expect(scores, metric, dict, f"{where}scores.{split}.")
-        if system.get("kind") not in KINDS:
-            raise ArtifactError(
-                f"{source}: key {where}kind is {system.get('kind')!r}, not {', '.join(KINDS)}"
-            )
+        if (kind := system.get("kind")) not in KINDS:
+            raise ArtifactError(f"{source}: key {where}kind is {kind!r}, not {', '.join(KINDS)}")
     gaps: dict[str, Any] = dict.fromkeys(_OF_SYSTEM) | {"best": False, "values": {}}
     checked["systems"] = [gaps | {"label": one["name"]} | dict(one) for one in checked["systems"]]
     return checked
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A system minus its snapshot, with the ends of the 95 % interval."""
+
+    size: float
+    low: float
+    high: float
+    text: str
+    ends: str  # the interval as text
+    verdict: str  # "gain", "loss", or "level" where the interval contains zero
 
 
 @dataclass(frozen=True)
@@ -92,15 +106,10 @@ class View:
 
     def about(self, metric: str = "") -> dict[str, Any]:
         """Title, direction, scale and explanation of a metric."""
-        name = metric or self.metric
-        known: dict[str, Any] = self.results["metrics"].get(name) or {}
-        return {"title": name, "higher": True, "percent": False, "about": ""} | known
+        return self.results["metrics"][metric or self.metric]
 
     def title(self, metric: str = "") -> str:
         return str(self.about(metric)["title"])
-
-    def percent(self, metric: str = "") -> bool:
-        return self.about(metric)["percent"]
 
     @cached_property
     def compared(self) -> list[str]:
@@ -171,7 +180,7 @@ class View:
         return words.finite(self.score(system, metric, split).get("mean"))
 
     def number(self, value: Any, metric: str = "") -> str:
-        return words.number(value, percent=self.percent(metric))
+        return words.number(value, percent=self.about(metric)["percent"])
 
     def mean_text(self, system: System, metric: str = "") -> str:
         return self.number(self.mean(system, metric), metric)
@@ -181,20 +190,13 @@ class View:
         versus = system["versus"]
         return versus if versus and versus.get("split", self.split) == self.split else None
 
-    def difference(self, system: System, metric: str = "") -> dict[str, float] | None:
-        """The difference to the snapshot with its interval, None unless all three numbers are known."""
+    def difference(self, system: System, metric: str = "") -> Difference | None:
+        """The difference to the snapshot, None unless it and both ends of its interval are known."""
         raw = ((self.versus(system) or {}).get("metrics") or {}).get(metric or self.metric) or {}
-        known = {key: words.finite(raw.get(key)) for key in ("difference", "low", "high")}
-        found = {key: value for key, value in known.items() if value is not None}
-        return found if len(found) == 3 else None
-
-    def difference_text(self, found: Mapping[str, float], metric: str = "") -> tuple[str, str]:
-        """The difference, and its interval."""
-        percent = self.percent(metric)
-        return (
-            words.change(found["difference"], percent=percent),
-            words.interval(found["low"], found["high"], percent=percent),
-        )
-
-    def verdict(self, found: dict[str, float], metric: str = "") -> str:
-        return words.verdict(found, higher=self.about(metric)["higher"])
+        size, low, high = (words.finite(raw.get(key)) for key in ("difference", "low", "high"))
+        if size is None or low is None or high is None:
+            return None
+        percent, higher = self.about(metric)["percent"], self.about(metric)["higher"]
+        verdict = words.verdict({"low": low, "high": high}, higher=higher)
+        ends = words.interval(low, high, percent=percent)
+        return Difference(size, low, high, words.change(size, percent=percent), ends, verdict)

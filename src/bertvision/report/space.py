@@ -12,23 +12,21 @@ Scores of trials that were ended early are those they had reached.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bertvision import words
 from bertvision.report import drawing
-from bertvision.report.drawing import NARROW, PALETTE, Cells, Figure
+from bertvision.report.drawing import NARROW, PALETTE, Figure
 from bertvision.report.results import System, View
-from bertvision.report.tables import Section
 
 _FEW = 8
 """Up to so many different values have a column each."""
 _PARTS = 6
 """Parts of a range of which more values were tried."""
 _MOST_CURVES = 6
-_MOST_MAPS = 3
+MOST_MAPS = 3
 
 
 def headline(view: View) -> str:
@@ -50,15 +48,6 @@ def sentences(view: View) -> list[str]:
     return [*said, "Score the winner on data that nothing was chosen on."]
 
 
-def sections(view: View) -> list[Section]:
-    """Heat maps of pairs of values, and scores against each value."""
-    curves = [one for name in shares(view) for one in score_by_value(view, name)]
-    return [
-        Section("maps", "Where the good ones are", figures=heat_maps(view)[:_MOST_MAPS]),
-        Section("values", "Scores by value", figures=curves[:_MOST_CURVES], small=True),
-    ]
-
-
 def shares(view: View) -> dict[str, float | None]:
     """How much of the spread of scores each varied value explains alone, most first; None where that is not known."""
     found = {name: _share(view, name) for name in view.varied}
@@ -66,8 +55,8 @@ def shares(view: View) -> dict[str, float | None]:
 
 
 def _share(view: View, name: str) -> float | None:
-    candidates, places = _scored(view), _columns(view, name)[1]
-    columns = np.array([places[i] for i in places])
+    places, candidates = _columns(view, name)[1], _scored(view)
+    columns = np.array(list(places.values()))
     scores = np.array([candidates[i][0] for i in places])
     different = np.unique(columns)
     if len(scores) <= len(different):
@@ -122,23 +111,26 @@ def heat_maps(view: View) -> list[Figure]:
     return found
 
 
-def _squares(view: View, cells: Mapping[tuple[int, int], Sequence[float]]) -> Cells:
+def _squares(view: View, cells: dict[tuple[int, int], list[float]]) -> drawing.Cells:
     """Coloured by their best score."""
     import matplotlib
-    from matplotlib.colors import Normalize
 
-    best = {place: max(scores) for place, scores in cells.items()}
-    low, high = min(best.values()), max(best.values())
-    scale = Normalize(low, high if high > low else low + 1e-9)
+    best = [max(scores) for scores in cells.values()]
+    low, reach = min(best), (max(best) - min(best)) or 1.0
     squares: dict[tuple[int, int], Any] = {}
-    for place, score in best.items():
-        colour = matplotlib.colormaps["cividis"](scale(score))
-        bright = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2] > 0.5
-        text = view.number(score) + ("" if _grid(view) else f"\n{len(cells[place])}")
+    for (place, scores), score in zip(cells.items(), best, strict=True):
+        red, green, blue, _ = colour = matplotlib.colormaps["cividis"]((score - low) / reach)
+        ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+        weight = "bold" if score == max(best) else "normal"
+        text = view.number(score) + ("" if _grid(view) else f"\n{len(scores)}")
         square = {"facecolor": colour, "edgecolor": PALETTE["paper"], "linewidth": 1.2}
-        ink = {"color": "black" if bright else "white", "fontsize": 7.5}
-        squares[place] = (text, square, ink | {"fontweight": "bold" if score == high else "normal"})
+        squares[place] = (text, square, {"color": ink, "fontsize": 7.5, "fontweight": weight})
     return squares
+
+
+def curves(view: View) -> list[Figure]:
+    """Scores against each value, those first that explain most."""
+    return [one for name in shares(view) for one in score_by_value(view, name)][:_MOST_CURVES]
 
 
 def score_by_value(view: View, name: str) -> list[Figure]:
@@ -150,20 +142,17 @@ def score_by_value(view: View, name: str) -> list[Figure]:
     ]
     if len({value for value, _, _ in points}) < 2:
         return []
-    with drawing.canvas(2.4, NARROW) as figure:
-        axes = figure.subplots()
+    with drawing.canvas(2.4, NARROW) as (figure, axes):
         if view.results["sweep"]["space"].get(name, {}).get("log"):
             drawing.log_scale(axes, words.plain)
         colour = PALETTE["head"]
         for done, fill, label in ((True, colour, "ran to the end"), (False, "none", "ended early")):
-            own = [(value, score) for value, score, ended in points if ended == done]
-            if own:
+            if own := [(value, score) for value, score, ended in points if ended == done]:
                 look = {"facecolors": fill, "edgecolors": colour, "label": label, "zorder": 3}
                 axes.scatter(*zip(*own, strict=True), s=20, **look)
         axes.set(xlabel=name, ylabel=f"{view.title()} on dev")
         drawing.legend_below(figure, axes)
         svg = drawing.to_svg(figure, f"Scores of {len(points)} candidates by {name}")
     share = shares(view)[name]
-    return [
-        Figure(svg, name, "" if share is None else f"Explains {share:.0%} of the spread of scores alone.")
-    ]
+    explained = "" if share is None else f"Explains {share:.0%} of the spread of scores alone."
+    return [Figure(svg, name, explained)]

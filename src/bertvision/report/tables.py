@@ -4,7 +4,6 @@ A column is a title and a function that gives its cell. A column in which no row
 below name all that may be known.
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,63 +30,42 @@ _COSTS = "Parameters are those that are trained; FLOPs are spent on top of the e
 
 @dataclass(frozen=True)
 class Cell:
-    text: str
-    value: float | None = None
-    """What the column sorts by; None sorts last."""
-    note: str = ""
-    """A second, smaller line."""
-    tone: str = ""
-    """ "gain", "loss", "level" or nothing."""
+    text: str = ""
+    value: float | None = None  # what the column sorts by; None sorts last
+    note: str = ""  # a second, smaller line
+    tone: str = ""  # "gain", "loss", "level" or nothing
 
 
 @dataclass(frozen=True)
 class Column:
     title: str
-    cell: Callable[[Any], Cell]
-    """The cell of a row's system or data."""
-    group: str = ""
-    """Columns side by side with one group have a common title above theirs."""
-    about: str = ""
-    """Shown where the pointer rests on the title."""
-    text: bool = False
-    """Whether it holds words, which stand on the left and may wrap."""
+    cell: Callable[[Any], Cell]  # of a row's subject: a system, or the facts of a split
+    group: str = ""  # columns side by side with one group have a common title above theirs
+    about: str = ""  # shown where the pointer rests on the title
+    text: bool = False  # whether it holds words, which stand on the left and may wrap
 
 
 @dataclass(frozen=True)
 class Row:
     label: str
-    kind: str = ""
-    """Of a system: draws its mark."""
+    kind: str = ""  # of a system: draws its mark
     note: str = ""
     best: bool = False
     cells: Sequence[Cell] = ()
 
-    @property
-    def parts(self) -> list[str]:
-        """The label, cut where a line may break: adapter:size=64,lr=0.001 behind its colon and its commas."""
-        return re.split(r"(?<=[:,])(?=\S)", self.label)
-
 
 @dataclass(frozen=True)
 class Table:
-    first: str
-    """Title of the first column, which holds the rows' labels."""
+    first: str  # title of the first column, which holds the rows' labels
     columns: Sequence[Column]
     rows: Sequence[Row]
-    wide: bool = False
-    """Whether it takes the whole width and can be sorted."""
+    wide: bool = False  # whether it takes the whole width and can be sorted
 
     @property
     def groups(self) -> list[tuple[str, int]]:
         """Common titles with the number of columns below each; none where no column has one."""
         found = [(title, len(list(own))) for title, own in groupby(self.columns, key=lambda c: c.group)]
         return found if any(title for title, _ in found) else []
-
-    @property
-    def edges(self) -> set[int]:
-        """Where a group begins."""
-        sizes = [size for _, size in self.groups]
-        return {sum(sizes[:i]) for i in range(len(sizes))}
 
 
 @dataclass(frozen=True)
@@ -99,18 +77,13 @@ class Section:
     about: str = ""
     code: str = ""
     figures: Sequence[Figure] = ()
-    small: bool = False
-    """Whether the figures are small ones."""
+    small: bool = False  # whether the figures are small ones
     table: Table | None = None
     notes: Sequence[str] = ()
     examples: Sequence[dict[str, Any]] = ()
-    lists: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()
-    """Titled lists of names and values, side by side."""
-
-    @property
-    def pair(self) -> bool:
-        """Whether it is one figure and one table, which stand side by side where there is room."""
-        return len(self.figures) == 1 and self.table is not None
+    lists: Sequence[
+        tuple[str, Sequence[tuple[str, str]]]
+    ] = ()  # titled lists of names and values, side by side
 
     @property
     def filled(self) -> bool:
@@ -166,22 +139,12 @@ def _difference(view: View, name: str, system: System) -> Cell:
     found = view.difference(system, name)
     if found is None:
         return Cell("" if view.versus(system) is None else words.UNKNOWN)
-    size, ends = view.difference_text(found, name)
-    return Cell(size, found["difference"], ends, view.verdict(found, name))
-
-
-def _p_value(system: System) -> Cell:
-    return number(words.p_value, words.finite(system["versus"].get("mcnemar_p")))
-
-
-def _value(name: str, system: System) -> Cell:
-    return number(words.plain, system["values"].get(name))
+    return Cell(found.text, found.size, found.ends, found.verdict)
 
 
 def _parameters(system: System) -> Cell:
-    own, total = words.finite(system["parameters"]), words.finite(system["total"])
-    more = f"{words.count(total)} in all" if own is not None and total is not None and total > own else ""
-    return number(words.count, own, more)
+    own, total = words.finite(system["parameters"]), words.finite(system["total"]) or 0.0
+    return number(words.count, own, f"{words.count(total)} in all" if own is not None and total > own else "")
 
 
 def _shown(view: View) -> list[str]:
@@ -195,7 +158,10 @@ def scores(view: View) -> Section:
     difference = partial(_difference, view, view.metric)
     columns = [
         *metrics,
-        *(Column(name, partial(_value, name), "values") for name in view.varied),
+        *(
+            Column(name, lambda s, name=name: number(words.plain, s["values"].get(name)), "values")
+            for name in view.varied
+        ),
         Column(view.title(), difference, "against snapshot", "difference with its 95 % interval"),
         Column("parameters", _parameters, "cost"),
         Column("of encoder", lambda s: number(words.percent, s["percent"]), "cost"),
@@ -207,25 +173,27 @@ def scores(view: View) -> Section:
     about = "Nothing was tuned or chosen on this split."
     if view.split != "test":
         about = "The head was chosen on this same split, and so was what is tuned: these scores flatter."
-    spread = any(view.score(system).get("sd") is not None for system in view.systems)
     notes = {
         **{f"{column.title}: {column.about}.": column.about for column in metrics},
         _DIFFERENCES: view.compared,
-        "Scores of several seeds are means; ± is one standard deviation.": spread,
+        "Scores of several seeds are means; ± is one standard deviation.": any(
+            view.score(system).get("sd") is not None for system in view.systems
+        ),
         _CONTROLS: view.of_kind("control"),
         _COSTS: any(system["parameters"] for system in view.systems),
     }
-    return Section(
-        *("scores", f"Scores on {view.split}", about),
-        table=_table(view, columns, view.systems, wide=True),
-        notes=[text for text, applies in notes.items() if applies],
-    )
+    table = _table(view, columns, view.systems, wide=True)
+    applying = [text for text, applies in notes.items() if applies]
+    return Section("scores", f"Scores on {view.split}", about, table=table, notes=applying)
 
 
 def differences(view: View) -> Section:
+    def p_value(system: System) -> Cell:
+        return number(words.p_value, words.finite(system["versus"].get("mcnemar_p")))
+
     columns = [
         *_metrics(view, view.compared, versus=True),
-        Column("p", _p_value, about="McNemar’s exact test of the first seed"),
+        Column("p", p_value, about="McNemar’s exact test of the first seed"),
     ]
     drawn = figures.differences(view)
     found = [system for system in view.systems if drawn and view.versus(system) is not None]
@@ -238,19 +206,19 @@ def differences(view: View) -> Section:
 
 def seeds(view: View) -> Section:
     """Interval and seeds of every system whose metric has them."""
-    found = [s for s in view.systems if view.score(s).get("interval") or view.score(s).get("per_seed")]
-    seeds = list(dict.fromkeys(seed for s in found for seed in view.score(s).get("per_seed") or {}))
 
-    def interval(system: System) -> Cell:
-        return Cell(" … ".join(view.number(end) for end in view.score(system).get("interval") or []))
+    def own(system: System, key: str) -> Any:
+        return view.score(system).get(key) or {}
 
-    def of_seed(seed: str, system: System) -> Cell:
-        return number(view.number, (view.score(system).get("per_seed") or {}).get(seed))
-
+    found = [system for system in view.systems if own(system, "interval") or own(system, "per_seed")]
+    names = dict.fromkeys(name for system in found for name in own(system, "per_seed"))
     columns = [
         *_metrics(view, [view.metric]),
-        Column("95 % interval", interval),
-        *(Column(f"seed {seed}", partial(of_seed, seed)) for seed in seeds),
+        Column("95 % interval", lambda s: Cell(" … ".join(map(view.number, own(s, "interval"))))),
+        *(
+            Column(f"seed {name}", lambda s, name=name: number(view.number, own(s, "per_seed").get(name)))
+            for name in names
+        ),
     ]
     about = f"{view.title()} on {view.split}: intervals are over examples, of the mean over seeds."
     return Section("seeds", "Intervals and seeds", about, table=_table(view, columns, found))
@@ -259,5 +227,4 @@ def seeds(view: View) -> Section:
 def every_metric(view: View) -> Section:
     names = list(view.results["metrics"])
     systems = view.systems if len(names) > len(_shown(view)) else []
-    table = _table(view, _metrics(view, names), systems, wide=True)
-    return Section("metrics", "Every metric", table=table)
+    return Section("metrics", "Every metric", table=_table(view, _metrics(view, names), systems, wide=True))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from bertvision.errors import ConfigError
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _DAY = 86_400
 _RANGES = {
     **{"port": (0, 65_535), "max_text": (1, 10**9), "max_batch": (1, 10**6), "max_connections": (1, 10**6)},
@@ -52,17 +51,12 @@ class ServeConfig:
             )
 
     @property
-    def longest_wait(self) -> float:
-        """Seconds that an input may wait in the queue, so that it can still be answered in time."""
-        return min(self.max_wait, self.timeout / 2)
-
-    @property
     def body_bytes(self) -> int:
         """Bytes of `1MB`, `512 kB`, `2MiB` or a plain number."""
-        match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)\s*([a-zA-Z]*)", self.max_body.strip())
-        if match is None or match[2].upper() not in _UNITS:
+        match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)\s*(?:([KMG])(I?))?B?", self.max_body.strip().upper())
+        if match is None:
             raise ConfigError(f"--max-body cannot be {self.max_body!r}: give a size such as 1MB or 500kB")
-        return int(float(match[1]) * _UNITS[match[2].upper()])
+        return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMG".index(match[2] or " "))
 
 
 def check_extra() -> None:

@@ -1,27 +1,257 @@
-"""The model behind the routes: inputs in, answers out, computed in micro-batches by the one thread that owns it."""
+"""The model behind the routes: inputs in, answers out, computed in micro-batches by the one thread that owns it.
+
+The queue lives in the event loop, so it needs no lock. The oldest query takes those with it that may be computed
+together (equal keys). New queries are refused (429) when the queue is full, or when the work ahead of them would take
+longer than an input may wait at the recent speed of the model; a query that would by itself take longer than the
+timeout is refused for good (422).
+"""
 
 import asyncio
+import contextlib
 import logging
+import math
 import secrets
 import time
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from bertvision.errors import DataError
-from bertvision.heads.spec import HeadSpec
 from bertvision.model.model import Model
-from bertvision.serve.batching import Batcher, Query
 from bertvision.serve.config import ServeConfig
-from bertvision.serve.metrics import Metrics
-from bertvision.serve.schemas import Input
 from bertvision.tasks.predictions import to_json
 
 _log = logging.getLogger("bertvision")
 _PARAGRAPH = "Ada came by the long road, and the mill stood where it had stood before. " * 8
+_FORMS = (("question", "context"), ("text",), ("text", "pair"))
+"""The texts of an input: a question about a paragraph, one text, or a pair of texts."""
+_SECONDS = 0.5
+"""Most time a micro-batch should take: nobody in it is answered before all of it is computed."""
+_CHARACTERS = 600_000
+"""Most work in a micro-batch, which bounds memory."""
+_MEMORY = 0.8
+"""Weight of older measurements in the speed; each new micro-batch counts with its size."""
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+# ---- what is asked
+
+
+def _written(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty, write it")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_written)]
+
+
+class Input(BaseModel):
+    """{"question", "context"}, {"text", "pair"} or {"text"}."""
+
+    # "5" is no number, and an unknown field is a typing error.
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    question: Text | None = None
+    context: Text | None = None
+    text: Text | None = None
+    pair: Text | None = None
+    tasks: Annotated[list[str], Field(min_length=1, max_length=256)] | None = Field(
+        default=None, description="Names of the tasks that answer; all that read such an input by default."
+    )
+    n_best: Annotated[int, Field(ge=0, le=20)] = Field(default=0, description="How many candidates to list.")
+
+    @model_validator(mode="after")
+    def _check_form(self) -> "Input":
+        if tuple(self.texts) not in _FORMS:
+            raise ValueError("give text, text and pair, or question and context")
+        return self
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts by the names of their fields, in order."""
+        names = ("question", "context", "text", "pair")
+        return {name: text for name in names if (text := getattr(self, name)) is not None}
+
+
+Jobs = dict["asyncio.Future[Any]", "Query"]
+"""The place of an answer -> what was asked; in the order of arrival."""
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """One checked input."""
+
+    texts: tuple[str, ...]
+    tasks: tuple[str, ...]
+    """The tasks that answer, in the model's order; never empty."""
+    n_best: int = 0
+    explain: bool = False
+
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.texts))
+
+    @property
+    def work(self) -> int:
+        """Cost in characters read: even a short input costs something, and beyond the first window (about 1,500
+        characters) each character is read by three overlapping windows."""
+        return self.characters + 100 + 2 * max(0, self.characters - 1500)
+
+    @property
+    def key(self) -> Hashable:
+        """Queries with equal keys are computed together; what is explained is computed alone."""
+        return id(self) if self.explain else (len(self.texts), self.tasks, self.n_best)
+
+
+# ---- the queue
+
+
+class Metrics:
+    """The counters of one server, in a registry of their own: two servers in one process do not mix."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        own: dict[str, Any] = {"namespace": "bertvision", "registry": self.registry}
+        self.requests = Counter("requests", "Answers by route and status.", ["route", "status"], **own)
+        self.seconds = Histogram(
+            "request_seconds", "Seconds to an answer.", ["route"], buckets=_BUCKETS, **own
+        )
+        self.waiting = Gauge("queue_inputs", "Inputs that wait.", **own)
+        self.running = Gauge("running_inputs", "Inputs that are computed now.", **own)
+        inputs = [2**i for i in range(8)]
+        self.batches = Histogram("batch_inputs", "Inputs of a micro-batch.", buckets=inputs, **own)
+        self.characters = Counter("characters", "Characters of computed inputs.", **own)
+        self.given_up = Counter("given_up_inputs", "Inputs nobody waits for any more.", **own)
+        ProcessCollector(registry=self.registry)
+
+
+class Batcher:
+    """Hands queries to `compute(queries) -> answers` in micro-batches."""
+
+    def __init__(
+        self, compute: Callable[[list[Query]], list[Any]], config: ServeConfig, metrics: Metrics
+    ) -> None:
+        self._compute, self._config, self._metrics = compute, config, metrics
+        self._queue: Jobs = {}
+        self._running: Jobs = {}
+        self._began = self._seconds = self._work = 0.0
+        self._arrival = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        metrics.waiting.set_function(lambda: len(self._queue))
+        metrics.running.set_function(lambda: len(self._running))
+
+    # ---- speed
+
+    def learn(self, seconds: float, work: float) -> None:
+        """Remember that so much work took so long."""
+        self._seconds = _MEMORY * self._seconds + seconds
+        self._work = _MEMORY * self._work + work
+
+    def expected(self, work: float) -> float:
+        """Seconds that the model would take for so much work; 0 while its speed is unknown."""
+        return work * self._seconds / self._work if self._work else 0.0
+
+    def wait_time(self) -> float:
+        """Seconds until everything running and waiting now is done."""
+        left = 0.0
+        if self._running:
+            # A batch that is late is expected to be late by as much again.
+            left = abs(self.expected(_work(self._running)) - (time.monotonic() - self._began))
+        return left + self.expected(_work(self._queue))
+
+    # ---- its order
+
+    def submit(self, queries: Sequence[Query]) -> list[asyncio.Future[Any]]:
+        """Queue all of these, or none; returns the places of their answers."""
+        config, longest = self._config, self.expected(max(query.work for query in queries))
+        if longest > config.timeout:
+            limit = f"longer than {config.timeout:g} s: send it in parts"
+            raise HTTPException(422, f"a text would take about {longest:.0f} s, {limit}")
+        # At most half of the timeout, so that what has waited can still be answered in time.
+        late = self.wait_time() - min(config.max_wait, config.timeout / 2)
+        if late > 0 or len(self._queue) + len(queries) > config.queue:
+            seconds = max(1, math.ceil(late))
+            again = f"too many inputs wait already: ask again in {seconds} s"
+            raise HTTPException(429, again, {"retry-after": str(seconds)})
+        loop = asyncio.get_running_loop()
+        jobs = {loop.create_future(): query for query in queries}
+        self._queue |= jobs
+        self._arrival.set()
+        return list(jobs)
+
+    def withdraw(self, answers: Iterable[asyncio.Future[Any]]) -> None:
+        """Free the places of answers nobody waits for any more."""
+        for answer in answers:
+            if answer.cancel():
+                self._queue.pop(answer, None)
+                self._metrics.given_up.inc()
+
+    async def run(self) -> None:
+        """Work until cancelled; then the thread ends, when its computation is done."""
+        try:
+            while True:
+                await self._arrival.wait()
+                await self._gather()
+                while self._queue:
+                    await self._work_on(self._take())
+                self._arrival.clear()
+        finally:
+            await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+
+    async def _gather(self) -> None:
+        """Give other queries a moment to arrive while the model is idle."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.batch_wait_ms / 1e3):
+                while 0 < len(self._queue) < self._config.max_batch:
+                    self._arrival.clear()
+                    await self._arrival.wait()
+
+    def _take(self) -> Jobs:
+        """The oldest query and those that go with it, as much as half a second of work."""
+        speed = self._work / self._seconds if self._seconds else math.inf
+        room = min(_CHARACTERS, _SECONDS * speed)
+        key, batch = next(iter(self._queue.values())).key, Jobs()
+        for answer, query in list(self._queue.items()):
+            fits = not batch or (len(batch) < self._config.max_batch and query.work <= room)
+            if query.key == key and fits:
+                batch[answer] = self._queue.pop(answer)
+                room -= query.work
+        return batch
+
+    async def _work_on(self, batch: Jobs) -> None:
+        self._running, self._began = batch, time.monotonic()
+        self._metrics.batches.observe(len(batch))
+        queries = list(batch.values())
+        work = asyncio.get_running_loop().run_in_executor(self._thread, self._compute, queries)
+        try:
+            await asyncio.wait({work})
+        finally:
+            self.learn(time.monotonic() - self._began, _work(batch))
+            self._running = {}
+        error = work.exception()
+        for i, (answer, query) in enumerate(batch.items()):
+            if answer.done():  # withdrawn
+                continue
+            if error is None:
+                answer.set_result(work.result()[i])
+            elif len(batch) == 1:
+                answer.set_exception(error)
+            else:  # one of them is at fault: compute each alone, so that the others get their answers
+                await self._work_on({answer: query})
+
+
+def _work(jobs: Jobs) -> int:
+    return sum(query.work for query in jobs.values())
+
+
+# ---- the model
 
 
 def failure(error: BaseException) -> HTTPException:
@@ -35,12 +265,8 @@ class Service:
     """A model that answers many clients at once."""
 
     def __init__(self, model: Model, config: ServeConfig) -> None:
-        self.model, self.config = model, config
-        self._texts = {name: system.task.texts_read for name, system in model.systems.items()}
-        """How many texts an input of each task has."""
-        self.metrics = Metrics()
-        self._batcher = Batcher(self._compute, config, self.metrics)
-        self.ready = False
+        self.model, self.config, self.metrics = model, config, Metrics()
+        self.batcher = Batcher(self._compute, config, self.metrics)
 
     def warm_up(self) -> None:
         """Compute what clients may ask: the first answer of a model takes longer, a broken model fails here, and the
@@ -52,33 +278,7 @@ class Service:
                 self._compute([query])
                 began = time.monotonic()
                 self._compute([query])
-                self._batcher.learn(time.monotonic() - began, query.work)
-
-    async def run(self) -> None:
-        """Work until cancelled; then no thread is left."""
-        self.ready = True
-        try:
-            await self._batcher.run()
-        finally:
-            self.ready = False
-            await self._batcher.close()
-
-    def served(self) -> list[dict[str, Any]]:
-        """The tasks of the model, for GET /v1/models."""
-        return [
-            {
-                "task": name,
-                "kind": system.task.kind,
-                "texts": system.task.texts_read,
-                "asks": system.task.reads_questions,
-                "classes": list(system.task.classes),
-                "heads": [HeadSpec(head.name, head.config).label for head in system.heads],
-                "parameters": sum(head.num_parameters for head in system.heads),
-            }
-            for name, system in self.model.systems.items()
-        ]
-
-    # ---- one request
+                self.batcher.learn(time.monotonic() - began, query.work)
 
     def query(self, one: Input, *, explain: bool = False) -> Query:
         """An input, checked against the limits and the tasks of this model."""
@@ -98,8 +298,8 @@ class Service:
 
     async def answer(self, queries: Sequence[Query], request: Request) -> list[Any]:
         """Answers to all inputs of a request; given up when its time is over or its client goes away."""
-        jobs = self._batcher.submit(queries)
-        answers = asyncio.gather(*(job.done for job in jobs), return_exceptions=True)
+        waiting = self.batcher.submit(queries)
+        answers = asyncio.gather(*waiting, return_exceptions=True)
         gone = asyncio.create_task(_disconnected(request))
         try:
             await asyncio.wait({answers, gone}, timeout=self.config.timeout, return_when="FIRST_COMPLETED")
@@ -110,7 +310,7 @@ class Service:
                 raise HTTPException(504, f"{limit}: send less at once, or later")
         finally:
             gone.cancel()
-            self._batcher.withdraw(jobs)
+            self.batcher.withdraw(waiting)
         for found in answers.result():
             if isinstance(found, DataError):
                 raise HTTPException(422, str(found))
@@ -120,7 +320,7 @@ class Service:
 
     def _reading(self, count: int) -> tuple[str, ...]:
         """The tasks that read so many texts."""
-        return tuple(name for name, read in self._texts.items() if read == count)
+        return tuple(name for name, own in self.model.systems.items() if own.task.texts_read == count)
 
     def _compute(self, queries: list[Query]) -> list[Any]:
         """In the thread that owns the model."""

@@ -77,13 +77,13 @@ class Search:
         overwrite: bool = False,
     ) -> None:
         self.folder, self.space, self.config, self.seed, self.epochs = folder, space, config, seed, epochs
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._lock = FileLock(folder / ".study.lock")
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", category=ExperimentalWarning)
         # Of an epoch that is trained again after a kill, optuna keeps the first score.
         warnings.filterwarnings("ignore", message=".*already reported", category=UserWarning)
+        self._retry = RetryHeartbeatStaleTrialCallback(ATTEMPTS - 1, inherit_intermediate_values=True)
         with self._lock:
-            self._retry = RetryHeartbeatStaleTrialCallback(ATTEMPTS - 1, inherit_intermediate_values=True)
             self._study = self._open()
             if names := differences(self._study.user_attrs.get("key", key), key):
                 if not overwrite:
@@ -96,28 +96,19 @@ class Search:
             self._study.set_user_attr("key", key)
 
     def _open(self) -> optuna.Study:
-        path, kind = self.folder / DATABASE, self.config.pruner
+        path = self.folder / DATABASE
         pruners = {
-            "median": lambda: MedianPruner(n_startup_trials=self.config.startup),
-            "halving": lambda: SuccessiveHalvingPruner(min_resource=1, reduction_factor=_REDUCTION),
-            "none": NopPruner,
+            "median": MedianPruner(n_startup_trials=self.config.startup),
+            "halving": SuccessiveHalvingPruner(min_resource=1, reduction_factor=_REDUCTION),
+            "none": NopPruner(),
         }
+        waits: dict[str, Any] = {"heartbeat_interval": HEARTBEAT, "grace_period": GRACE}
+        waits |= {"engine_kwargs": {"connect_args": {"timeout": 60}}}
+        study: dict[str, Any] = {"study_name": "sweep", "direction": "maximize", "load_if_exists": True}
         try:
             with disk_trouble(self.folder):
-                storage = RDBStorage(
-                    f"sqlite:///{path}",
-                    engine_kwargs={"connect_args": {"timeout": 60}},
-                    heartbeat_interval=HEARTBEAT,
-                    grace_period=GRACE,
-                    heartbeat_stale_trial_callback=self._retry,
-                )
-                return optuna.create_study(
-                    storage=storage,
-                    pruner=pruners[kind](),
-                    study_name="sweep",
-                    direction="maximize",
-                    load_if_exists=True,
-                )
+                storage = RDBStorage(f"sqlite:///{path}", heartbeat_stale_trial_callback=self._retry, **waits)
+                return optuna.create_study(storage=storage, pruner=pruners[self.config.pruner], **study)
         except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
             why = str(error).splitlines()[0]
             raise ArtifactError(
@@ -143,8 +134,7 @@ class Search:
         def objective(stored: optuna.Trial) -> float:
             nonlocal number
             number = stored.number
-            latest = [one.number for one in self._latest()]
-            trial = Trial(stored, latest.index(number), self)
+            trial = Trial(stored, [one.number for one in self._latest()].index(number), self)
             self._lock.release()  # it was held while the values were drawn, so that no two processes draw alike
             outcome, score = fit(trial)
             stored.set_user_attr("outcome", outcome)
@@ -162,20 +152,17 @@ class Search:
                 states = self._states()
                 if len(states) >= self.config.trials and TrialState.WAITING not in states:
                     return
-                self._study.sampler = self._sampler(len(states))
+                # The values of a trial follow from its number and the trials before it. Trials that other processes
+                # run count as bad ones, so that two do not try the same.
+                how: dict[str, Any] = {"seed": (self.seed * 1_000_003 + len(states)) % 2**32}
+                how |= {"n_startup_trials": self.config.startup, "multivariate": True, "constant_liar": True}
+                self._study.sampler = TPESampler(**how)
                 self._study.optimize(objective, n_trials=1)
             except (BertvisionError, KeyboardInterrupt):
                 self._retry(self._study, self._study.get_trials()[number])
                 raise
             finally:
                 self._lock.release()
-
-    def _sampler(self, number: int) -> TPESampler:
-        """The sampler of one trial: its values follow from its number and the trials before it."""
-        seed = (self.seed * 1_000_003 + number) % 2**32
-        # Trials that other processes run count as bad ones, so that two do not try the same.
-        startup = self.config.startup
-        return TPESampler(seed=seed, n_startup_trials=startup, multivariate=True, constant_liar=True)
 
     def _latest(self) -> list[FrozenTrial]:
         """The last attempt at each trial, in the order of the first ones: a retry has a number of its own in optuna."""
@@ -193,9 +180,9 @@ class Search:
         rows = []
         for number, trial in enumerate(self._latest()):
             scores = [score for _, score in sorted(trial.intermediate_values.items())]
-            row: dict[str, Any] = {"number": number, "values": dict(trial.params)}
+            status = "killed" if trial.state == TrialState.FAIL else "running"
+            row = {"number": number, "values": dict(trial.params), "status": status}
             row |= {"history": scores, "score": max(scores, default=None)}
-            row["status"] = "killed" if trial.state == TrialState.FAIL else "running"
             rows.append(row | trial.user_attrs.get("outcome", {}))
         return rows
 
@@ -219,7 +206,8 @@ def _suggest(trial: optuna.Trial, space: Space) -> Candidate:
             continue
         high = float(d.grid[-1]) if d.step else d.high  # optuna warns of a last step that is cut short
         if d.whole:
-            values[name] = trial.suggest_int(name, int(d.low), int(high), step=int(d.step) or 1, log=d.log)
+            drawn = trial.suggest_int(name, int(d.low), int(high), step=int(d.step) or 1, log=d.log)
         else:
-            values[name] = trial.suggest_float(name, d.low, high, step=d.step or None, log=d.log)
+            drawn = trial.suggest_float(name, d.low, high, step=d.step or None, log=d.log)
+        values[name] = d.rounded(drawn)
     return space.candidate(head, values)

@@ -12,11 +12,11 @@ searched together; each then has the names that it knows. `points` and `step` sa
 a search over trials keeps to the steps.
 """
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -29,39 +29,36 @@ from bertvision.heads.spec import TrainOverrides, Unit, parse_head
 
 BATCH = "batch_size"
 """The one name that belongs to the fit and not to a head."""
-
-Value = bool | int | float | str
-
 DATABASE, TRIALS, GRID = "study.db", "trials", "grid"
 """What a search over trials, and a grid, leave in the folder of a sweep."""
+
+Value = bool | int | float | str
 
 
 @dataclass(frozen=True)
 class Range:
     """A number between two ends, both included."""
 
+    name: str
+    whole: bool = False  # whole numbers only
     low: float = math.nan
     high: float = math.nan
-    log: bool = False
-    """Even in the logarithm."""
-    step: float = 0.0
-    """Distance between neighbouring values; 0 = any number."""
-    points: int = 0
-    """Number of values in a grid, ends included."""
-    whole: bool = False
-    """Whole numbers only."""
+    log: bool = False  # even in the logarithm
+    step: float = 0.0  # distance between neighbouring values; 0 = any number
+    points: int = 0  # number of values in a grid, ends included
 
     def __post_init__(self) -> None:
+        wrong = ""
         if not -math.inf < self.low < self.high < math.inf:
-            raise ConfigError(
-                f"give choices, or low and high: low {self.low:g} must be below high {self.high:g}"
-            )
-        if self.log and (self.low <= 0 or self.step):
-            raise ConfigError("log needs a low above 0 and no step")
-        if self.step < 0 or self.points < 0 or (self.step and self.points):
-            raise ConfigError("give a step or points, not both, and neither below 0")
-        if self.whole and any(end % 1 for end in (self.low, self.high, self.step)):
-            raise ConfigError("it is a whole number, so its low, high and step must be as well")
+            wrong = f"give choices, or low and high: low {self.low:g} must be below high {self.high:g}"
+        elif self.log and (self.low <= 0 or self.step):
+            wrong = "log needs a low above 0 and no step"
+        elif self.step < 0 or self.points < 0 or (self.step and self.points):
+            wrong = "give a step or points, not both, and neither below 0"
+        elif self.whole and any(end % 1 for end in (self.low, self.high, self.step)):
+            wrong = "it is a whole number, so its low, high and step must be as well"
+        if wrong:
+            raise ConfigError(f"space {self.name}: {wrong}")
 
     @property
     def grid(self) -> tuple[Value, ...]:
@@ -71,7 +68,9 @@ class Range:
         elif self.points:
             values = (np.geomspace if self.log else np.linspace)(self.low, self.high, self.points)
         else:
-            raise ConfigError("a grid cannot take every number of a range: give it choices, a step or points")
+            raise ConfigError(
+                f"space {self.name}: a grid cannot take every number of a range: give it choices, a step or points"
+            )
         return tuple(dict.fromkeys(map(self.rounded, values.tolist())))  # whole numbers may coincide
 
     def rounded(self, value: float) -> int | float:
@@ -89,43 +88,31 @@ Dimension = Range | tuple[Value, ...]
 class Candidate:
     """One head with values for what is varied."""
 
-    head: str
-    """As it is typed, training settings included: adapter:size=64,lr=0.001."""
+    head: str  # as it is typed, training settings included: adapter:size=64,lr=0.001
     batch_size: int | None
-    values: dict[str, Value]
-    """By name; `head` among them where several heads are searched."""
+    values: dict[str, Value]  # by name; `head` among them where several heads are searched
 
 
 @dataclass(frozen=True)
 class Space:
     """Heads and what is varied of each."""
 
-    heads: tuple[str, ...]
-    """As they are typed, without what is varied."""
+    heads: tuple[str, ...]  # as they are typed, without what is varied
     dimensions: dict[str, Dimension]
 
     def of(self, head: str) -> dict[str, Dimension]:
-        """What is varied of one head, with whole numbers where the option wants them."""
+        """What is varied of one head."""
         known = _options(head)
-        found = {name: dimension for name, dimension in self.dimensions.items() if name in known}
-        for name, dimension in found.items():
-            if isinstance(dimension, Range) and known[name] is int:
-                with _named(name):
-                    found[name] = replace(dimension, whole=True)
-        return found
+        return {name: dimension for name, dimension in self.dimensions.items() if name in known}
 
     def candidate(self, head: str, values: Mapping[str, Value]) -> Candidate:
-        """The head with these values, numbers of ranges rounded."""
-        used = dict(values)
-        for name, dimension in self.of(head).items():
-            if isinstance(dimension, Range):
-                used[name] = dimension.rounded(float(values[name]))
-        own = ",".join(f"{name}={_text(value)}" for name, value in used.items() if name != BATCH)
-        batch = used.get(BATCH)
+        """The head with these values."""
+        own = ",".join(f"{name}={_text(value)}" for name, value in values.items() if name != BATCH)
+        batch = values.get(BATCH)
         if batch is not None and (type(batch) is not int or batch < 1):
             raise ConfigError(f"space {BATCH}: {batch} is no number of windows: give whole numbers above 0")
         text = head + ("," if ":" in head else ":") * bool(own) + own
-        return Candidate(text, batch, ({"head": head} if len(self.heads) > 1 else {}) | used)
+        return Candidate(text, batch, ({"head": head} if len(self.heads) > 1 else {}) | dict(values))
 
     def grid(self) -> list[Candidate]:
         """Every combination, head after head."""
@@ -135,10 +122,7 @@ class Space:
             )
         found = []
         for head in self.heads:
-            values: dict[str, tuple[Value, ...]] = {}
-            for name, d in self.of(head).items():
-                with _named(name):
-                    values[name] = d.grid if isinstance(d, Range) else d
+            values = {name: d.grid if isinstance(d, Range) else d for name, d in self.of(head).items()}
             chosen = itertools.product(*values.values())
             found += [self.candidate(head, dict(zip(values, some, strict=True))) for some in chosen]
         return found
@@ -146,20 +130,24 @@ class Space:
     def corners(self) -> Iterator[Candidate]:
         """Candidates that show every choice and both ends of every range: what cannot work should cost no trial."""
         for head in self.heads:
-            shown = {n: (d.low, d.high) if isinstance(d, Range) else d for n, d in self.of(head).items()}
+            shown = {
+                name: (d.rounded(d.low), d.rounded(d.high)) if isinstance(d, Range) else d
+                for name, d in self.of(head).items()
+            }
             first = {name: values[0] for name, values in shown.items()}
             for name, values in shown.items():
-                for value in values:
-                    yield self.candidate(head, first | {name: value})
+                yield from (self.candidate(head, first | {name: value}) for value in values)
 
     def to_mapping(self) -> dict[str, Any]:
         """As a recipe has it."""
-        return {
-            name: {key: value for key, value in asdict(d).items() if value or key in ("low", "high")}
-            if isinstance(d, Range)
-            else {"choices": list(d)}
-            for name, d in self.dimensions.items()
-        }
+        found: dict[str, Any] = {}
+        for name, d in self.dimensions.items():
+            if isinstance(d, Range):
+                more = {key: value for key in ("log", "step", "points") if (value := getattr(d, key))}
+                found[name] = {"low": d.low, "high": d.high} | more
+            else:
+                found[name] = {"choices": list(d)}
+        return found
 
 
 def read_space(
@@ -177,23 +165,23 @@ def read_space(
             "with `bertvision fit`, or name one of them, such as layer_reader:layer=0"
         )
     texts = tuple(dict.fromkeys(text.strip() for text, _ in expand(heads, unit)))
-    for head in texts:
-        head_class(head.partition(":")[0].strip(), unit)
-    space = Space(texts, {name.replace("-", "_"): _dimension(name, value) for name, value in raw.items()})
-    known = {option for head in texts for option in _options(head)}
-    for name in space.dimensions:
+    known = {name: kind for head in texts for name, kind in _options(head, unit).items()}
+    dimensions: dict[str, Dimension] = {}
+    for given, value in raw.items():
+        name = given.replace("-", "_")
         if name not in known:
             raise ConfigError(f"no head of the sweep has an option {name!r}: {nearest(name, sorted(known))}")
+        dimensions[name] = _dimension(name, value, whole=known[name] is int)
+    space = Space(texts, dimensions)
     for candidate in space.corners():
         parse_head(candidate.head)  # refuses what the head sets itself, too
     return space
 
 
-def _dimension(name: str, value: Any) -> Dimension:
+def _dimension(name: str, value: Any, *, whole: bool) -> Dimension:
     """A dimension from a recipe's mapping; a bare list means choices."""
     if isinstance(value, Mapping) and "choices" not in value:
-        with _named(name):
-            return from_mapping(Range, value, source="it")
+        return from_mapping(Range, {"name": name, "whole": whole, **value}, source=f"space {name}")
     choices = value["choices"] if isinstance(value, Mapping) and len(value) == 1 else value
     if not isinstance(choices, list | tuple) or not choices:
         raise ConfigError(f"space {name}: give choices, or low and high, not {value!r}")
@@ -203,15 +191,6 @@ def _dimension(name: str, value: Any) -> Dimension:
     if len(set(map(_text, found))) < len(found):  # 64 and "64" are one choice
         raise ConfigError(f"space {name} names a choice twice: {', '.join(map(_text, found))}")
     return found
-
-
-@contextmanager
-def _named(name: str) -> Iterator[None]:
-    """Let an error name the dimension."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"space {name}: {error}") from error
 
 
 def _flag(text: str) -> tuple[str, Any]:
@@ -229,15 +208,12 @@ def _flag(text: str) -> tuple[str, Any]:
 
 def _plain(value: Value) -> Value:
     """A text as the number or truth value it stands for."""
-    if not isinstance(value, str):
-        return value
-    if value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    for kind in (int, float):
-        try:
+    truth = {"true": True, "false": False}
+    if isinstance(value, str) and value.lower() in truth:
+        return truth[value.lower()]
+    for kind in (int, float) if isinstance(value, str) else ():
+        with contextlib.suppress(ValueError):
             return kind(value)
-        except ValueError:
-            continue
     return value
 
 
@@ -247,9 +223,13 @@ def _text(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
-def _options(head: str) -> dict[str, Any]:
+def _options(head: str, unit: Unit | None = None) -> dict[str, Any]:
     """Names a space may vary of a head, with their types."""
     hints = get_type_hints(TrainOverrides)
     del hints["seed"]  # --seeds: a trial's score is the mean over them
     training = {name: (get_args(kind) or (kind,))[0] for name, kind in hints.items()}  # int of int | None
-    return get_type_hints(head_class(head.partition(":")[0].strip()).config_class) | training | {BATCH: int}
+    return (
+        get_type_hints(head_class(head.partition(":")[0].strip(), unit).config_class)
+        | training
+        | {BATCH: int}
+    )
