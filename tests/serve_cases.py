@@ -7,7 +7,7 @@ import torch
 
 from bertvision.artifacts import write_json
 from bertvision.config import to_mapping
-from bertvision.data.reframe import Reframe
+from bertvision.data.texts import Reframe
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head, save_head

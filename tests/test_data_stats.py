@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from bertvision.cli.data import Data, TextArgs
@@ -11,7 +10,7 @@ from bertvision.cli.data import data as verb
 from bertvision.data.cutting import make_windows
 from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample
 from bertvision.data.spans import read_squad, write_squad
-from bertvision.data.stats import ClassCount, data_stats, pair_lengths, suggest_max_length
+from bertvision.data.stats import data_stats, pair_lengths
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.load import load_tokenizer
 
@@ -23,71 +22,63 @@ EXAMPLES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return load_tokenizer("embedded")
+def counted(data: SpanData | TextData, config: WindowConfig, **options: Any) -> dict[str, Any]:
+    windows = make_windows(data, load_tokenizer("embedded"), config)
+    return data_stats(data, windows, apart=config.apart, **options)
 
 
-def test_counts_of_questions(tokenizer: Any) -> None:
-    data = SpanData(CONTEXTS, EXAMPLES, "colours")
-    stats = data_stats(data, make_windows(data, tokenizer, WindowConfig(34, 8, 20)), limit=512)
+def test_counts_of_questions() -> None:
     # Contexts of 51 tokens with 30 and 29 of room: windows at 0, 20 and 40, the answer in the last.
-    assert (stats.examples, stats.windows, stats.paragraphs, stats.examples_with_one_window) == (3, 7, 2, 1)
-    assert stats.classes == {"with answer": ClassCount(2, 2), "without answer": ClassCount(1, 5)}
-    assert (stats.kind, stats.unlabelled, stats.tokens) == ("span", 0, (34 + 34 + 15) + (34 + 34 + 16) + 5)
-    assert stats.lengths == {"mean": 38.7, "p50": 55, "p90": 56, "p95": 56, "p98": 56, "p99": 56, "max": 56}
-    assert (stats.suggested_max_seq_length, stats.fits_in_one_window) == (56, 1.0)
+    assert counted(SpanData(CONTEXTS, EXAMPLES, "colours"), WindowConfig(34, 8, 20), limit=512) == {
+        "name": "colours", "kind": "span", "examples": 3, "windows": 7, "paragraphs": 2, "pairs": True,
+        "tokens": (34 + 34 + 15) + (34 + 34 + 16) + 5, "unlabelled": 0, "positive": None, "scores": {},
+        "classes": {
+            "with answer": {"examples": 2, "windows": 2}, "without answer": {"examples": 1, "windows": 5},
+        },
+        "lengths": {"mean": 38.7, "p50": 55, "p90": 56, "p95": 56, "p98": 56, "p99": 56, "max": 56},
+        "examples_with_one_window": 1, "suggested_max_seq_length": 56, "fits_in_one_window": 1.0,
+    }  # fmt: skip
     wide = SpanData(CONTEXTS, [Example("1", "which", 0, (Answer("red " * 40, 0),))])
-    assert data_stats(wide, make_windows(wide, tokenizer, WindowConfig(34, 8, 20))).unlabelled == 1
+    found = counted(wide, WindowConfig(34, 8, 20), limit=50)
+    assert (found["unlabelled"], found["suggested_max_seq_length"], found["fits_in_one_window"]) == (1, 50, 0)
 
 
-def test_pair_lengths_do_not_depend_on_the_cutting(tokenizer: Any) -> None:
+def test_lengths_do_not_depend_on_the_cutting(shared_data: Path) -> None:
+    tokenizer = load_tokenizer("embedded")
     data = SpanData(CONTEXTS, EXAMPLES)
     for config in (WindowConfig(), WindowConfig(20, 8, 3), WindowConfig(20, 8, 5, "overlap")):
         assert pair_lengths(make_windows(data, tokenizer, config)).tolist() == [55, 56, 5]
-
-
-def test_lengths_of_the_official_dev_set(shared_data: Path, tokenizer: Any) -> None:
+    # Every tenth question of the official set, counted by the tokenizer's own pair call.
     data = read_squad(shared_data / "squad" / "dev-v2.0.json")
-    lengths = pair_lengths(make_windows(data, tokenizer, WindowConfig()))
-    # Counted by the tokenizer's own pair call, on every tenth question.
-    some = range(0, len(data), 10)
-    questions = [data.examples[i].question for i in some]
-    contexts = [data.context(data.examples[i]) for i in some]
-    theirs = tokenizer(questions, contexts, verbose=False)["input_ids"]
-    assert [len(ids) for ids in theirs] == lengths[list(some)].tolist()
+    data = data.take(range(0, len(data), 10))
+    texts = [e.question for e in data.examples], [data.context(e) for e in data.examples]
+    theirs = tokenizer(*texts, verbose=False)["input_ids"]
+    assert pair_lengths(make_windows(data, tokenizer, WindowConfig())).tolist() == [len(i) for i in theirs]
 
 
-def test_the_suggestion_is_the_99th_percentile_in_eights() -> None:
-    found = [
-        suggest_max_length(lengths) for lengths in (np.arange(1, 1_001), np.array([386]), np.array([384]))
-    ]
-    assert found == [992, 392, 384]
-    assert suggest_max_length(np.arange(1, 1_001), limit=512) == 512
-
-
-def test_counts_of_classes(tokenizer: Any) -> None:
+def test_counts_of_classes() -> None:
     texts = [("red " * 50, 0), ("blue", 2), ("green blue", 2), ("red", None)]
     examples = [TextExample(str(i), text, None, label) for i, (text, label) in enumerate(texts)]
-    data = TextData(examples, "label", ("a", "b", "c"), "colours")
-    stats = data_stats(data, make_windows(data, tokenizer, WindowConfig(32, doc_stride=10)), limit=512)
+    found = counted(TextData(examples, "label", ("a", "b", "c")), WindowConfig(32, doc_stride=10))
     # 50 tokens with 30 of room: windows at 0, 10 and 20.
-    assert stats.classes == {"a": ClassCount(1, 3), "b": ClassCount(0, 0), "c": ClassCount(2, 2)}
-    assert (stats.name, stats.kind, stats.pairs, stats.examples) == ("colours", "label", False, 4)
-    assert (stats.unlabelled, stats.windows, stats.paragraphs) == (1, 6, None)
-    assert (stats.positive, stats.scores) == (None, {})
-    assert (stats.examples_with_one_window, stats.tokens) == (3, 3 * 32 + 3 + 4 + 3)
-    assert (stats.lengths["max"], stats.lengths["p50"], stats.suggested_max_seq_length) == (52, 4, 56)
+    assert [tuple(count.values()) for count in found["classes"].values()] == [(1, 3), (0, 0), (2, 2)]
+    assert (found["unlabelled"], found["windows"], found["paragraphs"], found["positive"]) == (
+        1,
+        6,
+        None,
+        None,
+    )
+    assert (found["examples_with_one_window"], found["tokens"]) == (3, 3 * 32 + 3 + 4 + 3)
+    assert (found["lengths"]["max"], found["suggested_max_seq_length"]) == (52, 56)
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_counts_of_scores(tokenizer: Any, apart: bool) -> None:
+def test_counts_of_scores(apart: bool) -> None:
     examples = [TextExample("a", "red " * 10, "blue", 1.0), TextExample("b", "red", "blue green", 4.0)]
-    data = TextData(examples, "score")
-    stats = data_stats(data, make_windows(data, tokenizer, WindowConfig(32, apart=apart)), apart=apart)
-    assert stats.scores == {"mean": 2.5, "spread": 1.5, "min": 1.0, "max": 4.0}
-    assert (stats.classes, stats.examples_with_one_window) == ({}, 2)
-    assert (stats.windows, stats.lengths["max"]) == ((4, 12) if apart else (2, 14))
+    found = counted(TextData(examples, "score"), WindowConfig(32, apart=apart))
+    assert found["scores"] == {"mean": 2.5, "spread": 1.5, "min": 1.0, "max": 4.0}
+    assert (found["classes"], found["examples_with_one_window"]) == ({}, 2)
+    assert (found["windows"], found["lengths"]["max"]) == ((4, 12) if apart else (2, 14))
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,28 +88,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     scores.write_text('{"body": "red", "stars": 2.5}\n{"body": "blue", "stars": 3.5}\n')
     test.write_text("index\tsentence\n0\tred\n1\tblue\n")
 
-    def shown(file: object, **options: Any) -> str:
-        verb(Data(file=str(file), **options))[1]()
-        return capsys.readouterr().out
+    def shown(file: object, *parts: str, **options: Any) -> dict[str, Any]:
+        found, show = verb(Data(file=str(file), **options))
+        show()
+        out = capsys.readouterr().out
+        assert all(part in out for part in parts), out
+        return found
 
-    def counted(file: object, **options: Any) -> dict[str, Any]:
-        return verb(Data(file=str(file), **options))[0]
-
-    windows = WindowConfig(34, 8, 20)
-    found = counted(squad, windows=windows)
-    assert (found["examples"], found["windows"], found["lengths"]["max"]) == (3, 7, 56)
-    assert counted(squad, max_examples=1)["examples"] == 1
-    table = shown(squad, windows=windows)
-    assert "suggested --max-seq-length 56" in table
-    assert "1 of 3 examples fit in one" in table
-    found = counted(texts)
-    assert (found["classes"]["cold"]["examples"], found["positive"], found["tokens"]) == (2, "warm", 10)
-    found = counted(texts, text=TextArgs(prompt="red"))
-    assert (found["pairs"], found["tokens"]) == (True, 5 + 5 + 6)
-    table = shown(texts)
-    assert "66.7%" in table
-    assert "F1 is about 'warm'" in table
-    assert "2.500" in shown(scores, text=TextArgs(text="body", label="stars", task="score"))
-    assert "without label" in shown(f"glue:SST-2:{test}")
-    classes = counted("answerable:demo:dev")["classes"]
-    assert (classes["answer"]["windows"], classes["no answer"]["windows"]) == (480, 320)
+    fits = ("suggested --max-seq-length 56", "1 of 3 examples fit in one")
+    assert shown(squad, *fits, windows=WindowConfig(34, 8, 20))["windows"] == 7
+    assert shown(squad, max_examples=1)["examples"] == 1
+    assert shown(texts, "66.7%", "F1 is about 'warm'")["tokens"] == 10
+    assert shown(texts, "both texts", text=TextArgs(prompt="red"))["tokens"] == 5 + 5 + 6
+    shown(scores, "2.500", text=TextArgs(text="body", label="stars", task="score"))
+    shown(f"glue:SST-2:{test}", "without label")
+    assert shown("answerable:demo:dev")["classes"]["answer"]["windows"] == 480

@@ -4,15 +4,14 @@ import re
 import string
 from collections import Counter
 from functools import cache
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from bertvision.data.demo import FOLDER, abstain, demo_data, no_answers, overlap_answers
+from bertvision.data.demo import FOLDER, demo_data, overlap_answers
 from bertvision.data.examples import SpanData
-from bertvision.data.tokenise import tokenise
-from bertvision.encoder.load import load_tokenizer
 from bertvision.errors import ConfigError
 from tools.demo_set import passages, read_topics, read_wording, write_part
 
@@ -22,10 +21,6 @@ NAMES = ("given", "surname", "place", "stem", "body")
 LOWER_VALUES = {word for part in PARTS for kind, words in read_wording(part).words.items() if kind not in NAMES
                 for word in words}  # fmt: skip
 part, made = cache(demo_data), cache(passages)
-
-
-def pieces(texts: list[str]) -> set[int]:
-    return set(tokenise(texts, load_tokenizer("embedded")).lengths.tolist())
 
 
 def delexicalise(text: str) -> str:
@@ -59,13 +54,8 @@ def test_what_is_shipped_is_what_the_tool_makes(
     write_part(name, tmp_path / "made.json")
     assert (tmp_path / "made.json").read_bytes() == (FOLDER / f"{name}.json").read_bytes()
     data = part(name)
-    unanswerable = sum(not e.answerable for e in data.examples)
-    assert (len(data), unanswerable, data.fingerprint, data.name) == (
-        size,
-        without,
-        fingerprint,
-        f"demo-{name}",
-    )
+    assert (len(data), sum(not e.answerable for e in data.examples)) == (size, without)
+    assert (data.fingerprint, data.name) == (fingerprint, f"demo-{name}")
     assert len({(e.paragraph, e.question) for e in data.examples}) == size
     assert len({e.title for e in data.examples}) == len(data.paragraphs) == len(set(data.paragraphs))
     for e in data.examples:
@@ -75,20 +65,6 @@ def test_what_is_shipped_is_what_the_tool_makes(
             assert len(answer.text.split()) <= 3
     with pytest.raises(ConfigError, match="no part 'validation'; choose one of demo:train"):
         demo_data("validation")
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_passages_are_short_varied_and_about_two_things_of_one_kind(name: str) -> None:
-    words = read_wording(name).words
-    people = [f"{given} {name}" for given, name in zip(words["given"], words["surname"], strict=False)]
-    assert pieces(part(name).paragraphs) <= set(range(40, 121))
-    assert pieces([*words["surname"], *words["place"], *words["stem"], *people]) <= {2, 3}
-    per_topic = Counter(p.topic for p in made(name))
-    assert len(per_topic) == len(read_topics()) >= 12
-    assert max(per_topic.values()) - min(per_topic.values()) <= 1
-    for p in made(name):
-        assert all(thing.removeprefix("the ") in p.text for thing in p.things)
-        assert Counter(p.about.kinds[f.attribute] for f in p.facts).most_common(1)[0][1] >= 2, p.text
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -161,23 +137,19 @@ def mean_f1(data: SpanData, guesses: list[str]) -> float:
     return 100 * sum(map(f1, guesses, golds)) / len(data)
 
 
-@cache
-def best_threshold() -> float:
-    """Tuned for the baseline on dev."""
-    answers = overlap_answers(part("dev"))
-    marks = sorted({0.0, 2.0, *(score for _, score in answers)})
-    between = [(low + high) / 2 for low, high in pairwise(marks)]
-    return max(between, key=lambda threshold: mean_f1(part("dev"), abstain(answers, threshold)))
+def abstaining(name: str, threshold: float) -> float:
+    answers = overlap_answers(part(name))
+    return mean_f1(part(name), [text if sure >= threshold else "" for text, sure in answers])
 
 
 @pytest.mark.parametrize("name", ["dev", "test"])
 def test_trivial_baselines_stay_low(name: str) -> None:
     data = part(name)
-    assert mean_f1(data, no_answers(data)) == pytest.approx(40.0)
-    answers = overlap_answers(data)
-    assert mean_f1(data, abstain(answers, best_threshold())) <= 45.0
+    assert mean_f1(data, [""] * len(data)) == pytest.approx(40.0)
+    cuts = [*np.linspace(0, 1, 41), 2.0]
+    tuned = max(cuts, key=lambda cut: abstaining("dev", cut))
+    assert abstaining(name, tuned) <= 45.0
     # It does try: without abstention it finds a good part of the answers that exist.
-    found = [
-        f1(text, e.answers[0].text) for (text, _), e in zip(answers, data.examples, strict=True) if e.answers
-    ]
+    guesses = zip(overlap_answers(data), data.examples, strict=True)
+    found = [f1(text, e.answers[0].text) for (text, _), e in guesses if e.answers]
     assert sum(found) / len(found) >= 0.3

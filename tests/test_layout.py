@@ -95,7 +95,7 @@ def test_no_file_breaks_a_ban() -> None:
     ("name", "text", "found"),
     [
         ("data/a.py", "def f():\n    from bertvision.train.fit import fit", "train"),
-        ("errors.py", "import bertvision.data.hub", "data"),
+        ("errors.py", "import bertvision.data.tables", "data"),
         ("train/a.py", "print(isinstance(x, LabelTask))", "print isinstance(x, LabelTask) no docstring"),
         ("train/b.py", "try: pass\nexcept Exception: task.kind == 'span'", "except Exception task.kind == 'span'"),
     ],

@@ -17,8 +17,8 @@ import bertvision as bv
 from bertvision.data.cutting import make_windows
 from bertvision.data.examples import SpanData, TextData, TextExample, answerable
 from bertvision.data.load import load_span_data
-from bertvision.data.reframe import Reframe
 from bertvision.data.spans import SpanBuilder
+from bertvision.data.texts import Reframe
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, BertvisionError, ConfigError, DataError, EncoderError
 from bertvision.heads import Geometry, parse_head, save_head

@@ -1,6 +1,5 @@
 """GLUE and CS224N: the published files against their known sizes, every mistake with its line, submissions."""
 
-import json
 import logging
 from collections import Counter
 from pathlib import Path
@@ -41,11 +40,7 @@ SETS: list[tuple[str, str, int, dict[int, int]]] = [
     ("glue:WNLI", "WNLI/train.tsv", 635, {1: 312}),
     ("glue:WNLI", "WNLI/dev.tsv", 71, {1: 31}),
     ("glue:QNLI", "QNLI/dev.tsv", 5_463, {1: 2_761}),
-    ("glue:QNLI", "sample10k/QNLI/train.json", 8_999, {1: 4_476}),
-    ("glue:QQP", "sample10k/QQP/train.json", 8_999, {1: 3_252}),
-    ("glue:QQP", "sample10k/QQP/dev.json", 1_000, {1: 377}),
     ("glue:QQP", "kshot16/QQP/16-13/train.tsv", 32, {1: 16}),
-    ("glue:MNLI", "sample10k/MNLI/dev.json", 1_000, {1: 333}),
     ("glue:MNLI", "kshot16/MNLI/16-42/dev_matched.tsv", 48, {1: 16}),
     ("glue:MNLI", "kshot16/MNLI/16-42/train.tsv", 48, {1: 16}),
     ("cs224n:sst", "ids-sst-train.csv", 8_544, {0: 1_092, 1: 2_218, 2: 1_624, 3: 2_322, 4: 1_288}),
@@ -107,7 +102,7 @@ def test_test_sets_have_no_labels(shared_data: Path, name: str, file: str, size:
 
 
 def test_what_each_set_is_judged_by() -> None:
-    metrics = {one.name: one.metric for one in (*GLUE.sets, *CS224N.sets)}
+    metrics = {one.name: one.metric for one in (*GLUE, *CS224N)}
     assert {name: metric for name, metric in metrics.items() if metric != "accuracy"} == {
         "CoLA": "mcc", "MRPC": "f1", "QQP": "f1", "STS-B": "pearson", "sts": "pearson",
     }  # fmt: skip
@@ -118,8 +113,8 @@ def test_names_in_any_case(tmp_path: Path) -> None:
     for name in ("SST-2", "sst2", "Sst_2"):
         assert [e.label for e in load(f"glue:{name}:{path}").examples] == [1, 0]
     for wrong, message in (
-        (f"glue:boolq:{path}", r"GLUE has no task 'boolq'; choose one of CoLA, SST-2"),
-        ("cs224n:imdb:x", r"CS224N has no set 'imdb'; choose one of sst, cfimdb, sts, quora"),
+        (f"glue:boolq:{path}", r"glue has no set 'boolq'; choose one of CoLA, SST-2"),
+        ("cs224n:imdb:x", r"cs224n has no set 'imdb'; choose one of sst, cfimdb, sts, quora"),
         ("glue:RTE", "needs a file"),
         ("cs224n:sst", "needs a file"),
     ):
@@ -176,24 +171,6 @@ def test_broken_rows_of_quora_are_left_out_with_their_lines(
             load_data(f"glue:qqp:{test}", answers_required=False)
 
 
-def test_published_samples(tmp_path: Path) -> None:
-    path = tmp_path / "train.json"
-    whole = {"text_a": "A", "text_b": "B", "label": "entailment"}
-    for second, message in (
-        ({**whole, "text_b": ""}, "row 2: the text is empty"),
-        ({"text_a": "A", "label": "entailment"}, "row 2: there is nothing under 'text_b'"),
-        ([], "must be .*text_a"),
-    ):
-        path.write_text(json.dumps({"0": whole, "1": second}))
-        with pytest.raises(DataError, match=message):
-            load_data(f"glue:RTE:{path}")
-    path.write_text(
-        json.dumps({"0": {"text_a": "A", "label": "1"}, "1": {"text_a": "B", "text_b": "", "label": "0"}})
-    )
-    found = [(e.id, e.first, e.second) for e in load(f"glue:SST-2:{path}").examples]
-    assert found == [("0", "A", None), ("1", "B", None)]
-
-
 RTE = "index|sentence1|sentence2|label"
 MISTAKES: list[tuple[str, list[str], str]] = [
     ("glue:RTE", [], r"train\.tsv has no column sentence1 and sentence2; is it a file of RTE"),
@@ -223,10 +200,7 @@ def test_options_of_a_known_set(tmp_path: Path) -> None:
     assert [e.id for e in load(name, max_examples=2).examples] == ["0", "1"]
     assert load(name, task="label").kind == "label"
     refusals: list[tuple[dict[str, Any], str]] = [
-        (
-            {"classes": ("entailment", "neutral")},
-            r":7: the label 'not_entailment' is none of the classes entailment",
-        ),
+        ({"classes": ("entailment", "neutral")}, ":7: the label 'not_entailment' is none of the classes"),
         ({"task": "score"}, "is a label task, not score"),
         ({"task": "span"}, "is a label task, not span"),
         ({"max_examples": 0}, "at least 1"),
@@ -277,7 +251,7 @@ def test_a_submission_goes_by_names_of_classes_and_numbers_of_rows(tmp_path: Pat
     other = load(f"glue:SST-2:{test}", answers_required=False, classes=("up", "down"))
     (tmp_path / "set.csv").write_text("text,label\nfine,positive\nbad,negative\n")
     unnumbered = load(str(tmp_path / "set.csv"))
-    for data, message in ((other, "'up' is no class of GLUE's SST-2"), (unnumbered, "'row-2' has no number")):
+    for data, message in ((other, "'up' is no class of SST-2"), (unnumbered, "'row-2' has no number")):
         with pytest.raises(DataError, match=message):
             write_submission("SST-2", data, [0, 1], tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -96,7 +96,7 @@ def test_what_is_written_is_read(
     fill(store, states, at_once=at_once)
     assert store.missing() == []
     again, dtype = open_store(store.folder), store.identity.dtype
-    assert again.windows.equals(store.windows)
+    assert pack_windows(again.windows) == pack_windows(store.windows)
     assert (again.encoder, again.data, again.identity) == ("some encoder", "some data", store.identity)
     for window, wanted in enumerate(states):
         numbers, scales = again.read(window)
@@ -329,7 +329,7 @@ def test_a_store_is_moved_and_linked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     store = make("real", [3, 4])
     store.folder.rename(tmp_path / "large")
     store.folder.symlink_to(tmp_path / "large")
-    assert open_store("real/" + store.key).windows.equals(store.windows)
+    assert pack_windows(open_store("real/" + store.key).windows) == pack_windows(store.windows)
 
 
 def test_many_shards_keep_no_file_open(tmp_path: Path) -> None:

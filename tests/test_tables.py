@@ -1,17 +1,18 @@
-"""Tables of a user: every format gives the same data, columns found and named, every mistake with its place."""
+"""Tables of a user: every format gives the same data, every mistake has its place; prompts, sets that are joined."""
 
 import csv
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bertvision.data.examples import Answer, SpanData, TextData
+from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample, answerable, join_texts
 from bertvision.data.load import load_data, load_span_data, open_table
-from bertvision.data.texts import Columns
+from bertvision.data.texts import Columns, Reframe, reframe
 from bertvision.errors import BertvisionError, ConfigError, DataError
 
 CONTEXT = "Nora Lind, and only Nora, built the mill."
@@ -147,11 +148,8 @@ def test_f1_is_about_the_rarer_of_two_named_classes(tmp_path: Path, labels: str,
 
 def test_the_label_is_no_text_of_the_input(tmp_path: Path) -> None:
     path = write(tmp_path, "csv", columns(text=["a", "b"], title=["t", "u"], kind=["x", "y"]))
-    for given in (
-        Columns(text="text", label="text"),
-        Columns(label="text"),
-        Columns(pair="kind", label="kind"),
-    ):
+    both = Columns(text="text", label="text"), Columns(label="text"), Columns(pair="kind", label="kind")
+    for given in both:
         refused(path, rf"of labels beside its texts: '{given.label}' is both .*--text\.label", columns=given)
     path = write(tmp_path, "csv", columns(category=["a", "b"], sentiment=["x", "y"]))
     assert load(path, columns=Columns(text="category")).classes == ("x", "y")
@@ -338,7 +336,9 @@ def test_what_is_a_question_and_what_is_not(tmp_path: Path, toy_squad: Path) -> 
     assert isinstance(load_data(str(toy_squad)), SpanData)
     refused(toy_squad, r"toy\.json can only hold questions .* answerable:.*toy\.json", task="label")
     refused("demo:dev", "can only hold questions", task="score")
-    refused("nothing.txt", "is not a data set bertvision can read")
+    for source in ("nothing.txt", "set.xml", "squad"):
+        refused(source, r"is not a data set bertvision can read; give .*\.jsonl")
+    refused("demo:validation", "demo:train", task="span")
     bare = write(tmp_path, "csv", columns(question=["Who?"], context=[CONTEXT]))
     assert len(load_span_data(str(bare), answers_required=False)) == 1
     with pytest.raises(DataError, match=r"set\.csv:2: there is no 'answers'"):
@@ -418,3 +418,87 @@ def test_the_hub_without_network_or_datasets(monkeypatch: pytest.MonkeyPatch, tm
     (tmp_path / "set.parquet").touch()
     for source in ("hub:squad_v2", tmp_path / "set.parquet"):
         refused(source, r"pip install 'bertvision\[data\]'")
+
+
+# ---- prompts and templates
+
+TWO = [TextExample("a", "Fine.", None, 1), TextExample("b", "Bad {second}.", None, 0)]
+SINGLE = TextData(TWO, "label", ("n", "p"), "single")
+PAIR = TextData([TextExample("a", "One {label}", "Two {first}", 4.5)], "score", metric="pearson")
+QUESTIONS = answerable(SpanData(["It burned."], [Example("a", "Who?", 0)], "questions"))
+
+
+@pytest.mark.parametrize(
+    ("data", "how", "texts"),
+    [
+        (SINGLE, Reframe("Good or bad?"), [("Good or bad?", "Fine."), ("Good or bad?", "Bad {second}.")]),
+        (PAIR, Reframe("Do they say the same?"),
+         [("Do they say the same?", "First sentence: One {label} Second sentence: Two {first}")]),
+        (PAIR, Reframe(context="{second} / {first} {{}}"), [("Two {first} / One {label} {}", None)]),
+        (PAIR, Reframe("Same?", "{second}"), [("Same?", "Two {first}")]),
+        (SINGLE.take([0]), Reframe(context="It was said: {first}"), [("It was said: Fine.", None)]),
+    ],
+)  # fmt: skip
+def test_prompts_and_templates(data: TextData, how: Reframe, texts: list[tuple[str, str | None]]) -> None:
+    found = reframe(data, how)
+    assert [(e.first, e.second) for e in found.examples] == texts
+    assert [(e.id, e.label) for e in found.examples] == [(e.id, e.label) for e in data.examples]
+    assert replace(found, examples=data.examples) == data
+    assert len({found.fingerprint, data.fingerprint, reframe(data, Reframe("Alike?")).fingerprint}) == 3
+    assert reframe(data, Reframe()) is data
+
+
+@pytest.mark.parametrize(
+    "field", ["label", "answer", "id", "", "0", "first.label", "first!r", "first:>9", "first[0]"]
+)
+def test_a_template_knows_the_texts_alone(field: str) -> None:
+    with pytest.raises(ConfigError, match=r"--text\.context .*, and nothing else") as error:
+        Reframe(context=f"{{first}} {{{field}}}")
+    assert "{" + field + "}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "how", "message"),
+    [(SINGLE, {"context": "{first"}, "has a stray brace"),
+     (SINGLE, {"context": "nothing"}, "holds none of the texts"),
+     (SINGLE, {"prompt": "Is {first} fine?"}, r"--text\.prompt takes no"),
+     (SINGLE, {"context": "{first} {second}"}, r"has single texts: leave \{second\} out"),
+     (QUESTIONS, {"prompt": "Is there an answer?"}, "is made of questions")],
+)  # fmt: skip
+def test_templates_that_cannot_be(data: TextData, how: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        reframe(data, Reframe(**how))
+
+
+# ---- several sets as one
+
+
+def named(name: str, *ids: str, second: str | None = None, classes: tuple[str, ...] = ("x", "y")) -> TextData:
+    return TextData([TextExample(id, f"{name} {id}", second, 0) for id in ids], "label", classes, name)
+
+
+def test_ids_used_before_get_the_number_of_their_part() -> None:
+    joined = join_texts([named("a", "0", "1"), named("b", "1", "2")])
+    found = [(e.id, e.first) for e in joined.examples]
+    assert found == [("0", "a 0"), ("1", "a 1"), ("1-1", "b 1"), ("2", "b 2")]
+    assert joined.name == "a + b"
+    assert join_texts([QUESTIONS]) is QUESTIONS
+    rare_y, rare_x = (replace(named("a", "0", "1", "2"), positive=one) for one in (1, 0))
+    assert join_texts([rare_y, rare_x]).positive == 1, "all six are x, so y is the rarer one"
+
+
+JOINED = [
+    (
+        [named("a", "0"), named("b", "0", second="two")],
+        "a and b cannot be joined: they are of different tasks",
+    ),
+    ([named("a", "0"), named("b", "0", classes=("x", "z"))], "they are of different tasks"),
+    ([QUESTIONS, QUESTIONS], r"questions cannot be joined with others; put .* one file"),
+    ([named("a", "0"), QUESTIONS], r"answerable:questions cannot be joined with others"),
+]
+
+
+@pytest.mark.parametrize(("parts", "message"), JOINED)
+def test_what_cannot_be_joined(parts: list[TextData], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        join_texts(parts)

@@ -15,6 +15,7 @@ import torch
 from transformers import AutoTokenizer
 
 from bertvision.data.examples import TextData, TextExample
+from bertvision.data.load import load_data
 from bertvision.data.triplets import TripletData, TripletSet, mine_triplets, triplet_windows
 from bertvision.data.windows import WindowConfig
 from bertvision.errors import ConfigError, DataError
@@ -23,10 +24,6 @@ from bertvision.heads.base import bare_batch
 from bertvision.tasks.triplet import TripletTask, triplet_loss
 
 RNG = np.random.default_rng(0)
-
-
-def metrics_of(distances: torch.Tensor) -> dict[str, float]:
-    return TripletTask().score(distances.detach().double().numpy())
 
 
 def sst(count: int = 60) -> TextData:
@@ -182,19 +179,7 @@ def test_a_set_that_cannot_be_mined_is_one_sentence(sets: dict[Any, TextData], m
         mine_triplets(sets, seed=0)
 
 
-# ---- the losses
-
-
-@pytest.mark.parametrize("margin", [0.0, 1.5])
-def test_the_losses_are_their_formulas(margin: float) -> None:
-    distances = torch.rand(50, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 6
-    for form, sign in (("paper", 1), ("softmin", -1)):
-        found = triplet_loss(distances, form=form, margin=margin)  # pyright: ignore[reportArgumentType]
-        expected = [
-            max(0.0, d - sign * math.log(sum(math.exp(sign * x) for x in others)) + margin)
-            for d, *others in distances.tolist()
-        ]
-        assert found.tolist() == pytest.approx(expected)
+# ---- the losses, whose formulas are in test_losses.py
 
 
 def test_large_distances_do_not_run_over() -> None:
@@ -207,7 +192,7 @@ def test_large_distances_do_not_run_over() -> None:
 
 
 def test_metrics_by_hand() -> None:
-    found = metrics_of(torch.tensor([[1.0, 2.0, 4.0], [3.0, 2.0, 6.0]]))
+    found = TripletTask().score(np.array([[1.0, 2.0, 4.0], [3.0, 2.0, 6.0]]))
     softmin = [-math.log(math.exp(-2) + math.exp(-4)), -math.log(math.exp(-2) + math.exp(-6))]
     assert found == pytest.approx({
         "positive_distance": 2.0, "negative_distance": 3.5, "violation_rate": 0.5,
@@ -279,24 +264,17 @@ def test_windows_stand_in_the_order_of_the_rows_and_long_texts_have_one(
 
 
 def test_the_real_sets(shared_data: Path) -> None:
-    from bertvision.data.load import load_data
-
-    folder = shared_data / "cs224n"
     files: dict[TripletSet, str] = {
         "sst": "ids-sst-train.csv", "sts": "sts-train.csv", "quora": "quora-train-small.csv",
     }  # fmt: skip
-    sets: dict[TripletSet, TextData] = {}
-    for name, file in files.items():
-        loaded = load_data(f"cs224n:{name}:{folder / file}")
-        assert isinstance(loaded, TextData)
-        sets[name] = loaded
+    sets: dict[TripletSet, Any] = {
+        name: load_data(f"cs224n:{name}:{shared_data / 'cs224n' / file}") for name, file in files.items()
+    }
     found = mine_triplets(sets, seed=0)
     duplicates = sum(e.label == 1 and e.first != e.second for e in sets["quora"].examples)
-    told = [(text, e.label) for e in sets["sts"].examples for text in (e.first, e.second)]
-    low = {text for text, score in told if score is not None and score <= 2}
-    high = {text for text, score in told if score is not None and score >= 3}
-    assert np.bincount(found.origin).tolist() == [
-        len({e.first for e in sets["sst"].examples}), len(low ^ high), duplicates,
-    ]  # fmt: skip
+    scored = [(text, e.label) for e in sets["sts"].examples for text in (e.first, e.second)]
+    low, high = {text for text, score in scored if score <= 2}, {text for text, score in scored if score >= 3}
+    sentences = {e.first for e in sets["sst"].examples}
+    assert np.bincount(found.origin).tolist() == [len(sentences), len(low ^ high), duplicates]
     assert len(low ^ high) > 9_400, "of 12,080"
     assert all(len(set(row)) == 7 for row in found.groups.tolist())

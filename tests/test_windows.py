@@ -1,5 +1,7 @@
-"""Windows against independent references: the tokenizer's own calls, and a plain loop over windows and tokens."""
+"""Windows against independent references: the tokenizer's own calls, a plain loop over windows and tokens; labels."""
 
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -7,23 +9,125 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from window_cases import ALL_PAIRS, STYLES, TOKENIZERS, bert, own, piece, span_data, text_data, toy, window
+from toy import toy_tokenizer
 
-from bertvision.data.cutting import make_windows
-from bertvision.data.examples import TextData, answerable
+from bertvision.data.cutting import make_windows, probe_template
+from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample, answerable
 from bertvision.data.load import load_data
 from bertvision.data.spans import read_squad
-from bertvision.data.tokenise import probe_template
-from bertvision.data.windows import WindowConfig, Windows
-from bertvision.errors import BertvisionError
+from bertvision.data.windows import WindowConfig, Windows, keep_tokens, kept_tokens, pack_windows
+from bertvision.encoder.load import load_tokenizer
+from bertvision.errors import BertvisionError, ConfigError, DataError, EncoderError
+
+PARAGRAPHS = [
+    "The Halvard Bridge, opened on 3 May 1911, crosses the river Lume at Østervik. It was designed by Ingrid "
+    "Sæther, whose earlier works (the Fyllan viaduct; St. Olav's quay) had won her the commission. Steel "
+    "came from Krüger & Söhne: 4,200 tons at $1.75 a pound. The bridge's south tower leans 0.3° since the "
+    "flood of 1934...",
+    "東京 is 3.5 hours from  here,\tby night train — “Hayabusa” 🚄 they call it.\n\nNaïve tourists prepay; "
+    "locals don't. Counterrevolutionaries' antidisestablishmentarianism notwithstanding, fares rose 12%.",
+    "Short one.",
+]
+QUESTIONS = ["Who designed the Halvard Bridge?", "What do they call the night train (早い)?", "Is it short?"]
+
+
+@cache
+def bert() -> Any:
+    return load_tokenizer("embedded")
+
+
+@cache
+def byte_level(style: str) -> Any:
+    """Byte-level BPE trained on the paragraphs; pairs are joined as by RoBERTa, ModernBERT or XLNet."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500,
+        special_tokens=["<s>", "</s>", "<pad>", "<unk>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(PARAGRAPHS + QUESTIONS, trainer)
+    special = [("<s>", 0), ("</s>", 1)]
+    tokenizer.post_processor = {
+        "roberta": processors.RobertaProcessing(
+            ("</s>", 1), ("<s>", 0), trim_offsets=True, add_prefix_space=False
+        ),
+        "modern": processors.TemplateProcessing(
+            single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=special
+        ),
+        "xlnet": processors.TemplateProcessing(
+            single="$A </s> <s>", pair="$A:0 </s>:0 $B:1 </s>:1 <s>:2", special_tokens=special
+        ),
+    }[style]
+    names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (style == "xlnet")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", cls_token="<s>", sep_token="</s>", eos_token="</s>",
+        pad_token="<pad>", unk_token="<unk>", model_input_names=names,
+    )  # fmt: skip
+
+
+def tokenizer_of(kind: str) -> Any:
+    return bert() if kind == "bert" else byte_level(kind)
+
+
+KINDS = ("bert", "roberta", "modern", "xlnet")
+
+
+def span_data(pairs: list[tuple[str, str]], answers: dict[int, str] | None = None) -> SpanData:
+    paragraphs = list(dict.fromkeys(context for _, context in pairs))
+    found = {i: (Answer(text, pairs[i][1].index(text)),) for i, text in (answers or {}).items()}
+    return SpanData(
+        paragraphs,
+        [Example(str(i), q, paragraphs.index(c), found.get(i, ())) for i, (q, c) in enumerate(pairs)],
+    )
+
+
+ALL_PAIRS = [(q, c) for c in PARAGRAPHS for q in QUESTIONS]
+
+
+def piece(windows: Windows, name: str, w: int) -> list[Any]:
+    return getattr(windows, name)[windows.offsets[w] : windows.offsets[w + 1]].tolist()
+
+
+toy = cache(toy_tokenizer)
+STYLES = ("bert", "plain", "roberta")
+CONFIG = WindowConfig(60, 20, 15)
+
+
+def text_data(*contents: tuple[str, ...], labels: list[Any] | None = None, kind: Any = "score") -> TextData:
+    """Texts (one string each) or pairs with the scores 0, 0.5, 1 ... or labels."""
+    labels = [i / 2 for i in range(len(contents))] if labels is None else labels
+    rows = enumerate(zip(contents, labels, strict=True))
+    examples = [
+        TextExample(str(i), one[0], one[1] if len(one) > 1 else None, label) for i, (one, label) in rows
+    ]
+    return TextData(examples, kind, ("no", "yes") if kind == "label" else ())
+
+
+def window(windows: Windows, w: int) -> tuple[list[int], list[int]]:
+    return piece(windows, "ids", w), piece(windows, "types", w)
+
+
+def own(tokenizer: Any, *sides: str, **options: Any) -> list[tuple[list[int], list[int]]]:
+    """Ids and segment ids of the windows the tokenizer itself makes."""
+    # As lists: an empty second text alone would be taken for none.
+    made = tokenizer(*([side] for side in sides), return_overflowing_tokens=True, **options)
+    ids = made["input_ids"]
+    return list(zip(ids, made.get("token_type_ids", [[0] * len(row) for row in ids]), strict=True))
+
 
 # ---- overlap: the tokenizer's own call
 
 
-@pytest.mark.parametrize("kind", list(TOKENIZERS))
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("length", "overlap"), [(384, 128), (40, 10), (33, 0), (48, 20)])
 def test_questions_are_cut_as_the_tokenizer_cuts_them(kind: str, length: int, overlap: int) -> None:
-    tokenizer = TOKENIZERS[kind]()
+    tokenizer = tokenizer_of(kind)
     windows = make_windows(span_data(ALL_PAIRS), tokenizer, WindowConfig(length, length, overlap, "overlap"))
     w = 0
     for i, (question, context) in enumerate(ALL_PAIRS):
@@ -102,30 +206,25 @@ def plain_windows(tokenizer: Any, question: str, context: str, config: WindowCon
     for s, (begin, length) in enumerate(spans):
         best = []
         for token in range(begin, begin + length):
-            scores = []
-            for b, n in spans:
-                inside = b <= token < b + n
-                scores.append(min(token - b, b + n - 1 - token) + 0.01 * n if inside else float("-inf"))
+            inside = [b <= token < b + n for b, n in spans]
+            scores = [min(token - b, b + n - 1 - token) + 0.01 * n for b, n in spans]
+            scores = [score if shown else -1.0 for score, shown in zip(scores, inside, strict=True)]
             best.append(scores.index(max(scores)) == s)
-        made.append(
-            {
-                "ids": [cls, *q, sep, *d[begin : begin + length], sep],
-                "types": [0] * (len(q) + 2) + [1] * (length + 1),
-                "chars": offsets[begin : begin + length],
-                "context": (len(q) + 2, len(q) + 2 + length),
-                "best": [False] * (len(q) + 2) + best + [False],
-            }
-        )
+        front, none = len(q) + 2, (-1, -1)
+        made.append({
+            "ids": [cls, *q, sep, *d[begin : begin + length], sep],
+            "types": [0] * front + [1] * (length + 1),
+            "chars": [none] * front + offsets[begin : begin + length] + [none],
+            "context": [front, front + length],
+            "best": [False] * front + best + [False],
+        })  # fmt: skip
     return made
 
 
 def same(windows: Windows, w: int, plain: dict[str, Any]) -> None:
-    assert piece(windows, "ids", w) == plain["ids"]
-    assert piece(windows, "types", w) == plain["types"]
-    assert piece(windows, "best", w) == plain["best"]
-    assert tuple(windows.context[w]) == plain["context"]
-    begin, end = plain["context"]
-    assert [tuple(pair) for pair in piece(windows, "chars", w)[begin:end]] == plain["chars"]
+    found: dict[str, Any] = {name: piece(windows, name, w) for name in ("ids", "types", "chars", "best")}
+    found["chars"] = [tuple(pair) for pair in found["chars"]]
+    assert found | {"context": windows.context[w].tolist()} == plain
 
 
 words = st.lists(
@@ -234,15 +333,249 @@ def test_real_pairs_fit_whole(shared_data: Path) -> None:
 def test_answerable_takes_any_source_of_questions(toy_squad: Path) -> None:
     data = load_data(f"answerable:{toy_squad}")
     assert isinstance(data, TextData)
-    assert (len(data), data.classes, data.positive, data.metric) == (
-        24,
-        ("answer", "no answer"),
-        1,
-        "accuracy",
-    )
+    assert (len(data), data.classes, data.positive) == (24, ("answer", "no answer"), 1)
     assert sum(e.label or 0 for e in data.examples) == 8
     part = data.take([3, 1])
     assert part.spans is not None
     assert [e.id for e in part.spans.examples] == [e.id for e in part.examples] == ["1-0", "0-1"]
     with pytest.raises(BertvisionError, match="has the classes answer and no answer, not a, b"):
         load_data(f"answerable:{toy_squad}", classes=("a", "b"))
+
+
+# ---- labels
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [384, 60])
+def test_labels_point_at_the_answer(kind: str, length: int) -> None:
+    wanted = [
+        "Ingrid Sæther",
+        "3 May 1911",
+        "0.3°",
+        "Hayabusa",
+        "東京",
+        "🚄",
+        "fares",
+        "locals",
+        "Short",
+        "The",
+    ]
+    pairs = [(QUESTIONS[0], next(p for p in PARAGRAPHS if text in p)) for text in wanted]
+    data = span_data([*pairs, (QUESTIONS[2], PARAGRAPHS[0])], dict(enumerate(wanted)))
+    windows = make_windows(data, tokenizer_of(kind), WindowConfig(length, 32, 15))
+    hits = np.zeros(len(data), int)
+    for w in range(len(windows)):
+        example = data.examples[windows.example[w]]
+        (first, last), null = windows.labels[w], windows.null[w]
+        begin, end = windows.context[w]
+        seen = windows.chars[windows.offsets[w] :][begin:end]
+        if first == null:
+            assert last == null
+            for answer in example.answers:  # the whole answer is not in sight
+                assert seen[0, 0] > answer.start or seen[-1, 1] < answer.start + len(answer.text)
+            continue
+        hits[windows.example[w]] += 1
+        assert begin <= first <= last < end
+        text = data.context(example)[seen[first - begin, 0] : seen[last - begin, 1]]
+        assert text.strip() == example.answers[0].text
+    assert hits[:-1].all()
+    assert hits[-1] == 0
+    assert length != 60 or hits.max() > 1
+
+
+def test_answers_that_are_no_whole_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    inside = make_windows(span_data([("Which?", "a bridge there")], {0: "ridg"}), bert(), WindowConfig())
+    first, last = inside.labels[0]
+    assert inside.chars[first : last + 1].tolist() == [[2, 8]], "the whole word piece"
+    dropped = make_windows(span_data([("Which?", "a \u200b b")], {0: "\u200b"}), bert(), WindowConfig())
+    assert dropped.labels.tolist() == [[0, 0]]
+    assert "1 of 1 answers have no token" in caplog.text
+
+
+def test_labels_of_texts() -> None:
+    for kind, labels, dtype in (("label", [None, 1], np.int32), ("score", [None, 2.5], np.float32)):
+        data = text_data(("x",), ("mill " * 30,), labels=labels, kind=kind)
+        windows = make_windows(data, toy("bert"), WindowConfig(16, doc_stride=4))
+        unknown, *known = windows.labels[:, 0].tolist()
+        assert unknown == -1 if kind == "label" else np.isnan(unknown)
+        assert (set(known), len(known) > 2, windows.labels.dtype) == ({labels[1]}, True, dtype)
+
+
+SPANS = SpanData(
+    ["wind " * 40 + "Ada Holt", "The mill."],
+    [Example("a", "Who?", 0, (Answer("Ada Holt", 200),)), Example("b", "Who?", 1), Example("c", "Who?", 0)],
+)
+
+
+def test_a_window_without_the_answer_is_labelled_so() -> None:
+    spans, windows = (make_windows(data, toy("bert"), WindowConfig(24, doc_stride=8))
+                      for data in (SPANS, answerable(SPANS)))  # fmt: skip
+    # 208: the last letter of the answer.
+    ends = [{end for _, end in piece(spans, "chars", w)} for w in range(len(spans))]
+    holds = [e == 0 and 208 in seen for e, seen in zip(spans.example, ends, strict=True)]
+    assert windows.labels[:, 0].tolist() == [int(not one) for one in holds]
+    assert (sum(holds), len(holds) > 4) == (1, True)
+    assert pack_windows(windows) == pack_windows(replace(spans, labels=windows.labels))
+    unknown = SPANS.take([1, 2])
+    assert [e.label for e in answerable(unknown).examples] == [1, 1]
+    data = answerable(unknown, answers_required=False)
+    assert [e.label for e in data.examples] == [None, None]
+    assert set(make_windows(data, toy("bert"), WindowConfig(24)).labels[:, 0].tolist()) == {-1}
+
+
+@pytest.mark.parametrize("positions", ["cls", "context"])
+def test_labels_of_texts_stay_where_tokens_go(positions: Any) -> None:
+    windows = make_windows(text_data(("x", "mill"), ("y", "road")), toy("bert"), WindowConfig())
+    windows = replace(windows, labels=np.array([[7], [5]], np.int32))  # as if they were tokens
+    kept = keep_tokens(windows, kept_tokens(windows, positions), spans=False)
+    assert kept.num_tokens < windows.num_tokens
+    assert np.array_equal(kept.labels, windows.labels)
+
+
+# ---- pairs apart, segments
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_pair_apart_is_two_windows(style: str, caplog: pytest.LogCaptureFixture) -> None:
+    contents = [("The mill is old.", "Who built the mill in Arden?"), ("x", "mill " * 40)]
+    windows = make_windows(text_data(*contents), toy(style), WindowConfig(16, apart=True))
+    flat = [text for pair in contents for text in pair]
+    expected = [own(toy(style), text, truncation=True, max_length=16)[0] for text in flat]
+    assert [window(windows, w) for w in range(4)] == expected
+    assert windows.example.tolist() == [0, 0, 1, 1]
+    assert windows.labels.tolist() == [[0.0], [0.0], [0.5], [0.5]]
+    room = 16 - len(probe_template(toy(style), pair=False).special)
+    assert f"1 of 4 texts are longer than {room} tokens and are cut off (--max-seq-length)" in caplog.text
+    # A single text has nothing to be apart from.
+    configs = [WindowConfig(16, doc_stride=4, apart=on) for on in (False, True)]
+    usual, apart = (make_windows(text_data(("mill " * 30,), ("x",)), toy(style), one) for one in configs)
+    assert len(usual) > 2
+    assert pack_windows(usual) == pack_windows(apart)
+
+
+@pytest.mark.parametrize("data", [text_data(("mill", "road"), ("old " * 30, "x")), SPANS])
+@pytest.mark.parametrize("apart", [False, True])
+def test_segment_ids_can_be_left_out(data: SpanData | TextData, apart: bool) -> None:
+    if apart and isinstance(data, SpanData):
+        with pytest.raises(ConfigError, match="--apart is for pairs with a label or a score"):
+            make_windows(data, toy("bert"), WindowConfig(apart=True))
+        return
+    with_ids, without = (
+        make_windows(data, toy("bert"), WindowConfig(16, doc_stride=4, segments=on, apart=apart))
+        for on in (True, False)
+    )
+    assert with_ids.types.any() != apart
+    assert not without.types.any()
+    assert pack_windows(with_ids) == pack_windows(replace(without, types=with_ids.types))
+
+
+# ---- edges
+
+
+def test_long_questions_are_cut_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    pairs = [("why " * 80, PARAGRAPHS[0]), ("why", PARAGRAPHS[0]), ("why " * 90, PARAGRAPHS[2])]
+    windows = make_windows(span_data(pairs), bert(), WindowConfig())
+    assert len(caplog.records) == 1
+    assert "2 of 3 questions" in caplog.text
+    assert windows.context[:, 0].tolist() == [66, 3, 66]
+
+
+LONG = span_data([("why", PARAGRAPHS[0]), ("why " * 40, PARAGRAPHS[0])])
+WORDS = text_data(("mill " * 20,))
+NARROW: list[tuple[SpanData | TextData, WindowConfig, str]] = [
+    (
+        LONG,
+        WindowConfig(30, 64),
+        "question 1 takes 43 tokens .* raise --max-seq-length or lower --max-query-length$",
+    ),
+    (LONG, WindowConfig(43, 40), "question 1 takes 43 tokens"),
+    (LONG, WindowConfig(44, 40), ""),
+    (
+        LONG,
+        WindowConfig(60, 40, 17, "overlap"),
+        "overlap of 17 .* or lower --doc-stride or --max-query-length$",
+    ),
+    (LONG, WindowConfig(60, 40, 16, "overlap"), ""),
+    (text_data(("x",)), WindowConfig(2), "example 0 takes 2 tokens .* window of 2; raise --max-seq-length$"),
+    (WORDS, WindowConfig(16, doc_stride=14, stride="overlap"), "overlap of 14 .* --doc-stride$"),
+    (text_data(("mill",)), WindowConfig(16, doc_stride=14, stride="overlap"), ""),
+]
+
+
+@pytest.mark.parametrize(("data", "config", "message"), NARROW)
+def test_an_example_that_leaves_no_room_is_named(data: Any, config: WindowConfig, message: str) -> None:
+    if not message:
+        assert make_windows(data, bert(), config).lengths.max() <= config.max_seq_length
+        return
+    with pytest.raises(DataError, match=message):
+        make_windows(data, bert(), config)
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag"),
+    [({"max_seq_length": 0}, "--max-seq-length"), ({"max_query_length": 0}, "--max-query-length"),
+     ({"doc_stride": 0}, "--doc-stride"), ({"doc_stride": -1, "stride": "overlap"}, "--doc-stride"),
+     ({"stride": "hop"}, "--stride")],
+)  # fmt: skip
+def test_impossible_settings_name_their_flag(flags: dict[str, Any], flag: str) -> None:
+    with pytest.raises(ConfigError, match=flag):
+        WindowConfig(**flags)
+
+
+def test_nothing_is_lost_and_nothing_is_missing_at_the_edges() -> None:
+    empty = make_windows(span_data([("why", "\u200b"), ("why", "x")]), bert(), WindowConfig())
+    assert empty.example.tolist() == [0, 1], "a context without tokens still has a window"
+    assert np.diff(empty.context, axis=1).tolist() == [[0], [1]]
+    # RTE: a long premise first, a short hypothesis second, and the other way round; both sides beyond 64 tokens.
+    long, short = " ".join(["mill"] * 100), " ".join(["road"] * 80)
+    windows = make_windows(text_data((long, short), (short, long)), toy("bert"), WindowConfig(183))
+    assert windows.lengths.tolist() == [183, 183]
+
+
+def test_a_subset_and_windows_taken_keep_their_order() -> None:
+    data = span_data(ALL_PAIRS)
+    whole, part = (make_windows(d, bert(), CONFIG) for d in (data, data.take([7, 2, 2, 0])))
+    of = [np.flatnonzero(whole.example == i) for i in (7, 2, 2, 0)]
+    expected = whole.take(np.concatenate(of))
+    assert part.example.tolist() == [k for k, ws in enumerate(of) for _ in ws]
+    assert pack_windows(part) == pack_windows(replace(expected, example=part.example))
+    chosen = [5, 0, 5]
+    taken = whole.take(chosen)
+    for k, w in enumerate(chosen):
+        for name in ("ids", "chars", "types", "best"):
+            assert piece(taken, name, k) == piece(whole, name, w)
+        assert taken.labels[k].tolist() == whole.labels[w].tolist()
+    assert taken.num_tokens == taken.lengths.sum()
+    assert pack_windows(whole.take(range(len(whole)))) == pack_windows(whole)
+    assert pack_windows(taken) != pack_windows(whole)
+    assert len(whole.take([])) == 0
+    assert whole.example_starts.tolist() == [whole.example.tolist().index(i) for i in range(len(ALL_PAIRS))]
+
+
+def test_truncation_left_on_by_a_tokenizer_file_is_ignored_and_left_on() -> None:
+    tokenizer = byte_level.__wrapped__("modern")
+    before = make_windows(span_data(ALL_PAIRS), tokenizer, WindowConfig())
+    tokenizer.backend_tokenizer.enable_truncation(8, stride=2)
+    tokenizer.backend_tokenizer.enable_padding(length=12, pad_token="<pad>", pad_id=2)
+    assert pack_windows(make_windows(span_data(ALL_PAIRS), tokenizer, WindowConfig())) == pack_windows(before)
+    assert tokenizer.backend_tokenizer.truncation["max_length"] == 8
+    assert tokenizer.backend_tokenizer.padding["length"] == 12
+
+
+def test_tokenizers_that_cannot_be_used_are_refused() -> None:
+    class Slow:
+        name_or_path = "slow-one"
+
+    from tokenizers import processors
+
+    bare, mixed = byte_level.__wrapped__("modern"), byte_level.__wrapped__("modern")
+    bare.backend_tokenizer.post_processor = processors.ByteLevel()
+    mixed.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A <s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    for tokenizer, message in (
+        (Slow(), "slow-one has no fast tokenizer"), (bare, "does not keep texts whole between special tokens"),
+        (mixed, "between the texts"),
+    ):  # fmt: skip
+        with pytest.raises(EncoderError, match=message):
+            make_windows(span_data(ALL_PAIRS), tokenizer, WindowConfig())  # pyright: ignore[reportArgumentType]

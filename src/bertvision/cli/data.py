@@ -1,21 +1,13 @@
 """`bertvision data FILE`: what is in a dataset, for an encoder's tokenizer."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from bertvision.cli.flags import Result
 from bertvision.config import part_of
-from bertvision.data.reframe import Reframe, reframe
-from bertvision.data.texts import Columns
+from bertvision.data.texts import Columns, Reframe, reframe
 from bertvision.data.windows import WindowConfig
 from bertvision.options import FLAT, POSITIONAL, OptionalInt, arg
-
-if TYPE_CHECKING:
-    from bertvision.data.stats import DataStats
-
-
-# Tokenizers without a limit have a huge number instead.
-_NO_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -60,55 +52,46 @@ def data(args: Data) -> Result:
     if isinstance(found, TextData):
         found = reframe(found, args.text)
     tokenizer = load_tokenizer(args.encoder)
-    limit = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
+    longest = tokenizer.model_max_length
+    limit = longest if longest < 1_000_000 else None  # a huge number stands for no limit
     windows = make_windows(found, tokenizer, args.windows)
     stats = data_stats(found, windows, apart=args.windows.apart, limit=limit)
-    return stats.to_json(), lambda: _show(stats, args, limit)
+    return stats, lambda: _show(stats, args, limit)
 
 
-def _show(stats: "DataStats", args: Data, limit: int | None) -> None:
-    from bertvision import console
+def _show(stats: dict[str, Any], args: Data, limit: int | None) -> None:
+    from bertvision.console import emit, table
 
-    spans, window = stats.kind == "span", args.windows
-    groups = {"all": (stats.examples, stats.windows)}
-    groups |= {name: (count.examples, count.windows) for name, count in stats.classes.items()}
-    if stats.unlabelled and not spans:
-        groups["without label"] = (stats.unlabelled, 0)
+    spans, window, total = stats["kind"] == "span", args.windows, stats["examples"]
+    groups = {"all": (total, stats["windows"])}
+    groups |= {name: (count["examples"], count["windows"]) for name, count in stats["classes"].items()}
+    if stats["unlabelled"] and not spans:
+        groups["without label"] = (stats["unlabelled"], 0)
     rows = [
-        {
-            "": name,
-            "examples": f"{count:,}",
-            "share": f"{count / stats.examples:.1%}",
-            "windows": f"{windows:,}" if windows else "",
-        }
-        for name, (count, windows) in groups.items()
+        {"": name, "examples": f"{n:,}", "share": f"{n / total:.1%}", "windows": f"{w:,}" if w else ""}
+        for name, (n, w) in groups.items()
     ]
-    console.table(rows, title=f"{stats.name} with the tokenizer of {args.encoder}")
-    if stats.scores:
-        console.table([{name: f"{value:.3f}" for name, value in stats.scores.items()}], title="scores")
-    if stats.positive is not None:
-        console.emit(
-            f"F1 is about {stats.positive!r}; --text.positive of fit and finetune names the other class"
-        )
-    if stats.paragraphs is not None:
-        console.emit(f"{stats.paragraphs:,} paragraphs are asked about")
-    console.emit(f"{stats.tokens:,} tokens in all windows")
-    if stats.unlabelled and spans:
-        console.emit(f"{stats.unlabelled:,} answers are fully inside no window: raise --max-seq-length")
-    what = "question and context" if spans else "both texts" if stats.pairs else "the text"
-    what = "the longer text" if window.apart and stats.pairs else what
-    lengths = {
-        name.replace("p", "", 1) + " %" if name[0] == "p" else name: f"{value:,}"
-        for name, value in stats.lengths.items()
-    }
-    console.table([lengths], title=f"tokens of {what} with special tokens, before cutting")
-    console.emit(
+    table(rows, title=f"{stats['name']} with the tokenizer of {args.encoder}")
+    if stats["scores"]:
+        table([{name: f"{value:.3f}" for name, value in stats["scores"].items()}], title="scores")
+    if stats["positive"] is not None:
+        emit(f"F1 is about {stats['positive']!r}; --text.positive of fit and finetune names the other class")
+    if stats["paragraphs"] is not None:
+        emit(f"{stats['paragraphs']:,} paragraphs are asked about")
+    emit(f"{stats['tokens']:,} tokens in all windows")
+    if stats["unlabelled"] and spans:
+        emit(f"{stats['unlabelled']:,} answers are fully inside no window: raise --max-seq-length")
+    what = "question and context" if spans else "both texts" if stats["pairs"] else "the text"
+    what = "the longer text" if window.apart and stats["pairs"] else what
+    lengths = {f"{name[1:]} %" if name[0] == "p" else name: f"{n:,}" for name, n in stats["lengths"].items()}
+    table([lengths], title=f"tokens of {what} with special tokens, before cutting")
+    emit(
         f"windows of {window.max_seq_length} (stride {window.doc_stride} as {window.stride}): "
-        f"{stats.examples_with_one_window:,} of {stats.examples:,} examples fit in one"
+        f"{stats['examples_with_one_window']:,} of {total:,} examples fit in one"
     )
-    at_limit = stats.suggested_max_seq_length == limit
-    why = "the most this encoder reads" if at_limit else "99 %, up to a multiple of 8"
-    console.emit(
-        f"suggested --max-seq-length {stats.suggested_max_seq_length} ({why}): "
-        f"{stats.fits_in_one_window:.1%} of the examples fit in one window"
+    suggested = stats["suggested_max_seq_length"]
+    why = "the most this encoder reads" if suggested == limit else "99 %, up to a multiple of 8"
+    emit(
+        f"suggested --max-seq-length {suggested} ({why}): "
+        f"{stats['fits_in_one_window']:.1%} of the examples fit in one window"
     )

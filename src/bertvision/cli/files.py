@@ -62,9 +62,9 @@ def score(args: Score) -> Result:
 
 def _read_object(path: Path, kind: type | tuple[type, ...], wanted: str) -> dict[str, Any]:
     """Question id to a value of this kind, from a JSON file."""
-    from bertvision.data.checks import parse_json, read_text
+    from bertvision.data.tables import read_json
 
-    content = parse_json(read_text(path), path)
+    content = read_json(path)
     if not isinstance(content, dict):
         raise DataError(f"{path} must hold a JSON object from question id to value")
     for key, value in content.items():

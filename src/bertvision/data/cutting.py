@@ -1,37 +1,166 @@
-"""Where long texts are cut into windows, and which window shows a token best.
+"""Text becomes windows: each text is tokenised once, long ones are cut, and one gather assembles all windows.
+
+The tokenizer's own pair call would tokenise a paragraph again for each question about it. Here texts are tokenised by
+themselves, without special tokens, and `PairTemplate` says how that tokenizer joins two:
+
+    [prefix] first [middle] second [suffix]        e.g. <s> question </s></s> paragraph </s>
 
 The windows of one example begin `step` tokens apart and hold at most `room` tokens of the text that is cut; all
-but the last are full. `spread` is the one gather everything is assembled with.
+but the last are full.
 """
 
 import logging
 import os
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.artifacts import atomic_file
 from bertvision.data.examples import SpanData, TextData, content_hash
-from bertvision.data.tokenise import PairTemplate, Ragged, probe_template, tokenise
-from bertvision.data.windows import (
-    WindowConfig,
-    Windows,
-    pack_windows,
-    ragged_offsets,
-    spread,
-    unpack_windows,
-)
-from bertvision.errors import ConfigError, DataError, OutputError
+from bertvision.data.windows import WindowConfig, Windows, cached_windows, ragged_offsets, spread
+from bertvision.errors import ConfigError, DataError, EncoderError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-
 logger = logging.getLogger(__name__)
+
+SCHEMA = 2
+"""Raise it whenever `make_windows` gives other arrays for the same input."""
+
+# ---- tokens
+
+# Texts a call: enough to keep every core busy, few enough that the tokenizer's own objects, some 50 times
+# larger than the arrays made of them, never pile up.
+_CHUNK = 4096
+
+# Which code points are white space; none lies above U+3000, and the last entry stands for all above.
+_SPACES = np.array([chr(point).isspace() for point in range(0x3002)])
+
+
+@dataclass(frozen=True)
+class PairTemplate:
+    """How a tokenizer joins two texts; a single text is the second, without a first and a middle."""
+
+    prefix: tuple[int, ...]
+    """Ids before the first text; `middle` those before the second, `suffix` those after it."""
+    middle: tuple[int, ...]
+    suffix: tuple[int, ...]
+    types: tuple[tuple[int, ...], int, tuple[int, ...], int, tuple[int, ...]]
+    """Segment ids of prefix, first, middle, second and suffix."""
+    null: int
+    """Position that means "no answer", counted from the end where negative."""
+
+    @property
+    def special(self) -> tuple[int, ...]:
+        return self.prefix + self.middle + self.suffix
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Tokens of many texts, one after the other; those of text `i` are `offsets[i]` to `offsets[i + 1]`."""
+
+    ids: NDArray[np.int32]  # (N,)
+    offsets: NDArray[np.int64]  # (texts + 1,)
+    chars: NDArray[np.int32] | None
+    """(N, 2) first character and one past the last, white space in front left out; None where not asked for."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+
+@contextmanager
+def _backend(tokenizer: "PreTrainedTokenizerBase") -> Iterator[Any]:
+    """The Rust tokenizer with truncation and padding, which some tokenizer files switch on, off."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise EncoderError(f"{tokenizer.name_or_path} has no fast tokenizer; choose an encoder that has one")
+    truncation, padding = backend.truncation, backend.padding
+    backend.no_truncation()
+    backend.no_padding()
+    try:
+        yield backend
+    finally:
+        if truncation is not None:
+            backend.enable_truncation(**truncation)
+        if padding is not None:
+            backend.enable_padding(**padding)
+
+
+def probe_template(
+    tokenizer: "PreTrainedTokenizerBase", *, pair: bool = True, segments: bool = True
+) -> PairTemplate:
+    """Read the template of two texts, or of one, off the tokenizer's own encoding; see `WindowConfig.segments`."""
+    texts = ["Who was there?", "She was there, and so was he."][not pair :]
+    with _backend(tokenizer) as backend:
+        whole = backend.encode(*texts)
+        alone = [backend.encode(text, add_special_tokens=False).ids for text in texts]
+    ids = whole.ids
+    types = whole.type_ids if segments and "token_type_ids" in tokenizer.model_input_names else [0] * len(ids)
+    at = [[i for i, side in enumerate(whole.sequence_ids) if side == text] for text in range(len(texts))]
+    special = [i for i, side in enumerate(whole.sequence_ids) if side is None]
+    kept = special and all(alone) and [[ids[i] for i in own] for own in at] == alone
+    if not kept or any(own != list(range(own[0], own[-1] + 1)) for own in at) or at != sorted(at):
+        problem = "does not keep texts whole between special tokens"
+        raise EncoderError(f"the tokenizer of {tokenizer.name_or_path} {problem}; choose another encoder")
+    c, c_end = at[-1][0], at[-1][-1] + 1
+    q, q_end = (at[0][0], at[0][-1] + 1) if pair else (c, c)
+    # The classification token means "no answer"; where a tokenizer has none, the first special token does.
+    null = next((i for i in special if ids[i] == tokenizer.cls_token_id), special[0])
+    if q <= null < c:
+        problem = "puts its [CLS] between the texts"
+        raise EncoderError(f"the tokenizer of {tokenizer.name_or_path} {problem}; choose another encoder")
+    return PairTemplate(
+        prefix=tuple(ids[:q]), middle=tuple(ids[q_end:c]), suffix=tuple(ids[c_end:]),
+        types=(tuple(types[:q]), types[q] if pair else 0, tuple(types[q_end:c]), types[c], tuple(types[c_end:])),
+        null=null if null < q else null - len(ids),
+    )  # fmt: skip
+
+
+def tokenise(texts: Sequence[str], tokenizer: "PreTrainedTokenizerBase", *, chars: bool = False) -> Ragged:
+    """Ids of each text without special tokens; with `chars` also where each token stands in its text."""
+    ids, lengths, places = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], [np.zeros((0, 2), np.int32)]
+    with _backend(tokenizer) as backend:
+        encode = backend.encode_batch if chars else backend.encode_batch_fast
+        for begin in range(0, len(texts), _CHUNK):
+            chunk = texts[begin : begin + _CHUNK]
+            encoded = encode(chunk, add_special_tokens=False)
+            lists = [e.ids for e in encoded]
+            lengths.append(np.fromiter(map(len, lists), np.int64, len(lists)))
+            count = int(lengths[-1].sum())
+            ids.append(np.fromiter(chain.from_iterable(lists), np.int32, count))
+            if chars:
+                # One flat walk over the (start, end) tuples: half the time of an array for each text.
+                pairs = chain.from_iterable(e.offsets for e in encoded)
+                flat = np.fromiter(chain.from_iterable(pairs), np.int32, 2 * count)
+                places.append(_trim(flat.reshape(-1, 2), chunk, lengths[-1]))
+    offsets = ragged_offsets(np.concatenate(lengths))
+    return Ragged(np.concatenate(ids), offsets, np.concatenate(places) if chars else None)
+
+
+def _trim(chars: NDArray[np.int32], texts: Sequence[str], lengths: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Move token starts past the white space that byte-level and SentencePiece tokenizers count to a word."""
+    points = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
+    # An empty token may stand one past the last character.
+    space = np.append(_SPACES[np.minimum(points, len(_SPACES) - 1)], False)
+    bases = ragged_offsets(np.fromiter(map(len, texts), np.int64, len(texts)))[:-1]
+    at = np.repeat(bases, lengths)
+    moving = np.arange(len(chars))
+    while True:
+        begin, end = chars[moving].T
+        moving = moving[(begin < end) & space[at[moving] + begin]]
+        if not len(moving):
+            return chars
+        chars[moving, 0] += 1
+
+
+# ---- where windows begin
 
 
 @dataclass(frozen=True)
@@ -43,82 +172,116 @@ class Cut:
 
     kept: NDArray[np.int64]  # tokens of the other text that stand in every window
     document: NDArray[np.int64]  # tokens of the context
-    room: NDArray[np.int64]  # most context tokens in a window
-    step: NDArray[np.int64]  # tokens between the beginnings of windows
-    count: NDArray[np.int64]  # windows
+    second: NDArray[np.bool_]  # whether the context is the second text
 
     example: NDArray[np.int64]  # which example
-    number: NDArray[np.int64]  # which window of its example
     begin: NDArray[np.int64]  # first context token, counted in the context
     length: NDArray[np.int64]  # context tokens
 
 
-def cut_evenly(
-    kept: NDArray[np.int64], document: NDArray[np.int64], *, room: NDArray[np.int64], step: NDArray[np.int64]
-) -> Cut:
-    """Windows of at most `room` tokens, `step` apart, until every token of the context is in one."""
+def _cut(data: SpanData | TextData, lengths: NDArray[np.int64], special: int, config: WindowConfig) -> Cut:
+    """Where the windows of each pair begin; `lengths` (E, 2) of its texts in tokens."""
+    spans = isinstance(data, SpanData)
+    whole = config.max_seq_length - special
+    second = (lengths[:, 1] >= lengths[:, 0]) | spans
+    kept = np.where(second, lengths[:, 0], lengths[:, 1])
+    document = np.where(second, lengths[:, 1], lengths[:, 0])
+    if spans:
+        most = config.max_query_length
+        too_long = kept > most
+        _warn(data, too_long, f"questions are longer than {most} tokens and are cut (--max-query-length)")
+    else:
+        most = whole // 2
+        too_long = (kept > most) & (kept + document > whole)
+        what = "pairs have two long texts; the shorter is cut off"
+        _warn(data, too_long, f"{what} at {most} tokens (--max-seq-length)")
+    kept = np.where(too_long, most, kept)
+    if config.apart:
+        what = f"texts are longer than {whole} tokens and are cut off (--max-seq-length)"
+        _warn(data, document > whole, what)
+        document = np.minimum(document, whole)
+    room = whole - kept
+    shared = config.doc_stride if config.stride == "overlap" else 0
+    narrow = (room < 1) | ((document > room) & (room <= shared))
+    if narrow.any():
+        worst = int(np.where(narrow, room, whole).argmin())
+        beyond = f" beyond the overlap of {shared}" if shared else ""
+        flags = [*["--doc-stride"] * (shared > 0), *["--max-query-length"] * spans]
+        raise DataError(
+            f"{data.name}: {'question' if spans else 'example'} {data.examples[worst].id} takes "
+            f"{kept[worst] + special} tokens with its special tokens and leaves no room for the text that is cut"
+            f"{beyond} in a window of {config.max_seq_length}; raise --max-seq-length"
+            + (f" or lower {' or '.join(flags)}" if flags else "")
+        )
+    if config.stride == "overlap":
+        step = np.where(document > room, room - shared, room)
+    else:
+        step = np.minimum(room, config.doc_stride)
     # Every example has a window, even one whose context the tokenizer turns into nothing.
     count = 1 + np.maximum(0, -((room - document) // step))
     example = np.repeat(np.arange(len(kept)), count)
-    number = spread(np.zeros(len(count), np.int64), count)
-    begin = number * step[example]
+    begin = spread(np.zeros(len(count), np.int64), count) * step[example]
     length = np.minimum(document[example] - begin, room[example])
-    return Cut(kept, document, room, step, count, example, number, begin, length)
+    return Cut(kept, document, second, example, begin, length)
 
 
-def max_context(
-    cut: Cut, context_at: NDArray[np.int64], *, in_context: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """(N,) whether a context token has its maximal context in its window.
+def _warn(data: SpanData | TextData, which: NDArray[np.bool_], what: str) -> None:
+    if which.any():
+        logger.warning("%s: %d of %d %s", data.name, which.sum(), len(which), what)
 
-    Google's rule: the window with the largest min(tokens to the left, tokens to the right) + 0.01 * window
-    length, the first of equals. All windows of an example but the last are full and evenly spaced, so the
-    best of those is the one whose centre is nearest; it remains to compare it with the last.
+
+def _max_context(cut: Cut) -> NDArray[np.bool_]:
+    """Whether each context token of each window has its maximal context there, by Google's rule.
+
+    That is the window with the largest min(tokens to the left, to the right) + 0.01 * length, the first of equals.
     """
-    best = in_context  # right already where an example has one window
-    several = cut.count[cut.example] > 1
-    example = np.repeat(cut.example[several], cut.length[several])  # a number for each of their tokens
-    number = np.repeat(cut.number[several], cut.length[several])
-    token = spread(cut.begin[several], cut.length[several])  # counted in the paragraph
-    document, room, step = cut.document[example], cut.room[example], cut.step[example]
-    last = cut.count[example] - 1
-    nearest = -((room - 1 + step - 2 * token) // (2 * step))  # rounded up, so that halves go to the first
-    nearest = np.clip(nearest, 0, last - 1)
-    from_left = token - nearest * step
-    score = np.minimum(from_left, room - 1 - from_left) + 0.01 * room
-    score[from_left >= room] = -1.0
-    from_left = token - last * step
-    last_score = np.minimum(from_left, document - 1 - token) + 0.01 * (document - last * step)
-    owner = np.where((from_left >= 0) & (last_score > score), last, nearest)
-    best[spread(context_at[several], cut.length[several])] = owner == number
+    best = np.ones(int(cut.length.sum()), bool)
+    several = (np.bincount(cut.example) > 1)[cut.example]
+    lengths = cut.length[several]
+    length, left = np.repeat(lengths, lengths), spread(np.zeros(len(lengths), np.int64), lengths)
+    score = np.minimum(left, length - 1 - left) + 0.01 * length
+    begin = ragged_offsets(cut.document)[cut.example] + cut.begin
+    token = spread(begin[several], lengths)  # counted over all contexts
+    highest = np.zeros(int(cut.document.sum()))
+    np.maximum.at(highest, token, score)
+    found = np.flatnonzero(score == highest[token])
+    first = np.zeros(len(highest), np.int64)
+    first[token[found[::-1]]] = found[::-1]  # the last that is written stays
+    best[np.repeat(several, cut.length)] = first[token] == np.arange(len(token))
     return best
+
+
+# ---- windows
 
 
 def make_windows(
     data: SpanData | TextData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig
 ) -> Windows:
-    """Cut every example of `data` into labelled windows.
+    """Cut every example of `data` into labelled windows; questions are labelled by their first answer.
 
-    Args:
-        data: Questions, labelled by their first answer, or texts with a label or a score.
-        tokenizer: A fast Hugging Face tokenizer.
-        config: Lengths, stride, segment ids. The caller checks that the encoder has that many positions.
+    The tokenizer must be a fast one. The caller checks that the encoder has as many positions as a window.
     """
     spans = data if isinstance(data, SpanData) else data.spans
     if spans is not None:
         if config.apart:
-            raise ConfigError(
-                "--apart is for pairs with a label or a score: a question is read together with its paragraph"
-            )
-        windows = _windows(spans, [(e.question, spans.context(e)) for e in spans.examples], tokenizer, config)
-        return windows if isinstance(data, SpanData) else replace(windows, labels=_answerable(data, windows))
+            raise ConfigError("--apart is for pairs with a label or a score, not for questions: leave it out")
+        pairs = [(e.question, spans.context(e)) for e in spans.examples]
+        windows = _windows(spans, pairs, tokenizer, config)
+        if isinstance(data, SpanData):
+            return windows
+        # (W, 1) 1 where the answer is not inside a window, 0 where it is, -1 where it is not known
+        missing = windows.labels[:, :1] == windows.null[:, None]
+        known = np.array([e.label is not None for e in data.examples])[windows.example, None]
+        return replace(windows, labels=np.where(known, missing, -1).astype(np.int32))
     assert isinstance(data, TextData)
     apart = config.apart and data.pairs
     pairs = [(e.first, e.second) if e.second is not None else ("", e.first) for e in data.examples]
     pairs = [("", one) for pair in pairs for one in pair] if apart else pairs
     windows = _windows(data, pairs, tokenizer, replace(config, apart=apart))
     example = windows.example // 2 if apart else windows.example
-    return replace(windows, example=example, labels=_text_labels(data)[example])
+    unknown, dtype = (np.nan, np.float32) if data.kind == "score" else (-1, np.int32)
+    labels = np.array([unknown if e.label is None else e.label for e in data.examples], dtype)
+    return replace(windows, example=example, labels=labels[example, None])
 
 
 def _windows(
@@ -135,74 +298,24 @@ def _windows(
     of = np.array([numbers.setdefault(text, len(numbers)) for pair in pairs for text in pair], np.int64)
     of = of.reshape(-1, 2)  # which texts an example has: each different text is tokenised once
     tokens = tokenise(list(numbers), tokenizer, chars=spans)
-    cut, second_is_cut = _cut(data, tokens.lengths[of], len(template.special), config)
-    windows = _assemble(tokens, of, cut, second_is_cut, template)
+    cut = _cut(data, tokens.lengths[of], len(template.special), config)
+    windows = _assemble(tokens, of, cut, template)
     if not spans:
         return windows
-    return replace(windows, labels=_answer_labels(windows, cut, _answer_tokens(data, tokens, of[:, 1])))
+    answer = _answer_tokens(data, tokens, of[:, 1])[cut.example]
+    inside = (answer[:, 0] >= cut.begin) & (answer[:, 1] < cut.begin + cut.length)
+    in_window = answer - cut.begin[:, None] + windows.context[:, :1]
+    labels = np.where(inside[:, None], in_window, windows.null[:, None]).astype(np.int32)
+    return replace(windows, labels=labels)
 
 
-def _cut(
-    data: SpanData | TextData, lengths: NDArray[np.int64], special: int, config: WindowConfig
-) -> tuple[Cut, NDArray[np.bool_]]:
-    """Where the windows of each pair begin, and (E,) whether its second text is cut; `lengths` (E, 2)."""
-    spans = isinstance(data, SpanData)
-    whole = config.max_seq_length - special
-    second_is_cut = (lengths[:, 1] >= lengths[:, 0]) | spans
-    kept = np.where(second_is_cut, lengths[:, 0], lengths[:, 1])
-    document = np.where(second_is_cut, lengths[:, 1], lengths[:, 0])
-    if spans:
-        most, too_long = config.max_query_length, kept > config.max_query_length
-        _warn(
-            data.name, too_long, f"questions are longer than {most} tokens and are cut (--max-query-length)"
-        )
-    else:
-        most, too_long = whole // 2, (kept > whole // 2) & (kept + document > whole)
-        _warn(data.name, too_long, f"pairs have two long texts; the shorter is cut off at {most} tokens "
-                                   "(--max-seq-length)")  # fmt: skip
-    kept = np.where(too_long, most, kept)
-    if config.apart:
-        _warn(data.name, document > whole,
-              f"texts are longer than {whole} tokens and are cut off (--max-seq-length)")  # fmt: skip
-        document = np.minimum(document, whole)
-    room = whole - kept
-    shared = config.doc_stride if config.stride == "overlap" else 0
-    narrow = (room < 1) | ((document > room) & (room <= shared))
-    if narrow.any():
-        worst = int(np.where(narrow, room, whole).argmin())
-        beyond = f" beyond the overlap of {shared}" if shared else ""
-        lower = [*["--doc-stride"] * (shared > 0), *["--max-query-length"] * spans]
-        raise DataError(
-            f"{data.name}: {'question' if spans else 'example'} {data.examples[worst].id} takes "
-            f"{kept[worst] + special} tokens with its special tokens and leaves no room for the text that is cut"
-            f"{beyond} in a window of {config.max_seq_length}; raise --max-seq-length"
-            + (f" or lower {' or '.join(lower)}" if lower else "")
-        )
-    if config.stride == "overlap":
-        step = np.where(document > room, room - shared, room)
-    else:
-        step = np.minimum(room, config.doc_stride)
-    return cut_evenly(kept, document, room=room, step=step), second_is_cut
-
-
-def _warn(name: str, which: NDArray[np.bool_], what: str) -> None:
-    if which.any():
-        logger.warning("%s: %d of %d %s", name, which.sum(), len(which), what)
-
-
-def _assemble(
-    tokens: Ragged,
-    of: NDArray[np.int64],
-    cut: Cut,
-    second_is_cut: NDArray[np.bool_],
-    template: PairTemplate,
-) -> Windows:
+def _assemble(tokens: Ragged, of: NDArray[np.int64], cut: Cut, template: PairTemplate) -> Windows:
     """All windows, without labels; `of` (E, 2) says which texts of `tokens` an example has."""
     # The pool: special tokens, then the tokens of all texts.
     fixed = np.array(template.special, np.int32)
     pool = np.concatenate([fixed, tokens.ids])
     prefix, middle, suffix = len(template.prefix), len(template.middle), len(template.suffix)
-    example, second = cut.example, second_is_cut[cut.example]  # (W,)
+    example, second = cut.example, cut.second[cut.example]  # (W,)
     kept, zero = cut.kept[example], np.zeros(len(example), np.int64)
     first_at, second_at = len(fixed) + tokens.offsets[of[example]].T  # (W,) each
 
@@ -221,16 +334,16 @@ def _assemble(
     in_context = np.repeat(pieces(False, ~second, False, second, False), lengths)
     types = np.repeat(pieces(0, template.types[1], 0, template.types[3], 0).astype(np.uint8), lengths)
     special = np.flatnonzero(source < len(fixed))
-    types[special] = np.array(template.types[0] + template.types[2] + template.types[4], np.uint8)[
-        source[special]
-    ]
-
+    of_special = np.array(template.types[0] + template.types[2] + template.types[4], np.uint8)
+    types[special] = of_special[source[special]]
     offsets = ragged_offsets(lengths.reshape(-1, 5).sum(axis=1))
     begin = prefix + np.where(second, kept + middle, 0)
     null = template.null + (zero if template.null >= 0 else np.diff(offsets))
     chars = np.full((len(source), 2), -1, np.int32)
     if tokens.chars is not None:
         chars[in_context] = tokens.chars[source[in_context] - len(fixed)]
+    best = in_context.copy()
+    best[in_context] = _max_context(cut)
     return Windows(
         ids=pool[source],
         types=types,
@@ -240,22 +353,8 @@ def _assemble(
         context=np.stack([begin, begin + cut.length], axis=1).astype(np.int32),
         labels=np.zeros((len(example), 0), np.int32),
         null=null.astype(np.int32),
-        best=max_context(cut, offsets[:-1] + begin, in_context=in_context),
+        best=best,
     )
-
-
-# ---- labels
-
-
-def _answer_labels(windows: Windows, cut: Cut, answers: NDArray[np.int64]) -> NDArray[np.int32]:
-    """(W, 2) where the answer of each window's example stands in it; its null token twice where it does not.
-
-    `answers` (examples, 2) counts tokens of the paragraph.
-    """
-    answer = answers[cut.example]
-    inside = (answer[:, 0] >= cut.begin) & (answer[:, 1] < cut.begin + cut.length)
-    in_window = answer - cut.begin[:, None] + windows.context[:, :1]
-    return np.where(inside[:, None], in_window, windows.null[:, None]).astype(np.int32)
 
 
 def _answer_tokens(data: SpanData, tokens: Ragged, paragraph: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -264,10 +363,9 @@ def _answer_tokens(data: SpanData, tokens: Ragged, paragraph: NDArray[np.int64])
     The first token is the first that ends after the answer begins, the last the last that begins before it ends. Both
     are looked up for all examples at once: number of the text and character offset make one ascending key.
     """
-    spans = np.array([
-        (e.answers[0].start, e.answers[0].start + len(e.answers[0].text)) if e.answers else (-1, -1)
-        for e in data.examples
-    ], np.int64).reshape(-1, 2)  # fmt: skip
+    answers = [e.answers[0] if e.answers else None for e in data.examples]
+    ends = [(a.start, a.start + len(a.text)) if a else (-1, -1) for a in answers]
+    spans = np.array(ends, np.int64).reshape(-1, 2)
     has_answer = spans[:, 0] >= 0
     assert tokens.chars is not None
     stretch = int(max(tokens.chars.max(initial=0), spans.max(initial=0))) + 1
@@ -280,45 +378,17 @@ def _answer_tokens(data: SpanData, tokens: Ragged, paragraph: NDArray[np.int64])
     last = np.searchsorted(begins, wanted[:, 1], side="left") - 1 - tokens.offsets[paragraph]
     # An answer of characters the tokenizer drops has no token.
     found = has_answer & (first <= last) & (first >= 0) & (last < tokens.lengths[paragraph])
-    _warn(data.name, has_answer & ~found, "answers have no token of their own and count as unanswerable")
+    _warn(data, has_answer & ~found, "answers have no token of their own and count as unanswerable")
     return np.where(found[:, None], np.stack([first, last], axis=1), -1)
 
 
-def _answerable(data: TextData, windows: Windows) -> NDArray[np.int32]:
-    """(W, 1) 1 where the answer is not inside a window of a question, 0 where it is, -1 where it is not known."""
-    missing = windows.labels[:, :1] == windows.null[:, None]
-    known = np.array([e.label is not None for e in data.examples])[windows.example]
-    return np.where(known[:, None], missing, -1).astype(np.int32)
-
-
-def _text_labels(data: TextData) -> NDArray[Any]:
-    """(E, 1) label of each example; -1 or NaN where it is not known."""
-    unknown, dtype = (np.nan, np.float32) if data.kind == "score" else (-1, np.int32)
-    return np.array([unknown if e.label is None else e.label for e in data.examples], dtype).reshape(-1, 1)
-
-
-SCHEMA = 2
-"""Raise it whenever `make_windows` gives other arrays for the same input."""
+# ---- windows on disk
 
 
 def default_cache_dir() -> Path:
     """The folder named by BERTVISION_CACHE, or ~/.cache/bertvision."""
     named = os.environ.get("BERTVISION_CACHE")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "bertvision"
-
-
-def windows_fingerprint(
-    data: SpanData | TextData,
-    tokenizer: "PreTrainedTokenizerBase",
-    config: WindowConfig,
-    *,
-    tokenizer_fingerprint: str,
-) -> str:
-    """Hash of everything that decides the windows."""
-    # Which token means "no answer" and whether there are segment ids stand in the tokenizer's config, which a hash of
-    # its vocabulary alone does not see.
-    templates = [asdict(probe_template(tokenizer, pair=pair)) for pair in (True, False)]
-    return content_hash([SCHEMA, data.fingerprint, tokenizer_fingerprint, templates, config.settings])
 
 
 def windows_for(
@@ -328,29 +398,17 @@ def windows_for(
     *,
     tokenizer_fingerprint: str,
     cache_dir: Path | None,
-) -> Windows:
-    """The windows of `data`: read from `cache_dir` where they are kept, else made and kept there.
+) -> tuple[Windows, str]:
+    """The windows of `data` and a hash of everything that decides them.
 
-    Args:
-        tokenizer_fingerprint: Any hash of the tokenizer's files.
-        cache_dir: Usually `default_cache_dir()`; None keeps nothing.
+    They are read from `cache_dir` (usually `default_cache_dir()`) where they are kept, else made and kept there; None
+    keeps nothing. `tokenizer_fingerprint` is any hash of the tokenizer's files.
     """
+    # Which token means "no answer" and whether there are segment ids stand in the tokenizer's config, which a hash of
+    # its vocabulary alone does not see.
+    templates = [asdict(probe_template(tokenizer, pair=pair)) for pair in (True, False)]
+    key = content_hash([SCHEMA, data.fingerprint, tokenizer_fingerprint, templates, asdict(config)])
     if cache_dir is None:
-        return make_windows(data, tokenizer, config)
-    key = windows_fingerprint(data, tokenizer, config, tokenizer_fingerprint=tokenizer_fingerprint)
+        return make_windows(data, tokenizer, config), key
     path = cache_dir / "windows" / f"{key}.safetensors"
-    blob = b""
-    with suppress(OSError):  # not there yet, or not to be read
-        blob = path.read_bytes()
-    windows = unpack_windows(blob)
-    if windows is not None:
-        return windows
-    if blob or path.exists():
-        logger.warning("%s is damaged; its windows are made again", path)
-    windows = make_windows(data, tokenizer, config)
-    try:
-        with atomic_file(path) as temporary:
-            temporary.write_bytes(pack_windows(windows))
-    except (OutputError, OSError) as error:
-        logger.warning("windows of %s are not kept: %s", data.name, error)
-    return windows
+    return cached_windows(path, lambda: make_windows(data, tokenizer, config)), key

@@ -54,7 +54,7 @@ class SpanData:
     paragraphs: list[str]
     examples: list[Example]
     name: str = "data"
-    """Where it came from, for messages and reports; never part of the fingerprint."""
+    """Where it came from; never part of the fingerprint."""
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -68,10 +68,9 @@ class SpanData:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the content: paragraphs, questions, ids and answers."""
-        rows = (
-            [e.id, e.question, e.paragraph, [[a.text, a.start] for a in e.answers]] for e in self.examples
-        )
+        """Hash of the content."""
+        answers = ([[a.text, a.start] for a in e.answers] for e in self.examples)
+        rows = ([e.id, e.question, e.paragraph, own] for e, own in zip(self.examples, answers, strict=True))
         return content_hash(chain(self.paragraphs, rows))
 
 
@@ -99,9 +98,8 @@ class TextData:
     classes: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers; none for scores."""
     name: str = "data"
-    """Where it came from, for messages and reports; never part of the fingerprint."""
+    """Where it came from; never part of the fingerprint."""
     metric: Metric = "accuracy"
-    """What this data set is judged by."""
     positive: int = 1
     """Of two classes, the one F1 is about."""
     spans: SpanData | None = None
@@ -117,7 +115,6 @@ class TextData:
 
     @property
     def labelled(self) -> bool:
-        """Whether every example has its label."""
         return all(example.label is not None for example in self.examples)
 
     def take(self, indices: Sequence[int]) -> "TextData":
@@ -127,7 +124,7 @@ class TextData:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the content: texts, ids, labels, classes."""
+        """Hash of the content."""
         rows = ([e.id, e.first, e.second, e.label] for e in self.examples)
         spans = [] if self.spans is None else [self.spans.fingerprint]
         return content_hash(chain([[self.kind, self.classes]], rows, spans))
@@ -138,11 +135,8 @@ def positive_class(classes: tuple[str, ...], counts: Mapping[str, int]) -> int:
 
     The second of two numbers, of false and true, and of two equally frequent classes.
     """
-    if (
-        len(classes) != 2
-        or classes == ("false", "true")
-        or all(name.lstrip("-").isdecimal() for name in classes)
-    ):
+    numbers = all(name.lstrip("-").isdecimal() for name in classes)
+    if len(classes) != 2 or classes == ("false", "true") or numbers:
         return 1
     return int(counts.get(classes[0], 0) >= counts.get(classes[1], 0))
 
@@ -157,10 +151,9 @@ def answerable(spans: SpanData, *, answers_required: bool = True) -> TextData:
     Without `answers_required` a set in which no question has an answer is one whose answers are not known.
     """
     known = answers_required or any(e.answerable for e in spans.examples)
-    examples = [
-        TextExample(e.id, e.question, spans.context(e), int(not e.answerable) if known else None)
-        for e in spans.examples
-    ]
+    labels = [int(not e.answerable) if known else None for e in spans.examples]
+    rows = zip(spans.examples, labels, strict=True)
+    examples = [TextExample(e.id, e.question, spans.context(e), label) for e, label in rows]
     return TextData(examples, "label", ANSWERABLE, f"answerable:{spans.name}", "accuracy", 1, spans)
 
 
@@ -169,25 +162,22 @@ def join_texts(parts: Sequence[TextData]) -> TextData:
     first = parts[0]
     if len(parts) == 1:
         return first
-    asking = next((part for part in parts if part.spans is not None), None)
-    if asking is not None:
-        raise ConfigError(
-            f"{asking.name} cannot be joined with other data: questions over paragraphs go as one set; "
-            "put them into one file"
-        )
-    for other in parts[1:]:
-        if (other.kind, other.classes, other.pairs) != (first.kind, first.classes, first.pairs):
-            raise ConfigError(f"{first.name} and {other.name} cannot be joined: they are of different tasks")
-    seen: set[str] = set()
-    examples: list[TextExample] = []
+    for part in parts:
+        if part.spans is not None:  # they stand beside the texts, in the order of one set
+            raise ConfigError(f"{part.name} cannot be joined with others; put the questions into one file")
+        if (part.kind, part.classes, part.pairs) != (first.kind, first.classes, first.pairs):
+            raise ConfigError(f"{first.name} and {part.name} cannot be joined: they are of different tasks")
+    examples: dict[str, TextExample] = {}
     for number, part in enumerate(parts):
         for example in part.examples:
-            own = example if example.id not in seen else replace(example, id=f"{number}-{example.id}")
-            seen.add(own.id)
-            examples.append(own)
+            id = example.id
+            while id in examples:
+                id = f"{number}-{id}"
+            examples[id] = replace(example, id=id)
     positive = first.positive
     if any(part.positive != positive for part in parts):  # rarer in one part and not in another
-        counts = Counter(first.classes[int(e.label)] for e in examples if e.label is not None)
+        labels = (e.label for e in examples.values())
+        counts = Counter(first.classes[int(label)] for label in labels if label is not None)
         positive = positive_class(first.classes, counts)
     name = " + ".join(part.name for part in parts)
-    return replace(first, examples=examples, name=name, positive=positive)
+    return replace(first, examples=list(examples.values()), name=name, positive=positive)

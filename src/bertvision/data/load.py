@@ -11,16 +11,10 @@ from bertvision.data.demo import demo_data
 from bertvision.data.examples import ANSWERABLE, SpanData, TextData, answerable
 from bertvision.data.named_sets import COLLECTIONS, read_named
 from bertvision.data.spans import read_squad, spans_of_table
-from bertvision.data.tables import FORMATS, Table
+from bertvision.data.tables import open_table
 from bertvision.data.texts import Columns, read_texts
 from bertvision.errors import ConfigError, DataError
 
-Task = Literal["auto", "span", "label", "score"]
-
-SOURCES = (
-    "a .json file in SQuAD form, .csv, .tsv, .jsonl, .parquet, hub:NAME[:SPLIT], a folder saved by datasets, "
-    "demo:train|dev|test, glue:TASK:FILE, glue:TASK:hub:SPLIT, cs224n:sst|sts|quora|cfimdb:FILE or answerable:SOURCE"
-)
 _USUAL = Columns()
 
 
@@ -37,7 +31,7 @@ def load_data(
     source: str,
     *,
     columns: Columns = _USUAL,
-    task: Task = "auto",
+    task: Literal["auto", "span", "label", "score"] = "auto",
     classes: tuple[str, ...] | None = None,
     max_examples: int | None = None,
     answers_required: bool = True,
@@ -45,7 +39,7 @@ def load_data(
     """Load questions over paragraphs, or texts with labels or scores.
 
     Args:
-        source: One of `SOURCES`.
+        source: One of `tables.SOURCES`.
         columns: Names of the columns of a table of texts.
         task: auto takes a table with the columns question and context for questions, any other for labels; scores
             must be asked for, except in sets whose task is known.
@@ -55,9 +49,7 @@ def load_data(
             and labels in a table of texts are not read.
     """
     if max_examples is not None and max_examples < 1:
-        raise ConfigError(
-            f"--max-...-examples must be at least 1, not {max_examples}; leave it out to take all of {source}"
-        )
+        raise ConfigError(f"--max-...-examples must be at least 1, not {max_examples}; leave it out for all")
     scheme, _, rest = source.partition(":")
     path = Path(source).expanduser()
     if scheme == "answerable" or scheme in COLLECTIONS:
@@ -65,10 +57,8 @@ def load_data(
             raise ConfigError(f"{scheme}: knows its columns; leave out {columns.prefix}.text and the like")
         if scheme == "answerable":
             if classes not in (None, ANSWERABLE):
-                raise DataError(
-                    f"{source} has the classes {' and '.join(ANSWERABLE)}, not {', '.join(classes)}; "
-                    "give data of the task that was trained"
-                )
+                ours, theirs = " and ".join(ANSWERABLE), ", ".join(classes)
+                raise DataError(f"{source} has the classes {ours}, not {theirs}; give data of that task")
             spans = load_span_data(rest, max_examples=max_examples, answers_required=answers_required)
             data = answerable(spans, answers_required=answers_required)
         else:
@@ -92,9 +82,7 @@ def load_data(
         return spans_of_table(table, answers_required=answers_required, max_examples=max_examples)
     kind = "score" if task == "score" else "label"
     if not table.columns:
-        raise DataError(
-            f"{table.name} has no rows; give a file with a line of column names and texts below it"
-        )
+        raise DataError(f"{table.name} has no rows; give a file with column names and texts below them")
     found = columns.find(table, kind=kind, labels_required=answers_required)
     declared = table.classes.get(found.label) if kind == "label" else None
     return read_texts(
@@ -107,24 +95,3 @@ def load_data(
         max_examples=max_examples,
         positive=None if classes is None else 1,
     )
-
-
-def open_table(source: str) -> Table:
-    """The table a source names: a file, hub:NAME[:SPLIT] or a folder saved by `datasets`."""
-    if source.startswith("hub:"):
-        from bertvision.data.hub import hub_table
-
-        name, _, split = source.removeprefix("hub:").partition(":")
-        if not name:
-            raise ConfigError(
-                "hub: needs the name of a data set, for example hub:rajpurkar/squad_v2:validation"
-            )
-        return hub_table(f"hub:{name}:{split or 'train'}", name, split or "train")
-    path = Path(source).expanduser()
-    if path.is_dir():
-        from bertvision.data.hub import saved_table
-
-        return saved_table(path)
-    if path.suffix.lower() not in FORMATS:
-        raise DataError(f"{source!r} is not a data set bertvision can read; give {SOURCES}")
-    return FORMATS[path.suffix.lower()](path)

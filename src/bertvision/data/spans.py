@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.artifacts import write_text
-from bertvision.data.checks import Flaw, at, check_id, check_text, parse_json, read_text, shorten
 from bertvision.data.examples import Answer, Example, SpanData
-from bertvision.data.tables import Table
+from bertvision.data.tables import Flaw, Table, at, check_id, check_text, parse_json, read_json, shorten
 from bertvision.errors import DataError
 
 
@@ -28,18 +27,11 @@ class SpanBuilder:
         self._ids: set[str] = set()
 
     def add(self, id: Any, question: Any, context: Any, answers: Any = None, *, title: str = "") -> None:
-        """Add one question; its answers in any form that `parse_answers` takes."""
+        """Add one question; its answers in any form that `_parse_answers` takes."""
         check_text(context, "context")
         check_text(question, "question")
         id = check_id(id, self._ids)
-        found = parse_answers(answers, context)
-        for answer in found:
-            there = context[answer.start : answer.start + len(answer.text)]
-            if there != answer.text:
-                raise Flaw(
-                    f"the answer {shorten(answer.text)} does not stand at answer_start {answer.start} "
-                    f"(there stands {shorten(there)}); correct answer_start or remove the question"
-                )
+        found = _parse_answers(answers, context)
         paragraph = self._paragraphs.setdefault(context, len(self._paragraphs))
         self._examples.append(Example(id, question, paragraph, found, title))
 
@@ -49,7 +41,7 @@ class SpanBuilder:
         return SpanData(list(self._paragraphs), self._examples, self.name)
 
 
-def parse_answers(value: Any, context: str) -> tuple[Answer, ...]:
+def _parse_answers(value: Any, context: str) -> tuple[Answer, ...]:
     """Read answers in any of the accepted forms; nothing, an empty list or an empty string mean unanswerable.
 
     `["Paris"]`, `[{"text": "Paris", "answer_start": 7}]`, `{"text": ["Paris"], "answer_start": [7]}` or
@@ -74,12 +66,16 @@ def _answer(given: dict[str, Any], context: str) -> Answer:
     text, start = given.get("text"), given.get("answer_start")
     if not isinstance(text, str) or not text:
         raise Flaw(f"an answer needs a text, not {shorten(text)}; write [] where there is no answer")
-    if start is None:
-        start = context.find(text)
-        if start < 0:
-            raise Flaw(f"the answer {shorten(text)} is not in the context; copy it letter by letter")
+    if start is None and (start := context.find(text)) < 0:
+        raise Flaw(f"the answer {shorten(text)} is not in the context; copy it letter by letter")
     if type(start) is not int or start < 0:
         raise Flaw(f"answer_start must be the number of a character, 0 or more, not {shorten(start)}")
+    there = context[start : start + len(text)]
+    if there != text:
+        raise Flaw(
+            f"the answer {shorten(text)} does not stand at answer_start {start} "
+            f"(there stands {shorten(there)}); correct answer_start or remove the question"
+        )
     return Answer(text, start)
 
 
@@ -100,8 +96,7 @@ def spans_of_table(table: Table, *, answers_required: bool, max_examples: int | 
                 if column not in row:
                     raise Flaw(f"there is no {column!r}; name the columns question, context and answers")
             answers = _answers_of_cell(row) if table.cells else row.get("answers")
-            id = row.get("id")
-            id = f"row-{number}" if id is None or id == "" else id
+            id = f"row-{number}" if row.get("id") in (None, "") else row["id"]
             builder.add(id, row["question"], row["context"], answers, title=str(row.get("title") or ""))
     return builder.build()
 
@@ -127,7 +122,7 @@ def read_squad(path: str | Path, *, answers_required: bool = True) -> SpanData:
     """Read a SQuAD file; where answers are not required, questions without any read as unanswerable."""
     path = Path(path)
     builder = SpanBuilder(str(path))
-    for number, article in enumerate(_list(parse_json(read_text(path), path), "data", str(path)), start=1):
+    for number, article in enumerate(_list(read_json(path), "data", str(path)), start=1):
         title = str(article.get("title") or "") if isinstance(article, dict) else ""
         where = f"{path}: article {shorten(title) if title else number}"
         for position, paragraph in enumerate(_list(article, "paragraphs", where), start=1):
@@ -135,11 +130,10 @@ def read_squad(path: str | Path, *, answers_required: bool = True) -> SpanData:
             for qa in _list(paragraph, "qas", place):
                 if not isinstance(qa, dict):
                     raise DataError(f"{place}: a question must be an object, not {shorten(qa)}")
-                with at(f"{place}, question {qa.get('id')}"):
+                context, id = paragraph.get("context"), qa.get("id")
+                with at(f"{place}, question {id}"):
                     answers = _answers_of_question(qa, required=answers_required)
-                    builder.add(
-                        qa.get("id"), qa.get("question"), paragraph.get("context"), answers, title=title
-                    )
+                    builder.add(id, qa.get("question"), context, answers, title=title)
     return builder.build()
 
 

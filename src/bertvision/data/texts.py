@@ -1,32 +1,41 @@
-"""Labelled texts from a table: its columns found, every row checked, classes numbered, a `TextData` out."""
+"""Labelled texts from a table: columns found, rows checked, classes numbered; prompts and templates around them."""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from string import Formatter
 from typing import Any, ClassVar
 
-from bertvision.data.checks import Flaw, at, check_id, check_text, shorten
 from bertvision.data.examples import Metric, TextData, TextExample, TextKind, positive_class
-from bertvision.data.tables import Table
-from bertvision.errors import DataError
+from bertvision.data.tables import Flaw, Table, at, check_id, check_text, shorten
+from bertvision.errors import ConfigError, DataError
 
 _PAIRS = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("first", "second"),
     ("text1", "text2"), ("text_a", "text_b"), ("text", "pair"), ("text", "text_pair"), ("question", "sentence"),
 )  # fmt: skip
 _TEXTS = (
-    "text", "sentence", "first", "sentence1", "question1", "premise", "text1", "text_a", "review", "content",
-)  # fmt: skip
+    "text",
+    "sentence",
+    "first",
+    "sentence1",
+    "question1",
+    "premise",
+    "text1",
+    "text_a",
+    "review",
+    "content",
+)
 _LABELS = ("label", "gold_label", "class", "category", "sentiment", "is_duplicate")
 _SCORES = ("score", "similarity", "rating")
 IDS = ("id", "index", "idx", "guid")
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _INTEGER = re.compile(r"-?\d{1,18}")
-_WHOLE = re.compile(r"(-?\d+)\.0+")
+_WHOLE = re.compile(r"^(-?\d+)\.0+$")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 
 
@@ -58,6 +67,9 @@ class Columns:
         """
         names = table.columns
 
+        def first(wanted: Iterable[str]) -> str:
+            return next((name for name in wanted if name in names), "")
+
         def refused(what: str, *flags: str) -> DataError:
             has = ", ".join(map(shorten, names)) or "none"
             named = " or ".join(f"{self.prefix}.{flag}" for flag in flags)
@@ -67,28 +79,22 @@ class Columns:
             asked = getattr(self, flag)
             if asked and asked not in names and (flag != "label" or labels_required):
                 raise refused(shorten(asked), flag)
-        text, pair = self.text, self.pair
+        text, pair, label = self.text, self.pair, ""
         if not text and not pair:
             text, pair = next((both for both in _PAIRS if both[0] in names and both[1] in names), ("", ""))
-        text = text or _first([name for name in _TEXTS if name != pair], names)
+        text = text or first(name for name in _TEXTS if name != pair)
         if not text:
             raise refused("of texts", "text")
-        label = ""
         if labels_required:
             usual = (*_SCORES, *_LABELS) if kind == "score" else (*_LABELS, *_SCORES)
             # The answer must never be in the input.
-            label = self.label or _first([name for name in usual if name not in (text, pair)], names)
+            label = self.label or first(name for name in usual if name not in (text, pair))
             if not label:
                 raise refused("of labels", "label")
             if label in (text, pair):
-                raise refused(
-                    f"of labels beside its texts: {shorten(label)} is both", "label", "text", "pair"
-                )
-        return replace(self, text=text, pair=pair, label=label, id=self.id or _first(IDS, names))
-
-
-def _first(wanted: Iterable[str], names: Sequence[str]) -> str:
-    return next((name for name in wanted if name in names), "")
+                what = f"of labels beside its texts: {shorten(label)} is both"
+                raise refused(what, "label", "text", "pair")
+        return Columns(text, pair, label, self.id or first(IDS))
 
 
 def read_texts(
@@ -116,15 +122,15 @@ def read_texts(
         positive: Of two classes, the one F1 is about; None: the rarer one, where classes have names.
     """
     texts = [name for name in (columns.text, columns.pair) if name]
-    read: list[tuple[str, str, str | None]] = []
+    wanted = [*texts, *(name for name in (columns.label, columns.id) if name)]
+    examples: list[TextExample] = []
     labels: list[Any] = []
     ids: set[str] = set()
-    wanted = [*texts, *(name for name in (columns.label, columns.id) if name)]
     for number, row in islice(table.read(wanted), max_examples):
         with at(table.place(number)):
             # A column may have no name, such as the row numbers pandas writes.
             id = row.get(columns.id) if columns.id else None
-            id = check_id(f"row-{number}" if id is None or id == "" else id, ids)
+            id = check_id(f"row-{number}" if id in (None, "") else id, ids)
             for name in texts:
                 if row.get(name) is None:
                     raise Flaw(f"there is nothing under {shorten(name)}; write the text or remove the row")
@@ -137,9 +143,9 @@ def read_texts(
                 label = None
             else:
                 label = _score(label) if kind == "score" else _class(label, names, classes)
-            read.append((id, row[columns.text], row[columns.pair] if columns.pair else None))
             labels.append(label)
-    if not read:
+            examples.append(TextExample(id, *(row[name] for name in texts)))
+    if not examples:
         raise DataError(f"{table.name}: there is no text in it; give a file that holds at least one")
     if kind == "label":
         counts = Counter(label for label in labels if label is not None)
@@ -147,24 +153,17 @@ def read_texts(
         positive = positive_class(classes, counts) if positive is None else positive
         numbers = {name: i for i, name in enumerate(classes)}
         labels = [numbers.get(label) for label in labels]
-    examples = [TextExample(*texts, label) for texts, label in zip(read, labels, strict=True)]
+    examples = [replace(e, label=label) for e, label in zip(examples, labels, strict=True)]
     metric = metric or ("accuracy" if kind == "label" else "pearson")
     return TextData(examples, kind, classes or (), table.name, metric, 1 if positive is None else positive)
 
 
-def class_name(label: Any) -> str:
-    """A label as the name of a class: true, 1 and 1.0 are "true", "1" and "1"."""
-    if isinstance(label, bool):
-        return "true" if label else "false"
-    if isinstance(label, int | float | str):
-        name = str(label).strip()
-        whole = _WHOLE.fullmatch(name)
-        return whole[1] if whole else name
-    raise Flaw(f"a label must be a text or a number, not {shorten(label)}; correct it")
-
-
 def _class(label: Any, names: Mapping[str, str] | None, classes: tuple[str, ...] | None) -> str:
-    name = class_name(label)
+    """The name of a label's class: true, 1 and 1.0 are "true", "1" and "1"."""
+    if not isinstance(label, int | float | str):
+        raise Flaw(f"a label must be a text or a number, not {shorten(label)}; correct it")
+    name = str(label).lower() if isinstance(label, bool) else str(label).strip()
+    name = _WHOLE.sub(r"\1", name)
     if names is None and _NOT_FINITE.fullmatch(name):
         raise Flaw(f"the label is {shorten(name)}, which is no class; write its name or remove the row")
     if names is not None:
@@ -172,10 +171,8 @@ def _class(label: Any, names: Mapping[str, str] | None, classes: tuple[str, ...]
             raise Flaw(f"the label {shorten(label)} is none of {', '.join(names)}; correct it")
         name = names.get(name, name)
     if classes is not None and name not in classes:
-        raise Flaw(
-            f"the label {shorten(name)} is none of the classes {', '.join(classes)}; "
-            "correct it, or train on data that has it"
-        )
+        known = ", ".join(classes)
+        raise Flaw(f"the label {shorten(name)} is none of the classes {known}; correct it, or train on it")
     return name
 
 
@@ -199,3 +196,63 @@ def _in_order(found: Iterable[str], source: str) -> tuple[str, ...]:
             "or name another column as the label"
         )
     return tuple(sorted(names, key=int if all(map(_INTEGER.fullmatch, names)) else None))
+
+
+# ---- prompts and templates
+
+_USAGE = "write {first} and {second} where the texts belong"
+
+
+@dataclass(frozen=True)
+class Reframe:
+    """How texts are rewritten before a tokenizer sees them (Q&ABERT).
+
+    The prompt becomes the first text of a pair and the filled context the second; without one that is a single text.
+    """
+
+    prompt: str = ""
+    """A question put in front of every example as its first text; none: no question."""
+    context: str = ""
+    """The texts as one, with {first} and {second} in their places; none: the texts as they are, and behind a prompt
+    "First sentence: {first} Second sentence: {second}" where there are two."""
+
+    def __post_init__(self) -> None:
+        if "{" in self.prompt or "}" in self.prompt:
+            raise ConfigError("--text.prompt takes no {...}: put the texts into --text.context")
+        if self.context:
+            _parse(self.context)
+
+
+def reframe(data: TextData, how: Reframe) -> TextData:
+    """Rewrite the texts as `how` says; labels, ids and order stay."""
+    if not how.prompt and not how.context:
+        return data
+    if data.spans is not None:
+        raise ConfigError(f"{data.name} is made of questions: leave out --text.prompt and --text.context")
+    whole = "First sentence: {first} Second sentence: {second}" if data.pairs else "{first}"
+    parts = _parse(how.context or whole)
+    if not data.pairs and any(field == "second" for _, field in parts):
+        raise ConfigError(f"{data.name} has single texts: leave {{second}} out of --text.context")
+
+    def rewritten(example: TextExample) -> TextExample:
+        texts = {"first": example.first, "second": example.second or "", "": ""}
+        # Not str.format: a text with braces of its own is no template.
+        context = "".join(plain + texts[field] for plain, field in parts)
+        first, second = (how.prompt, context) if how.prompt else (context, None)
+        return replace(example, first=first, second=second)
+
+    return replace(data, examples=[rewritten(example) for example in data.examples])
+
+
+def _parse(template: str) -> list[tuple[str, str]]:
+    """The template as pieces of plain text, each with the field behind it ("" at the end)."""
+    try:
+        found = list(Formatter().parse(template))
+    except ValueError as error:
+        raise ConfigError(f"--text.context {template!r} has a stray brace ({error}): {_USAGE}") from None
+    for _, field, form, conversion in found:
+        if field is not None and (field not in ("first", "second") or form or conversion):
+            raise ConfigError(f"--text.context {template!r}: {_USAGE}, and nothing else; the label never")
+    if not any(field for _, field, _, _ in found):
+        raise ConfigError(f"--text.context {template!r} holds none of the texts: {_USAGE}")
+    return [(plain, field or "") for plain, field, _, _ in found]

@@ -15,7 +15,7 @@ questions. As the same text may come in several rows, `groups` counts in a list 
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
@@ -83,9 +83,7 @@ class TripletData:
 def mine_triplets(sets: Mapping[TripletSet, TextData], *, seed: int) -> TripletData:
     """Triplets of one, two or three sets; a function of the data and the seed."""
     if not sets or not sets.keys() <= _WANTED.keys():
-        raise ConfigError(
-            f"triplets are made of the sets {', '.join(_WANTED)}, not of {', '.join(sets) or 'none'}"
-        )
+        raise ConfigError(f"triplets are made of {', '.join(_WANTED)}, not of {', '.join(sets) or 'none'}")
     names: tuple[TripletSet, ...] = tuple(name for name in _WANTED if name in sets)
     number: dict[str, int] = {}  # text -> its number, over all sets
     mined = [_mine(name, sets[name], number) for name in names]
@@ -94,10 +92,8 @@ def mine_triplets(sets: Mapping[TripletSet, TextData], *, seed: int) -> TripletD
         rng = np.random.default_rng([seed, list(_WANTED).index(name)])
         others = [other.every for other in mined if other is not own]
         rows.append(_rows(name, own, others, len(number), rng))
-    counts = [len(own) for own in rows]
-    found = ", ".join(f"{count} of {name}" for name, count in zip(names, counts, strict=True))
-    logger.info("triplets: %s, %d different texts", found, len(number))
-    origin = np.repeat(np.arange(len(names)), counts)
+    logger.info("triplets: %d anchors of %s", sum(map(len, rows)), ", ".join(names))
+    origin = np.repeat(np.arange(len(names)), [len(own) for own in rows])
     return TripletData(list(number), np.concatenate(rows), origin, names, f"triplets of {', '.join(names)}")
 
 
@@ -119,16 +115,25 @@ def _mine(name: TripletSet, data: TextData, number: dict[str, int]) -> _Mined:
     """Anchors and pools of one set; texts it brings first get their numbers here."""
     if not len(data):
         raise DataError(f"{data.name}: there are no examples to make triplets of")
-    *kind, wanted = _WANTED[name]
-    if [data.kind, data.pairs] != kind or (name == "quora" and len(data.classes) != 2):
+    *form, wanted = _WANTED[name]
+    if [data.kind, data.pairs] != form or (name == "quora" and len(data.classes) != 2):
         raise ConfigError(f"{data.name}: the {name} set of triplets is {wanted}")
     texts = (text for e in data.examples for text in (e.first, e.second) if text is not None and text.strip())
     every = np.unique(np.array([number.setdefault(text, len(number)) for text in texts], np.int64))
-    labelled = list(_labelled(data, number))
+    labelled: list[tuple[list[int], float]] = []  # where the label is known and no text is blank
+    for e in data.examples:
+        own = [number.get(text, -1) for text in (e.first, e.second) if text is not None]
+        if e.label is not None and min(own) >= 0:
+            labelled.append((own, float(e.label)))
     if name == "quora":  # paraphrases are the second class, such as 1 of 0 and 1
         same = [(a, b) for (a, b), label in labelled if label == 1 and a != b]
         far = np.unique(np.array([text for pair, label in labelled if label != 1 for text in pair], np.int64))
-        return _Mined(np.array(same, np.int64).reshape(-1, 2), _clusters(every, same), far, every)
+        near = {text: {text} for text in every.tolist()}  # paraphrases, those through others too
+        for a, b in same:
+            joined = near[a] | near[b]
+            near.update(dict.fromkeys(joined, joined))
+        kind = {text: min(cluster) for text, cluster in near.items()}
+        return _Mined(np.array(same, np.int64).reshape(-1, 2), kind, far, every)
     # Classes are kinds as they are; of scores each half is one, and those between say nothing.
     kinds: dict[int, set[int]] = {}
     for texts, label in labelled:
@@ -140,29 +145,6 @@ def _mine(name: TripletSet, data: TextData, number: dict[str, int]) -> _Mined:
     counts = Counter(one.values())
     anchors = np.array([text for text, own in one.items() if counts[own] > 1], np.int64)
     return _Mined(anchors[:, None], one, np.array(list(one), np.int64), every)
-
-
-def _labelled(data: TextData, number: Mapping[str, int]) -> Iterator[tuple[list[int], float]]:
-    """Texts and label of the examples whose label is known and whose texts are not blank."""
-    for e in data.examples:
-        texts = [number.get(text, -1) for text in (e.first, e.second) if text is not None]
-        if e.label is not None and min(texts) >= 0:
-            yield texts, float(e.label)
-
-
-def _clusters(every: NDArray[np.int64], same: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Text -> one text of those it is a paraphrase of, directly or through others."""
-    parent = {text: text for text in every.tolist()}
-
-    def root(text: int) -> int:
-        while parent[text] != text:
-            parent[text] = parent[parent[text]]  # shorter for the next time
-            text = parent[text]
-        return text
-
-    for a, b in same:
-        parent[root(a)] = root(b)
-    return {text: root(text) for text in parent}
 
 
 # ---- rows
@@ -179,9 +161,7 @@ def _rows(
     rows = mine.rows
     near = max((counts[k] for k in np.unique(kind[rows[:, 0]]).tolist()), default=0)
     if len(rows) == 0 or len(mine.far) - near < _NEGATIVES:
-        raise DataError(
-            f"{name} has too few texts for triplets: an anchor needs one of its kind and {_NEGATIVES} of another"
-        )
+        raise DataError(f"{name} has too few texts: an anchor needs one of its kind, {_NEGATIVES} of another")
     if rows.shape[1] == 1:
         rows = _with_one(rows, np.array(list(mine.kind), np.int64), rng, kind, alike=True)
     for _ in range(_NEGATIVES):

@@ -9,23 +9,28 @@ windows, E examples.
     a pair read apart        two windows, rows 2i and 2i + 1, a text each, cut off at `max_seq_length`
 
 All four are pairs of texts of which one is cut and the other kept; a single text is the second of a pair with an empty
-first. Each different text is tokenised once. A window is five pieces (prefix, first text, middle, second text, suffix)
-of one pool of tokens, and one gather fills all windows.
+first.
 
 The stride has two meanings. `step`: windows begin that many tokens apart (Google's BERT, the older Hugging Face
 processor). `overlap`: neighbours share that many tokens (fast tokenizers' `stride`, run_qa.py).
 """
 
 import json
+import logging
 import zlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.errors import ConfigError
+from bertvision.artifacts import atomic_file
+from bertvision.errors import ConfigError, OutputError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,22 +51,12 @@ class WindowConfig:
     """Read the two texts of a pair in a window each, cut at --max-seq-length, instead of together in one."""
 
     def __post_init__(self) -> None:
-        if self.max_seq_length < 1:
-            raise ConfigError(f"--max-seq-length must be at least 1, not {self.max_seq_length}")
-        if self.max_query_length < 1:
-            raise ConfigError(f"--max-query-length must be at least 1, not {self.max_query_length}")
         if self.stride not in ("step", "overlap"):
             raise ConfigError(f"--stride must be step or overlap, not {self.stride!r}")
-        least = 1 if self.stride == "step" else 0
-        if self.doc_stride < least:
-            raise ConfigError(
-                f"--doc-stride must be at least {least} with --stride {self.stride}, not {self.doc_stride}"
-            )
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings by name, for fingerprints."""
-        return asdict(self)
+        least = {"max_seq_length": 1, "max_query_length": 1, "doc_stride": int(self.stride == "step")}
+        for name, low in least.items():
+            if (value := getattr(self, name)) < low:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least {low}, not {value}")
 
 
 @dataclass(frozen=True)
@@ -73,15 +68,13 @@ class Windows:
     types: NDArray[np.uint8]
     """(N,) segment ids; all 0 where the encoder has none."""
     chars: NDArray[np.int32]
-    """(N, 2) first character in the paragraph and one past the last; (-1, -1) outside the context, and everywhere
-    in windows of texts with a label or a score, of which no answer is cut out."""
+    """(N, 2) first character in the paragraph and one past the last; (-1, -1) outside, and in texts with a label."""
     offsets: NDArray[np.int64]
     """(W + 1,) where each window begins, and where the last ends."""
     example: NDArray[np.int32]
     """(W,) index into the data's `examples`; windows of one example are neighbours, in document order."""
     context: NDArray[np.int32]
-    """(W, 2) first context token and one past the last, as positions inside the window; of a pair with a label, the
-    tokens of the text that is cut into windows."""
+    """(W, 2) first token of the text that is cut into windows and one past the last, as positions in the window."""
     labels: NDArray[Any]
     """Spans: (W, 2) int32, start and end token, inclusive; (null, null) where the answer is not fully inside.
     Classes: (W, 1) int32 number of the class, -1 where it is not known. Scores: (W, 1) float32, NaN where not known."""
@@ -115,10 +108,6 @@ class Windows:
         flat = {name: getattr(self, name)[tokens] for name in ("ids", "types", "chars", "best")}
         by_window = {name: getattr(self, name)[chosen] for name in ("example", "context", "labels", "null")}
         return Windows(offsets=ragged_offsets(lengths), **flat, **by_window)
-
-    def equals(self, other: "Windows") -> bool:
-        """Same content in every array; `==` of dataclasses cannot compare arrays."""
-        return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
 
 
 def ragged_offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -200,3 +189,22 @@ def unpack_windows(blob: bytes) -> Windows | None:
     except (SafetensorError, ValueError, KeyError, TypeError):
         return None
     return Windows(**found) if whole else None
+
+
+def cached_windows(path: Path, make: Callable[[], Windows]) -> Windows:
+    """The windows in a file of `pack_windows`; where it is missing or damaged they are made and kept there."""
+    blob = b""
+    with suppress(OSError):  # not there yet, or not to be read
+        blob = path.read_bytes()
+    windows = unpack_windows(blob)
+    if windows is not None:
+        return windows
+    if blob or path.exists():
+        logger.warning("%s is damaged; its windows are made again", path)
+    windows = make()
+    try:
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(pack_windows(windows))
+    except (OutputError, OSError) as error:
+        logger.warning("windows are not kept in %s: %s", path, error)
+    return windows

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertvision._version import __version__
 from bertvision.artifacts import read_json, read_tensors, write_json, write_tensors
-from bertvision.data.hub import hub_unreachable
+from bertvision.data.tables import hub_unreachable
 from bertvision.encoder.policy import Policy, parse_policy
 from bertvision.errors import ArtifactError, ConfigError, EncoderError
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from bertvision._version import __version__
 from bertvision.artifacts import atomic_folder, read_json, write_json, write_text
-from bertvision.data.hub import hub_unreachable
 from bertvision.data.named_sets import COLLECTIONS
+from bertvision.data.tables import hub_unreachable
 from bertvision.data.texts import Columns
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import BELOW, EMBEDDED, bases_of, delta_folder, lasting_name, read_about

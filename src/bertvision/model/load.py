@@ -28,7 +28,7 @@ from typing import Any
 
 from bertvision._version import __version__
 from bertvision.artifacts import read_json
-from bertvision.data.hub import hub_unreachable
+from bertvision.data.tables import hub_unreachable
 from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import EMBEDDED, bases_of

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from bertvision.data.checks import at, check_text
 from bertvision.data.cutting import make_windows
 from bertvision.data.examples import TextData, TextExample
+from bertvision.data.tables import at, check_text
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError, nearest

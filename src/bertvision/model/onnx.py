@@ -33,9 +33,8 @@ from torch import Tensor, nn
 from bertvision._version import __version__
 from bertvision.artifacts import atomic_folder, read_json, write_json
 from bertvision.console import progress
-from bertvision.data.cutting import make_windows
+from bertvision.data.cutting import make_windows, probe_template
 from bertvision.data.load import load_span_data
-from bertvision.data.tokenise import probe_template
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.batch import collate, pooled_by, read_tokens
 from bertvision.encoder.captured import forget_widths

@@ -20,9 +20,9 @@ from queue import Queue
 from typing import IO, Any
 
 from bertvision.console import emit
-from bertvision.data.checks import Flaw, check_text, shorten
 from bertvision.data.examples import SpanData, TextData
 from bertvision.data.load import load_data, load_span_data
+from bertvision.data.tables import Flaw, check_text, shorten
 from bertvision.data.texts import Columns
 from bertvision.errors import BertvisionError, ConfigError, DataError
 from bertvision.model.model import Model

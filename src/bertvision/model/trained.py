@@ -18,7 +18,7 @@ from typing import Any
 
 from bertvision.artifacts import read_json, restore
 from bertvision.config import from_mapping
-from bertvision.data.reframe import Reframe
+from bertvision.data.texts import Reframe
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-    from bertvision.data.reframe import Reframe
+    from bertvision.data.texts import Reframe
     from bertvision.states.base import StateBatch
 
 Member = tuple[Any, Any]
@@ -142,11 +142,11 @@ class Task(ABC):
         cache: Path | None = None,
     ) -> tuple[Windows, str]:
         """The examples cut into windows, and the fingerprint of those; `cache` keeps them on disk."""
-        from bertvision.data.cutting import windows_fingerprint, windows_for
+        from bertvision.data.cutting import windows_for
 
-        how: dict[str, Any] = {"tokenizer_fingerprint": tokenizer_fingerprint}
-        windows = windows_for(data, tokenizer, config, **how, cache_dir=cache)
-        return windows, windows_fingerprint(data, tokenizer, config, **how)
+        return windows_for(
+            data, tokenizer, config, tokenizer_fingerprint=tokenizer_fingerprint, cache_dir=cache
+        )
 
     def describe(self, data: Any) -> dict[str, Any]:
         """What the labels are: {"counts": {class: examples}} or {"range": {...}}."""

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertvision.config import part_of
-from bertvision.data.reframe import Reframe
-from bertvision.data.texts import Columns
+from bertvision.data.texts import Columns, Reframe
 from bertvision.errors import ConfigError
 
 Merge = Literal["mean", "min", "max", "any_null"]

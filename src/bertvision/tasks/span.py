@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bertvision.artifacts import write_json_rows
 from bertvision.config import to_mapping
 from bertvision.data.examples import SpanData, TextData
-from bertvision.data.reframe import Reframe
+from bertvision.data.texts import Reframe
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
 from bertvision.tasks import metrics, squad

@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 
 from bertvision.artifacts import write_json_rows
 from bertvision.data.examples import SpanData, TextData, answerable
-from bertvision.data.reframe import Reframe, reframe
 from bertvision.data.spans import SpanBuilder
-from bertvision.data.texts import Columns
+from bertvision.data.texts import Columns, Reframe, reframe
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError, DataError
 from bertvision.tasks.base import CardText, Member, Task

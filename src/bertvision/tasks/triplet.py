@@ -10,7 +10,7 @@ are. What is meant is the nearest negative, and -log sum exp(-d) is the soft min
 loss is zero only when every negative is farther than the positive.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -85,7 +85,7 @@ class TripletTask(Task):
         cache: Path | None = None,
     ) -> tuple[Windows, str]:
         """The windows of a triplet side by side."""
-        parts = [data.fingerprint, tokenizer_fingerprint, config.settings, self.config()]
+        parts = [data.fingerprint, tokenizer_fingerprint, asdict(config), self.config()]
         return triplet_windows(data, tokenizer, config), content_hash([parts])
 
     def ids(self, data: TripletData) -> list[str]:

@@ -6,7 +6,7 @@ its prompts.
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from bertvision.config import from_mapping, to_mapping
 from bertvision.data.cutting import default_cache_dir
 from bertvision.data.examples import SpanData
 from bertvision.data.load import load_data
-from bertvision.data.reframe import Reframe
+from bertvision.data.texts import Reframe
 from bertvision.data.windows import WindowConfig, Windows, labels_are_positions
 from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder
@@ -69,7 +69,7 @@ class Split:
     @property
     def origin(self) -> Origin:
         """What a store of its states is called by."""
-        return Origin(self.fingerprint, self.config.settings, self.data.name)
+        return Origin(self.fingerprint, asdict(self.config), self.data.name)
 
     @property
     def about(self) -> dict[str, Any]:

@@ -36,12 +36,10 @@ def demo_data(split: str) -> SpanData:
 _COMMON = r"(?:a|an|the|of|in|on|at|by|to|for|with|from|is|are|was|were|did|does|do|has|have|had)"
 _NAME = r"[A-Z][a-z]+(?: [A-Z][a-z]+)*"
 _NUMBER = r"\d+(?: (?:metres|days|years|minutes|[a-z]+s\b))?"
+_HOW = "how (many|much|long|large|big|high|far|often)"
 _ASKS = (
     ("year", r"\b(when|year)\b"),
-    (
-        "number",
-        r"\b(how (many|much|long|large|big|high|far|often)|number|sum|price|amount|length|duration)\b",
-    ),
+    ("number", rf"\b({_HOW}|number|sum|price|amount|length|duration)\b"),
     ("name", r"\b(who|whom|whose|where|town|place|which (person|river|body))\b"),
 )
 _FITS = {
@@ -50,11 +48,6 @@ _FITS = {
     "name": re.compile(rf"\b{_NAME}"),
     "any": re.compile(rf"\b{_NUMBER}|\b{_NAME}|\b[a-z]{{4,}}"),
 }
-
-
-def no_answers(data: SpanData) -> list[str]:
-    """The empty answer for every example."""
-    return [""] * len(data)
 
 
 def overlap_answers(data: SpanData) -> list[tuple[str, float]]:
@@ -74,11 +67,6 @@ def overlap_answers(data: SpanData) -> list[tuple[str, float]]:
                 best, found = (guess, score / sum(asked.values())), score
         answers.append(best)
     return answers
-
-
-def abstain(answers: list[tuple[str, float]], threshold: float) -> list[str]:
-    """Keep the answers that score at least `threshold`."""
-    return [text if score >= threshold else "" for text, score in answers]
 
 
 def stems(text: str) -> list[str]:
