@@ -27,6 +27,7 @@ from bertvision.tasks.compare import Difference
 from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FinetuneConfig, FitConfig
 from bertvision.train.finetune import tune
+from bertvision.train.job import Job
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split, load_split
 from bertvision.train.zoo import fit_zoo
@@ -87,10 +88,8 @@ def main() -> None:
     windows = WindowConfig(max_seq_length=args.max_seq_length)
     encoder = Encoder.load(args.encoder)
     whole = load_split(args.train, encoder, windows, max_examples=args.max_tune_examples)
-    _, snapshots = tune(
-        encoder, whole, folder=args.out / "finetune",
-        config=FinetuneConfig(epochs=args.tune_epochs, lr=args.tune_lr, batch_size=32),
-    )  # fmt: skip
+    tuning = FinetuneConfig(epochs=args.tune_epochs, lr=args.tune_lr, batch_size=32)
+    _, snapshots = tune(encoder, [Job.only(whole, None, tuning)], folder=args.out / "finetune", config=tuning)
     encoder = Encoder.load(str(snapshots[-1] / "encoder"))
     train = load_split(args.train, encoder, windows, max_examples=args.max_train_examples)
     dev = load_split(args.dev, encoder, windows, max_examples=args.max_dev_examples)

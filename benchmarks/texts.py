@@ -34,12 +34,13 @@ from bertvision.heads.base import Geometry
 from bertvision.heads.spec import parse_head
 from bertvision.model.record import environment
 from bertvision.model.trained import read_trained
+from bertvision.pipeline.finetune import load_jobs
 from bertvision.states.config import StatesConfig
 from bertvision.tasks.triplet import TripletTask
 from bertvision.tasks.walk import walk_windows
 from bertvision.train.config import FinetuneConfig, FitConfig, MultitaskConfig, TaskSpec
-from bertvision.train.finetune import tune, tune_jobs
-from bertvision.train.job import load_jobs
+from bertvision.train.finetune import tune
+from bertvision.train.job import Job
 from bertvision.train.splits import Split, dev_logits, load_split, score_logits, window_split
 from bertvision.train.zoo import fit_zoo
 
@@ -99,8 +100,9 @@ def snapshot_and_heads(
         own = load_split(train, encoder, windows, max_examples=limit)
         split = load_split(dev, encoder, windows, max_examples=limit, like=own)
         folder = Path(tempfile.mkdtemp())
+        config = dataclasses.replace(tuned, seed=seed)
         stage, snapshots = tune(
-            encoder, own, folder=folder / "tuned", config=dataclasses.replace(tuned, seed=seed)
+            encoder, [Job.only(own, None, config)], folder=folder / "tuned", config=config
         )
         seconds["finetune"].append(stage.results["train_seconds"])
         encoder = study.load(snapshots[-1] / "encoder")
@@ -209,11 +211,10 @@ def one_encoder(study: Study, encoder: Encoder, variant: str, seed: int) -> dict
         encoder,
         windows,
         data=str(Path(study.args.data) / "cs224n"),
-        max_examples=limit,
-        max_dev_examples=limit,
+        most=(limit, limit),
     )
     folder = Path(tempfile.mkdtemp())
-    stage, _ = tune_jobs(encoder, jobs, folder=folder, config=config)
+    stage, _ = tune(encoder, jobs, folder=folder, config=config)
     lines = [json.loads(line) for line in stage.metrics.read_text().splitlines()]
     epochs = [line for line in lines if "task" in line]
     shutil.rmtree(folder)
@@ -245,7 +246,7 @@ def pretrained(study: Study, encoder: Encoder, seed: int) -> Encoder:
     before = score_logits(dev_logits(encoder, head, dev), dev)
     folder = Path(tempfile.mkdtemp())
     config = FinetuneConfig(epochs=1, lr=1e-5, batch_size=16, seed=seed)
-    stage, snapshots = tune(encoder, train, folder=folder, config=config, dev=dev)
+    stage, snapshots = tune(encoder, [Job.only(train, dev, config)], folder=folder, config=config)
     study.out.setdefault("triplets", {})[str(seed)] = {
         "before": before, "after": stage.results["snapshots"]["snapshot-1"],
         "train_seconds": stage.results["train_seconds"], "triplets": len(train.data),

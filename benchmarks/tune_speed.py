@@ -45,6 +45,7 @@ from bertvision.states.base import StateBatch
 from bertvision.tasks.span import SPAN
 from bertvision.train.config import FinetuneConfig
 from bertvision.train.finetune import tune
+from bertvision.train.job import Job
 from bertvision.train.run_folder import read_metrics
 from bertvision.train.splits import Split, dev_logits, load_split, score_logits
 
@@ -118,7 +119,7 @@ def bertvision(
     folder = Path(tempfile.mkdtemp())
     config = FinetuneConfig(batch_size=batch, lr=lr, seed=seed)
     began = time.perf_counter()
-    stage, _ = tune(encoder, train, folder=folder, config=config)
+    stage, _ = tune(encoder, [Job.only(train, None, config)], folder=folder, config=config)
     found, total = stage.results, time.perf_counter() - began
     losses = [record["loss"] for record in read_metrics(stage.metrics)]
     shutil.rmtree(folder)

@@ -2,7 +2,8 @@
 at a precise one.
 
 The processes are forked from a server that has imported everything already, so that each starts in a fraction of
-a second; they share nothing else with the tests.
+a second; they share nothing else with the tests. `begin` and `run_together` start the same work in several processes
+that know of each other, as torchrun does.
 
 A precise moment is counted in operations on files: number n is done by half (a write) or not at all (a rename, a
 removal, a new folder), and then the process kills itself as hard as anyone else could.
@@ -14,6 +15,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -21,13 +23,14 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 # For the server, which imports this file before it forks.
 import torch
 from transformers import AutoModel, AutoTokenizer, BertModel  # noqa: F401
 
 import bertvision.cli.flags
-import bertvision.pipeline.compare
+import bertvision.pipeline.finetune
 import bertvision.pipeline.fit
 import bertvision.pipeline.run
 import bertvision.train.zoo
@@ -41,15 +44,9 @@ _CONTEXT.set_forkserver_preload(["killing"])
 
 def _ensure_server() -> None:
     """Start the server where it can import this file: it looks for preloaded modules on PYTHONPATH only."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
-    try:
+    places = [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, places))):
         forkserver.ensure_running()
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 def start(work: Work, log: Path, *, die_at: int | None = None) -> BaseProcess:
@@ -81,6 +78,53 @@ def kill_when(work: Work, log: Path, ready: Callable[[], bool], *, delay: float 
     process.join()
     assert process.exitcode is not None
     return process.exitcode
+
+
+# ---- several ranks
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def logs(folder: Path, world: int = 2) -> list[Path]:
+    """Where each rank's output goes."""
+    return [folder / f"rank{rank}.log" for rank in range(world)]
+
+
+def begin(work: Work, folder: Path, *, world: int = 2) -> list[BaseProcess]:
+    """Start every rank; what it prints is in `logs(folder)`."""
+    _ensure_server()  # outside: what it inherits now, everyone it ever forks has
+    same = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    processes = []
+    for rank, log in enumerate(logs(folder, world)):
+        log.unlink(missing_ok=True)
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"}
+        with mock.patch.dict(os.environ, same | own):
+            processes.append(start(work, log))
+    return processes
+
+
+def finish_all(processes: list[BaseProcess], *, seconds: float = 60) -> list[int]:
+    """Exit codes, in the order of the ranks; nobody may hang."""
+    for process in processes:
+        process.join(seconds)
+    hanging = [process for process in processes if process.exitcode is None]
+    for process in hanging:
+        process.kill()
+    assert not hanging, f"process {os.getpid()} waited {seconds} s for {len(hanging)} ranks in vain"
+    return [int(process.exitcode or 0) for process in processes]
+
+
+def run_together(work: Work, folder: Path, *, world: int = 2, seconds: float = 60) -> None:
+    """Run every rank to a good end."""
+    codes = finish_all(begin(work, folder, world=world), seconds=seconds)
+    assert codes == [0] * world, [log.read_text() for log in logs(folder, world)]
+
+
+# ---- inside the process
 
 
 def _run(work: Work, log: str, die_at: int | None, environment: dict[str, str]) -> None:

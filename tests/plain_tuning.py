@@ -17,13 +17,14 @@ from torch.nn import functional as F
 from toy import save_encoder
 
 from bertvision.data.examples import TextData, TextExample
+from bertvision.data.triplets import TripletData
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry
 from bertvision.tasks.settings import TextConfig
 from bertvision.tasks.span import SpanTask
-from bertvision.train.batching import Batch, Batching
-from bertvision.train.job import Job
+from bertvision.tasks.triplet import TripletTask
+from bertvision.train.job import Batch, Batching, Job
 from bertvision.train.splits import Split, window_split
 
 WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
@@ -73,6 +74,15 @@ def score_texts(count: int = 25, *, pairs: bool = True, seed: int = 0) -> TextDa
     return TextData(made, "score", name="scores", metric="pearson")
 
 
+def write_table(path: Path, data: TextData) -> None:
+    """The data as tab-separated lines."""
+    names, rows = data.classes, ["sentence1\tsentence2\tlabel" if data.pairs else "sentence\tlabel"]
+    for e in data.examples:
+        label = names[int(e.label or 0)] if names else str(e.label)
+        rows.append("\t".join([*filter(None, (e.first, e.second)), label]))
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
 def split_of(data: Any, source: Path, *, apart: bool = False, **text: Any) -> Split:
     """The data in windows, one a text."""
     config = replace(WINDOWS, apart=apart)
@@ -92,22 +102,30 @@ def snapshot_weights(snapshot: Path) -> dict[str, Tensor]:
     }
 
 
-def plan_of(jobs: Sequence[Job], config: Any) -> Batching:
-    """The steps of a run with these settings."""
-    mixing = {name: getattr(config, name) for name in ("order", "temperature") if hasattr(config, name)}
-    plans = [job.plan(config.batch_size, config.batch_tokens) for job in jobs]
-    return Batching(plans, seed=config.seed, epochs=config.epochs, **mixing)
-
-
 def steps_of(jobs: Sequence[Job], config: Any) -> list[Batch]:
-    plan = plan_of(jobs, config)
+    plan = Batching(jobs, config)
     return list(plan.steps(0, plan.step_of(config.epochs)))
+
+
+def distances(model: Any, tokenizer: Any, data: TripletData, row: int) -> Tensor:
+    """From an anchor's [CLS] to the others', text by text."""
+    vectors = [
+        model(**tokenizer(data.texts[i], return_tensors="pt")).last_hidden_state[0, 0]
+        for i in data.groups[row]
+    ]
+    return torch.stack([(vectors[0] - v).square().sum().sqrt() for v in vectors[1:]])
+
+
+def triplet_loss(found: Tensor, form: str, margin: float) -> Tensor:
+    near, far = found[0], found[1:]
+    inside = near - far.exp().sum().log() if form == "paper" else near + (-far).exp().sum().log()
+    return F.relu(inside + margin)
 
 
 class PlainTuning:
     """One encoder and a head for each job, in float32 on the CPU.
 
-    Heads are cls_linear, minbert without dropout (of one vector or two) and last_state.
+    Heads are cls_linear, minbert without dropout (of one vector or two), last_state, and none for triplets.
     """
 
     def __init__(
@@ -167,6 +185,9 @@ class PlainTuning:
         job = self.jobs[number]
         if isinstance(job.task, SpanTask):
             return self._span_loss(number, units)
+        if isinstance(job.task, TripletTask):
+            found = [distances(self.model, self.encoder.tokenizer, job.train.data, row) for row in units]
+            return torch.stack([triplet_loss(own, job.task.form, job.task.margin) for own in found]).mean()
         examples = [job.train.data.examples[i] for i in units]
         firsts, seconds = [e.first for e in examples], [e.second or "" for e in examples]
         if job.task.group == 2:

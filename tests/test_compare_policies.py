@@ -17,11 +17,11 @@ import pytest
 from cli_runner import Outcome, bertvision, tree
 from test_resume import WINDOWS, contents
 
-from bertvision.cli.flows import show_policies
+from bertvision.encoder import freeze
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
-from bertvision.pipeline.compare import check_policies, efficiency, policy_row
+from bertvision.pipeline.finetune import check_policies, efficiency, policy_row
 from bertvision.tasks.span import SPAN
 from bertvision.train.steps import Steps
 
@@ -38,35 +38,21 @@ def sentence(outcome: Outcome) -> str:
     return lines[-1]
 
 
-# ---- numbers of the table
-
-
 @pytest.mark.parametrize(("f1", "trainable", "told"), [(75.2, 42_548_738, 3.30), (76.3, 108_311_810, 3.27)])
 def test_efficiency_is_the_published_one(f1: float, trainable: int, told: float) -> None:
     assert efficiency(f1, trainable) == pytest.approx(told, abs=0.005)
-    assert efficiency(f1, trainable) == pytest.approx((f1 - 50) / (math.log(trainable) / math.log(10)))
+    assert math.isnan(efficiency(f1, 1)), "no division by zero"
 
 
-def test_efficiency_of_next_to_nothing_is_no_division_by_zero() -> None:
-    assert math.isnan(efficiency(80, 1))
-    assert math.isnan(efficiency(80, 0))
-
-
-def test_policies_are_checked_all_before_one_runs(tiny_bert: Path) -> None:
-    assert check_policies(("full", "TOP-1", "houlsby-4+top-0"), str(tiny_bert)) == [
-        "full",
-        "top-1",
-        "houlsby-4",
-    ]
+def test_policies_are_checked_all_before_one_runs(tiny_bert: Path, tmp_path: Path) -> None:
+    names = check_policies(("full", "TOP-1", "houlsby-4+top-0"), str(tiny_bert))
+    assert names == ["full", "top-1", "houlsby-4"]
     with pytest.raises(ConfigError, match="houlsby-4 twice"):
         check_policies(("houlsby-4", "full", "houlsby-4+top-0"), str(tiny_bert))
-
-
-def test_adapters_that_are_there_are_known_before_one_runs(tiny_bert: Path, tmp_path: Path) -> None:
     encoder = Encoder.load(str(tiny_bert))
     encoder.tune(parse_policy("houlsby-4"), seed=0)
     encoder.save(tmp_path)
-    assert check_policies(("full", "top-1", "bitfit"), str(tmp_path)) == ["full", "top-1", "bitfit"]
+    assert check_policies(("full", "bitfit"), str(tmp_path)) == ["full", "bitfit"]
     for policy in ("houlsby-2", "lora-2", "houlsby-2+full"):
         with pytest.raises(ConfigError, match="has adapters already"):
             check_policies(("full", policy), str(tmp_path))
@@ -77,7 +63,7 @@ def test_the_peak_is_that_of_what_came_since() -> None:
     """In a process of its own: one that ran the command line keeps freed memory for the next step."""
     script = """
         import torch
-        from bertvision.train.memory import begin_peak, peak_bytes
+        from bertvision.train.finetune import begin_peak, peak_bytes
         cpu = torch.device("cpu")
         big = torch.ones(60_000_000)  # 240 MB
         before = peak_bytes(cpu)
@@ -188,30 +174,6 @@ def test_a_row_has_the_scores_of_the_last_snapshot_whatever_was_scored_last() ->
     assert row["efficiency"] == pytest.approx(10)
 
 
-def test_the_table_keeps_within_its_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = {"policy": "houlsby-768+top-12", "trainable": 108_311_810, "parameters": 123_456_789, "seconds": 86_399.4,
-           "peak_bytes": 123_400_000_000, "inference_seconds": 1234.56, "exact": 100.0, "f1": 100.0,
-           "tuned_f1": 100.0, "efficiency": -12.34, "task": SPAN.config()}  # fmt: skip
-
-    def printed(width: int) -> list[str]:
-        monkeypatch.setenv("COLUMNS", str(width))
-        show_policies([row])
-        lines = capsys.readouterr().out.splitlines()
-        assert max(map(len, lines)) <= width
-        return lines
-
-    def headings(lines: list[str]) -> list[str]:
-        return re.split(r"\s{2,}", lines[0].strip())
-
-    must = ["policy", "trainable", "train s", "memory", "answer s", "tuned F1", "eff."]
-    assert headings(printed(76)) == must
-    assert "(F1 - 50) / log10(trainable parameters)" in " ".join(printed(80))
-    assert set(headings(printed(120))) == {*must, "of all", "EM", "F1"}
-    assert "of all" in headings(printed(86)), "other metrics go first"
-
-
 @pytest.mark.slow
 def test_sigterm_ends_the_process_of_a_policy_too(words: tuple[str | Path, ...], tmp_path: Path) -> None:
     """They share stderr, which is at its end only when nobody has it any more; alone the run would take hours."""
@@ -306,20 +268,13 @@ def test_lora_without_peft(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_another_policy(words: tuple[str | Path, ...], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert bertvision(*words, "--out", out, "--policy", "top-1").code == 0
-    before = tree(out)
-    told = sentence(bertvision(*words, "--out", out, "--policy", "bitfit"))
-    assert "holds work with other settings (finetune.policy)" in told
-    assert "--overwrite" in told
-    assert tree(out) == before
-    assert bertvision(*words, "--out", out, "--policy", "top-2+full").code == 2
-    done = bertvision(*words, "--out", out, "--policy", "bitfit", "--overwrite")
-    assert done.code == 0, done.err
-    assert "bitfit: trainable" in done.out
-    assert (out / "snapshot-0.5" / "encoder" / "delta.json").is_file()
-    assert not (out / "snapshot-0.5" / "encoder" / "model.safetensors").exists()
+def test_adapters_without_a_place(
+    words: tuple[str | Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freeze, "PLACES", {})
+    told = sentence(bertvision(*words, "--out", tmp_path / "out", "--policy", "houlsby-4"))
+    assert "does not know where the adapters of a bert encoder belong" in told
+    assert not (tmp_path / "out").exists()
 
 
 def test_overwrite_does_not_delete_the_encoder_it_reads(

@@ -1,20 +1,28 @@
-"""Fine-tuning by policy: what moves and what stays, steps taken in other ways, evaluation that leaves no trace."""
+"""Fine-tuning by policy: what moves and what stays, steps taken in other ways, runs that break and what they leave."""
 
 import json
+import math
+import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cli_runner import bertvision
 from plain_tuning import PlainTuning, snapshot_weights, steps_of
+from safetensors import safe_open
+from test_resume import WINDOWS as FLAGS
 from torch import Tensor
 from torch.nn import functional as F
 from toy import save_encoder
 from transformers.models.bert.modeling_bert import BertOutput
 from tuning_helpers import (
     POLICIES,
+    after_step,
     assert_equal,
     config_of,
     fixture_no_dropout,  # noqa: F401
@@ -30,14 +38,16 @@ from tuning_helpers import (
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import parse_policy
-from bertvision.errors import BertvisionError
+from bertvision.errors import TrainingError
 from bertvision.heads import load_head
 from bertvision.heads.base import bare_batch
 from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.tasks.logits import Logits
+from bertvision.tasks.span import SpanTask
 from bertvision.train.finetune import tune
 from bertvision.train.job import Job
 from bertvision.train.splits import Split
+from bertvision.train.steps import Steps
 
 # ---- what trains
 
@@ -46,7 +56,6 @@ def by_hand(policy: str, name: str) -> bool:
     """Whether the parameter `name` of a BERT of three layers moves."""
     layer, last = name.startswith("encoder.layer."), name.startswith("encoder.layer.2.")
     norm, pooler = "LayerNorm" in name, name.startswith("pooler.")
-    dense = layer and not norm and name.endswith(".weight")
     return {
         "full": not pooler,  # it trains, but no gradient reaches it
         "none": False,
@@ -55,33 +64,44 @@ def by_hand(policy: str, name: str) -> bool:
         "cut-1": last,
         "houlsby-4": norm,
         "houlsby-4+top-1": last or norm,
-        "lora-2": dense,
+        "lora-2": layer and not norm and name.endswith(".weight"),
         "bitfit": name.endswith("bias") and not pooler,
     }[policy]
 
 
 def count_by_hand(policy: str, base: dict[str, Tensor]) -> int:
     """Trained parameters with a head of 32 * 2 + 2."""
-    head, adapters = 66, 3 * 2 * (2 * 32 * 4 + 4 + 32)
-    own = sum(t.numel() for name, t in base.items() if by_hand(policy, name))
-    if policy == "full":
-        own += sum(t.numel() for name, t in base.items() if name.startswith("pooler."))
-    if policy == "lora-2":  # A is 2 x inputs, B outputs x 2
-        own = sum(2 * sum(t.shape) for name, t in base.items() if by_hand(policy, name))
-    return own + head + (adapters if policy.startswith("houlsby") else 0)
+    moved = [t for name, t in base.items() if by_hand(policy, name) or policy == "full"]
+    # LoRA's A is 2 x inputs, its B outputs x 2.
+    own = sum(2 * sum(t.shape) if policy == "lora-2" else t.numel() for t in moved)
+    return own + 66 + (3 * 2 * (2 * 32 * 4 + 4 + 32) if policy.startswith("houlsby") else 0)
+
+
+def snapshot_answers(snapshot: Path, train: Split) -> bool:
+    """Whether a snapshot, loaded anew, answers as it was scored."""
+    ((_, again),) = logits_of_trained([read_trained(snapshot)], train.data)
+    kept = Logits.load(snapshot / "head" / "dev" / "logits.safetensors", train.fingerprint)
+    return all(np.allclose(again[side], kept[side], rtol=0, atol=2e-5) for side in ("start", "end"))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_policy_moves_what_it_names_and_nothing_else(
     policy: str, tmp_path: Path, train: Split, three_layers: Path
 ) -> None:
-    stage = tuned(tmp_path, train, three_layers, dev=train, policy=policy, snapshots=(0.5,), weight_decay=0.1)
+    encoder = Encoder.load(str(three_layers))
+    config = config_of(policy=policy, snapshots=(0.5,), weight_decay=0.1)
+    stage, snapshots = tune(encoder, [Job.only(train, train, config)], folder=tmp_path, config=config)
     base = parameters(three_layers)
-    for name in ("snapshot-0.5", "snapshot-1"):
-        snapshot = tmp_path / name
+    assert (
+        [path.name for path in snapshots]
+        == list(stage.results["snapshots"])
+        == ["snapshot-0.5", "snapshot-1"]
+    )
+    for snapshot in snapshots:
         now = parameters(snapshot / "encoder")
-        moved = {n for n in base if not torch.equal(base[n], now[n])}
-        assert moved == {n for n in base if by_hand(policy, n)}
+        assert {n for n in base if not torch.equal(base[n], now[n])} == {
+            n for n in base if by_hand(policy, n)
+        }
         added = now.keys() - base.keys()
         assert bool(added) == policy.startswith("houlsby")
         assert all(".houlsby." in n for n in added)
@@ -90,36 +110,21 @@ def test_a_policy_moves_what_it_names_and_nothing_else(
             fresh.tune(parse_policy(policy), seed=0)
             begin = dict(fresh.model.named_parameters())
             assert all(not torch.equal(begin[n], now[n]) for n in added)
-
-        config = json.loads((snapshot / "head" / "config.json").read_text())
-        assert config["encoder"]["fingerprint"] == Encoder.load(str(snapshot / "encoder")).fingerprint
-        assert (snapshot / "head" / config["encoder"]["path"]).resolve() == (snapshot / "encoder").resolve()
-        assert f"snapshot-{config['fraction']:g}" == snapshot.name == config["label"]
-        ((_, again),) = logits_of_trained([read_trained(snapshot)], train.data)
-        kept = Logits.load(snapshot / "head" / "dev" / "logits.safetensors", train.fingerprint)
-        assert np.allclose(again["start"], kept["start"], rtol=0, atol=2e-5)
-        assert np.allclose(again["end"], kept["end"], rtol=0, atol=2e-5)
+        about = json.loads((snapshot / "head" / "config.json").read_text())
+        assert about["encoder"]["fingerprint"] == Encoder.load(str(snapshot / "encoder")).fingerprint
+        assert (snapshot / "head" / about["encoder"]["path"]).resolve() == (snapshot / "encoder").resolve()
+        assert f"snapshot-{about['fraction']:g}" == snapshot.name == about["label"]
+        assert snapshot_answers(snapshot, train)
     assert stage.results["trainable"] == count_by_hand(policy, base)
     assert stage.results["policy"] == policy
-    assert stage.results["snapshots"].keys() == {"snapshot-0.5", "snapshot-1"}
     delta = policy.startswith(("houlsby", "lora", "bitfit"))
     assert (tmp_path / "snapshot-1" / "encoder" / "delta.json").exists() == delta
     assert not (tmp_path / "checkpoint.safetensors").exists()
-
-
-@pytest.mark.parametrize("policy", ["top-1", "houlsby-4", "lora-2", "cut-1"])
-def test_the_encoder_in_memory_is_the_last_snapshot(
-    policy: str, tmp_path: Path, train: Split, three_layers: Path
-) -> None:
-    encoder = Encoder.load(str(three_layers))
+    # The encoder in memory is the last snapshot.
     batch = collate(train.windows, np.arange(3), pad_id=encoder.pad_id, device=encoder.device)
-    before = encoder.states(batch).clone()
-    tune(encoder, train, folder=tmp_path, config=config_of(policy=policy))
     loaded = Encoder.load(str(tmp_path / "snapshot-1" / "encoder"))
     assert encoder.fingerprint == loaded.fingerprint
-    mine = encoder.states(batch)
-    assert torch.allclose(mine, loaded.states(batch), atol=1e-5)
-    assert not torch.allclose(mine[-1], before[-1], atol=1e-3)
+    assert torch.allclose(encoder.states(batch), loaded.states(batch), atol=1e-5)
     assert not any(p.requires_grad for p in encoder.model.parameters())
 
 
@@ -127,11 +132,7 @@ def test_training_of_a_tuned_encoder_goes_on(tmp_path: Path, train: Split, three
     """A delta of a delta: both are found, and the second begins where the first ended."""
     tuned(tmp_path / "a", train, three_layers, policy="houlsby-4")
     tuned(tmp_path / "b", train, tmp_path / "a" / "snapshot-1" / "encoder", policy="bitfit", dev=train)
-    ((_, again),) = logits_of_trained([read_trained(tmp_path / "b" / "snapshot-1")], train.data)
-    kept = Logits.load(
-        tmp_path / "b" / "snapshot-1" / "head" / "dev" / "logits.safetensors", train.fingerprint
-    )
-    assert np.allclose(again["start"], kept["start"], rtol=0, atol=2e-5)
+    assert snapshot_answers(tmp_path / "b" / "snapshot-1", train)
     first, second = (parameters(tmp_path / run / "snapshot-1" / "encoder") for run in "ab")
     for name, tensor in first.items():
         moves = name.endswith("bias") and not name.startswith("pooler.")
@@ -250,28 +251,134 @@ def test_looking_at_a_run_does_not_change_it(
     assert not quiet.results["snapshots"]
 
 
-def test_checkpointing_is_silent(
-    tmp_path: Path, train: Split, three_layers: Path, monkeypatch: pytest.MonkeyPatch
+# ---- a loss that is no number, and weights that are none
+
+
+@contextmanager
+def loss_breaks_at(call: int, value: float = math.nan) -> Iterator[None]:
+    """The loss of one window of that call, counted from 1, is `value`."""
+    real, calls = SpanTask.loss, []
+
+    def broken(task: SpanTask, logits: Tensor, batch: Any) -> Tensor:
+        calls.append(1)
+        found = real(task, logits, batch)
+        if len(calls) == call:
+            found = found * torch.tensor([1.0] * (len(found) - 1) + [value])
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SpanTask, "loss", broken)
+        yield
+
+
+def ids_of_step(train: Split, step: int, **values: Any) -> set[str]:
+    """Questions of a step, counted from 1."""
+    job = Job(train, sampling=values.pop("sampling", "natural"))
+    _, batch = steps_of([job], config_of(epochs=2.0, **values))[step - 1]
+    return {train.data.examples[train.windows.example[window]].id for window in batch}
+
+
+def named(message: str) -> set[str]:
+    """Questions that a message names."""
+    found = re.search(r"on the examples (.*?)(?:, \.\.\.)?: lower --lr", message)
+    assert found, message
+    return set(found[1].split(", "))
+
+
+def assert_good(folder: Path, step: int) -> None:
+    """The checkpoint is of this step, and all its numbers are finite."""
+    with safe_open(folder / "checkpoint.safetensors", "pt") as file:
+        assert json.loads(file.metadata()["progress"])["progress"]["step"] == step
+        keys = [key for key in file.keys() if key.startswith(("module/", "optimizer/"))]  # noqa: SIM118
+        assert keys
+        assert all(file.get_tensor(key).isfinite().all() for key in keys)
+
+
+@pytest.mark.parametrize(("policy", "value"), [("full", math.nan), ("cut-1", math.inf)])
+def test_step_questions_and_checkpoint_are_named(
+    policy: str, value: float, tmp_path: Path, train: Split, three_layers: Path
 ) -> None:
-    """transformers has a word to say about caches that no encoder has."""
-    from transformers.utils import generic
+    values = {
+        "policy": policy,
+        "epochs": 2.0,
+        "snapshots": (0.2, 1.0),
+        "checkpoint_seconds": 0.0,
+        "dev": train,
+    }
+    with loss_breaks_at(3, value), pytest.raises(TrainingError, match="at step 3 of fine-tuning") as caught:
+        tuned(tmp_path / "out", train, three_layers, **values)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert f"the loss became {value}" in message
+    assert f"of step 2, is kept in {tmp_path / 'out'}" in message
+    assert named(message) == ids_of_step(train, 3)
+    assert_good(tmp_path / "out", 2)
+    assert [path.name for path in (tmp_path / "out").glob("snapshot-*")] == ["snapshot-0.2"]
+    written = (tmp_path / "out" / "snapshot-0.2").stat().st_mtime_ns
 
-    said: list[str] = []
-    monkeypatch.setattr(generic.logger, "warning_once", said.append)
-    for policy in ("top-1", "cut-1"):
-        tuned(tmp_path / policy, train, three_layers, policy=policy, checkpointing=True)
-    assert not said
+    # Whatever broke it is gone: the run goes on, and ends where an unbroken one does.
+    stage = tuned(tmp_path / "out", train, three_layers, **values)
+    assert stage.results["snapshots"].keys() == {"snapshot-0.2", "snapshot-1", "snapshot-2"}
+    assert (tmp_path / "out" / "snapshot-0.2").stat().st_mtime_ns == written, "neither kept nor scored twice"
+    tuned(tmp_path / "whole", train, three_layers, **values)
+    for name in stage.results["snapshots"]:
+        assert_equal(weights(tmp_path / "out" / name), weights(tmp_path / "whole" / name))
 
 
-# ---- what cannot be
-
-
-def test_adapters_without_a_place_are_told_before_anything_is_written(
-    tmp_path: Path, train: Split, no_dropout: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "values", [{"batch_tokens": 200, "batch_size": 4}, {"sampling": "balanced"}, {}], ids=str
+)
+def test_the_first_questions_of_the_batch_are_named_however_it_is_drawn(
+    values: dict[str, Any], tmp_path: Path, train: Split, three_layers: Path
 ) -> None:
-    from bertvision.encoder import freeze
+    """In two parts, of which the second is broken; no checkpoint was written before."""
+    values = {"batch_size": 16} | values
+    step = next(s for s in (1, 2) if len(ids_of_step(train, s, **values)) > 8 or "batch_tokens" in values)
+    how = {"accumulate": 2, "checkpoint_seconds": 1e9, "epochs": 2.0}
+    with loss_breaks_at(2 * step), pytest.raises(TrainingError, match=f"at step {step} of") as caught:
+        tuned(tmp_path, train, three_layers, **how, **values)
+    some, wanted = named(str(caught.value)), ids_of_step(train, step, **values)
+    assert some <= wanted
+    assert len(some) == min(8, len(wanted))
+    assert "no checkpoint was written before" in str(caught.value)
+    assert not (tmp_path / "checkpoint.safetensors").exists()
 
-    monkeypatch.setattr(freeze, "PLACES", {})
-    with pytest.raises(BertvisionError, match="does not know where"):
-        tuned(tmp_path / "out", train, no_dropout, policy="houlsby-4")
-    assert not (tmp_path / "out").exists()
+
+@pytest.mark.parametrize("part", ["head", "encoder"])
+def test_a_step_that_breaks_the_weights_is_in_no_checkpoint_and_no_snapshot(
+    part: str, tmp_path: Path, train: Split, three_layers: Path
+) -> None:
+    """Its own loss is a number: only the weights tell."""
+
+    def spoil(steps: Steps) -> None:
+        module = steps.heads[0] if part == "head" else steps.model
+        with torch.no_grad():
+            next(iter(module.parameters())).view(-1)[0] = math.nan
+
+    third = 3 / math.ceil(len(train.windows) / 8)  # of an epoch
+    for snapshots, name in (((0.2,), "the checkpoint"), ((0.2, third), f"snapshot-{third:g}")):
+        values = {"epochs": 2.0, "checkpoint_seconds": 0.0, "snapshots": snapshots}
+        match = f"the weights of {name} are not finite after step 3 of fine-tuning"
+        out = tmp_path / name
+        with after_step(3, spoil), pytest.raises(TrainingError, match=match) as caught:
+            tuned(out, train, three_layers, **values)
+        assert named(str(caught.value)) == ids_of_step(train, 3)
+        assert_good(out, 2)
+        assert [path.name for path in out.glob("snapshot-*")] == ["snapshot-0.2"]
+
+
+def test_a_rate_that_is_far_too_high_ends_the_command(
+    tiny_bert: Path, toy_squad: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = bertvision(
+        "finetune", "--train", toy_squad, "--encoder", tiny_bert, "--out", out, *FLAGS,
+        "--lr", "1e36", "--warmup", "0", "--epochs", "3", "--checkpoint-seconds", "0",
+    )  # fmt: skip
+    assert done.code == 2
+    last = done.err.strip().splitlines()[-1]
+    assert re.search(
+        r"(became nan|became inf|are not finite).* step \d+ of fine-tuning on the examples \d", last
+    )
+    assert "Traceback" not in done.err
+    assert not list(out.glob("snapshot-*"))

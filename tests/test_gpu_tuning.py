@@ -20,9 +20,9 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.model.trained import load_encoder, logits_of_trained, read_trained
 from bertvision.train import steps as steps_module
 from bertvision.train.config import FinetuneConfig, MultitaskConfig
-from bertvision.train.finetune import tune, tune_jobs
+from bertvision.train.finetune import tune
 from bertvision.train.job import Job
-from bertvision.train.run_folder import RunFolder, read_metrics
+from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import Split, load_split, logits_of
 from bertvision.train.steps import GraphSteps, Steps
 
@@ -59,7 +59,8 @@ def tuned(
     made = Encoder.load(str(home / encoder), device="cuda", precision=precision)
     train = load_split(str(home / "toy.json"), made, WINDOWS)
     config = config_of(**({"epochs": 4.0} | values))
-    stage, folders = tune(made, train, folder=out, config=config, dev=train if dev else None)
+    jobs = [Job.only(train, train if dev else None, config)]
+    stage, folders = tune(made, jobs, folder=out, config=config)
     return stage, folders, train
 
 
@@ -124,12 +125,6 @@ def test_a_capture_that_fails_leaves_no_gradients_behind(
     assert not replayed[-1].graphs.possible
     assert not len(replayed[-1].graphs)
     assert losses(again) == pytest.approx(losses(plain), rel=0.05)
-
-
-def test_parts_of_a_batch_are_captured_too(home: Path, tmp_path: Path) -> None:
-    one, _, _ = tuned(home, tmp_path / "a")
-    three, _, _ = tuned(home, tmp_path / "b", accumulate=3)
-    assert losses(one) == pytest.approx(losses(three), rel=1e-3)
 
 
 @pytest.mark.parametrize("head", ["adapter:size=8", "learned_pooling"])
@@ -271,7 +266,8 @@ def test_replayed_steps_on_texts_are_plain_steps(
         made = Encoder.load(str(source), device="cuda", precision=precision)
         settings = STEADY | GENTLE[precision] | {"policy": policy, "head": head}
         config = FinetuneConfig(**settings)
-        stages.append(tune(made, split, folder=tmp_path / name, config=config, dev=split)[0])
+        jobs = [Job.only(split, split, config)]
+        stages.append(tune(made, jobs, folder=tmp_path / name, config=config)[0])
         plainly()
     (steps,) = replayed
     assert steps.graphs.possible
@@ -317,7 +313,7 @@ def together(
     settings: dict[str, Any] = STEADY | GENTLE[precision] | {"order": "mixed"} | values
     config = MultitaskConfig(**settings)
     jobs = three_jobs(home, encoder, dev=dev)
-    return tune_jobs(made, jobs, folder=out, config=config)[0]
+    return tune(made, jobs, folder=out, config=config)[0]
 
 
 @pytest.mark.parametrize(
@@ -362,17 +358,6 @@ def test_a_task_that_rests_keeps_its_weights_to_the_bit(home: Path, tmp_path: Pa
     assert own
     assert all(torch.equal(early[name], late[name]) for name in own)
     assert not torch.equal(early["heads/where/project.weight"], late["heads/where/project.weight"])
-
-
-def test_scores_of_several_tasks_on_the_way_do_not_disturb(home: Path, tmp_path: Path) -> None:
-    """Dropout and all."""
-    values: dict[str, Any] = {"encoder": "noisy", "precision": "bf16", "lr": 1e-3, "epochs": 4.0}
-    alone = together(home, tmp_path / "a", **values)
-    scored = together(home, tmp_path / "b", dev=True, score_every=0.5, snapshots=(1.0,), **values)
-    assert losses(alone) == pytest.approx(losses(scored), rel=1e-3)
-    told = [r["task"] for r in read_metrics(scored.metrics) if "task" in r]
-    assert told == ["mood", "near", "where"] * 8
-    assert scored.results["snapshots"]["snapshot-4"].keys() == {"mood", "near", "where"}
 
 
 def test_a_run_of_several_tasks_goes_on_from_its_checkpoint(home: Path, tmp_path: Path) -> None:

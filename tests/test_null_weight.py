@@ -31,7 +31,6 @@ from bertvision.states.base import MemoryStates
 from bertvision.states.config import StatesConfig
 from bertvision.tasks.span import SPAN, SpanTask
 from bertvision.train.config import FitConfig
-from bertvision.train.finetune import tune
 from bertvision.train.fit import FitRun, fit
 from bertvision.train.job import Job
 from bertvision.train.run_folder import RunFolder
@@ -213,7 +212,7 @@ def test_other_tasks_refuse_it_before_anything_is_written(tmp_path: Path, lively
     for data in (label_texts(6), score_texts(6)):
         split = split_of(data, lively)
         with pytest.raises(ConfigError, match="--null-weight is for spans, not for a"):
-            tune(encoder, split, folder=tmp_path / "out", config=config_of(null_weight=2.0))
+            Job.only(split, None, config_of(null_weight=2.0))
         with pytest.raises(ConfigError, match="--null-weight is for spans, not for a"):
             fit_zoo(
                 encoder, split, folder=tmp_path / "out", config=FitConfig(heads=("cls_linear",), null_weight=2.0),

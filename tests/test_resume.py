@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,14 @@ from safetensors.torch import load_file
 from bertvision.artifacts import (
     atomic_file,
     atomic_folder,
-    output_folder,
     read_json,
     read_tensors,
     restore,
     sweep,
-    write_json,
     write_tensors,
 )
 from bertvision.errors import ConfigError, OutputError
-from bertvision.train.memory import begin_peak, peak_bytes
+from bertvision.train.finetune import begin_peak, peak_bytes
 from bertvision.train.run_folder import LOCK, RunFolder, read_metrics
 
 WINDOWS = ["--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24"]
@@ -206,28 +203,25 @@ def test_killed_at_random_times(
     assert contents(out) == reference.contents
 
 
-def test_a_command_of_its_own_killed_from_outside(
-    references: Callable[[Command], Reference], tmp_path: Path
-) -> None:
-    """`python -m bertvision`, as a user starts it, killed while its metrics grow."""
-    reference = references(finetune_command)
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "bertvision", *reference.arguments(out)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 240
-    while (
-        time.monotonic() < until and process.poll() is None and len(read_metrics(out / "metrics.jsonl")) < 3
-    ):
-        time.sleep(0.002)
-    process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "fine-tuning continues at step" in done.stderr
-    assert contents(out) == reference.contents
-    steps = [record["step"] for record in read_metrics(out / "metrics.jsonl")]
-    assert steps == sorted(set(steps)), "a step stands in metrics.jsonl twice"
+WAYS: dict[str, list[str]] = {
+    "houlsby": ["--policy", "houlsby-4"],
+    "lora": ["--policy", "lora-2", "--head", "learned_pooling"],
+    "cut": ["--policy", "cut-1", "--head", "adapter:size=4,dropout=0.1", "--accumulate", "2"],
+    "everything": ["--sampling", "balanced", "--batch-tokens", "150", "--accumulate", "2", "--eps", "1e-6",
+                   "--no-bias-correction", "--policy", "top-1"],
+    "again": ["--checkpointing", "--head", "adapter:size=4,dropout=0.2"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_tune_survives_kills(way: str, tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
+    def command(out: Path) -> list[str]:
+        more = ["--dev", str(toy_squad), "--snapshots", "0.5", "1.0", "--log-every", "3", *WAYS[way]]
+        return [*finetune_command(tiny_bert, toy_squad, out), *more]
+
+    assert_survives_kills(command, tmp_path, way)
+    records = read_metrics(tmp_path / "out" / "metrics.jsonl")
+    assert [r["snapshot"] for r in records if "snapshot" in r] == ["snapshot-0.5", "snapshot-1", "snapshot-2"]
 
 
 # ---- what a kill leaves behind
@@ -293,13 +287,6 @@ def test_a_failure_inside_leaves_the_old_content(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(OutputError, match="cannot write"):
-            output_folder(path)
-
-
 # ---- the run folder
 
 KEY = {"encoder": "abc", "fit": {"lr": 0.1, "heads": ["a", "b"]}}
@@ -323,17 +310,13 @@ def test_overwriting_begins_from_nothing(tmp_path: Path) -> None:
     fresh = RunFolder(tmp_path, KEY | {"encoder": "other"}, overwrite=True)
     assert not fresh.done
     assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK, "stage.json"]
-
-
-def test_a_half_removed_stage_is_not_taken_for_work(tmp_path: Path) -> None:
-    """Killed while --overwrite removed the folder: a checkpoint without its mark belongs to nobody."""
-    stage = RunFolder(tmp_path, KEY)
-    stage.checkpoint.write_bytes(b"of other settings")
-    stage.metrics.write_text('{"step": 1}\n')
+    # Killed while --overwrite removed the folder: a checkpoint without its mark belongs to nobody.
+    fresh.checkpoint.write_bytes(b"of other settings")
+    fresh.metrics.write_text('{"step": 1}\n')
     (tmp_path / "stage.json").unlink()
-    again = RunFolder(tmp_path, KEY)
-    assert not again.checkpoint.exists()
-    assert not again.metrics.exists()
+    RunFolder(tmp_path, KEY)
+    assert not fresh.checkpoint.exists()
+    assert not fresh.metrics.exists()
 
 
 def test_a_finished_folder_keeps_results_and_time_but_no_checkpoint(tmp_path: Path) -> None:
@@ -414,9 +397,3 @@ def test_tensors_of_every_kind_come_back(tmp_path: Path) -> None:
         assert found[name].dtype == tensor.dtype
         assert torch.equal(found[name], tensor), name
     assert read_tensors(tmp_path / "file.safetensors")[1]["note"] == "größe"
-
-
-def test_json_is_whole_or_not_there(tmp_path: Path) -> None:
-    write_json(tmp_path / "a" / "b.json", {"größe": [1, 2]})
-    assert read_json(tmp_path / "a" / "b.json") == {"größe": [1, 2]}
-    assert "größe" in (tmp_path / "a" / "b.json").read_text(encoding="utf-8")

@@ -1,19 +1,17 @@
 """An encoder shared out over two processes (FSDP on gloo) trains, is saved and goes on as a whole one does."""
 
 import functools
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from killing import run_together
 from safetensors.torch import load_file
-from together import run_together
 from torch import Tensor, nn
 from toy import toy_config
 
-from bertvision.artifacts import write_json
+from bertvision.artifacts import read_json, write_json
 from bertvision.train.parallel import ALONE, Parallel, clip_, gathered_tensors, is_sharded, shard
 from bertvision.train.run_folder import RunFolder
 
@@ -63,7 +61,7 @@ def take_steps(toy: Toy, optimizer: torch.optim.Optimizer, steps: range, paralle
         size = 1 if step == 2 else BATCH
         ids = torch.randint(0, WORDS, (size, 7), generator=random)
         labels = torch.randint(0, 2, (size,), generator=random)
-        part = parallel.part(np.arange(size))
+        part = parallel.parts(np.arange(size))[0]
         logits = toy(ids[part.indices])
         loss = nn.functional.cross_entropy(logits, labels[part.indices], reduction="sum") / size * part.weight
         loss.backward()
@@ -124,87 +122,59 @@ def test_two_processes_train_what_one_trains(architecture: str, policy: str, tmp
 # ---- checkpoints
 
 
-def _save(path: str) -> None:
-    """One rank: two steps, a checkpoint, and the rest."""
+def _run(path: str, resumed: bool) -> None:
+    """One rank: two steps and a checkpoint, or what that holds; then the rest of the steps."""
     torch.set_num_threads(1)
     with Parallel.start(CPU) as parallel:
         torch.manual_seed(100 + parallel.rank)
         toy = share_out(Toy("bert", "norms"), parallel)
-        optimizer = optimizer_of(toy)
-        take_steps(toy, optimizer, range(2), parallel)
-        folder = RunFolder(Path(path).parent, {}, parallel=parallel)
-        folder.save({"all": toy}, {"all": optimizer}, {"step": 2})
-        _write(path, parallel, torch.rand(3))
+        optimizer, folder = optimizer_of(toy), RunFolder(Path(path), {}, parallel=parallel)
+        if resumed:
+            for parameter in toy.parameters():
+                if parameter.requires_grad:
+                    parameter.data.zero_()  # all that trains must come from the file
+            assert folder.resume({"all": toy}, {"all": optimizer}) == {"step": 2}
+        else:
+            take_steps(toy, optimizer, range(2), parallel)
+            folder.save({"all": toy}, {"all": optimizer}, {"step": 2})
+        drawn = torch.rand(3).tolist()
         take_steps(toy, optimizer, range(2, STEPS), parallel)
-        _write(f"{path}.end", parallel, _flat(toy))
-
-
-def _go_on(path: str) -> None:
-    """One rank: from the checkpoint to the end."""
-    torch.set_num_threads(1)
-    with Parallel.start(CPU) as parallel:
-        toy = share_out(Toy("bert", "norms"), parallel)
-        optimizer = optimizer_of(toy)
-        for parameter in toy.parameters():
-            if parameter.requires_grad:
-                parameter.data.zero_()  # all that trains must come from the file
-        folder = RunFolder(Path(path).parent, {}, parallel=parallel)
-        assert folder.resume({"all": toy}, {"all": optimizer}) == {"step": 2}
-        _write(f"{path}.again", parallel, torch.rand(3))
-        take_steps(toy, optimizer, range(2, STEPS), parallel)
-        _write(f"{path}.end.again", parallel, _flat(toy))
-
-
-def _flat(toy: Toy) -> Tensor:
-    """Every number of the whole model on rank 0, none elsewhere."""
-    return torch.cat(
-        [torch.zeros(0), *(t.flatten() for t in gathered_tensors(dict(toy.named_parameters())).values())]
-    )
-
-
-def _write(path: str, parallel: Parallel, numbers: Tensor) -> None:
-    Path(f"{path}.{parallel.rank}.json").write_text(json.dumps(numbers.tolist()))
-
-
-def _read(path: Path, more: str, rank: int) -> Any:
-    return json.loads(Path(f"{path}{more}.{rank}.json").read_text())
+        whole = gathered_tensors(dict(toy.named_parameters()))
+        end = [value for tensor in whole.values() for value in tensor.flatten().tolist()]
+        write_json(Path(path, f"{'again' if resumed else 'whole'}-{parallel.rank}.json"), [drawn, end])
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of two ranks, beside what they ended with."""
+    """The folder of two ranks with a checkpoint, beside what they ended with."""
     folder = tmp_path_factory.mktemp("saved")
-    path = folder / "checkpoint.safetensors"
-    work = functools.partial(_save, str(path))
-    run_together(work, folder)
-    return path
+    run_together(functools.partial(_run, str(folder), False), folder)
+    return folder
 
 
 def test_two_processes_go_on_exactly(saved: Path, tmp_path: Path) -> None:
-    work = functools.partial(_go_on, str(saved))
-    run_together(work, tmp_path)
-    for rank in range(2):
-        assert _read(saved, ".end.again", rank) == _read(saved, ".end", rank), "to the bit"
-        assert _read(saved, ".again", rank) == _read(saved, "", rank), "each rank draws from its own stream"
-    assert _read(saved, "", 0) != _read(saved, "", 1)
+    run_together(functools.partial(_run, str(saved), True), tmp_path)
+    whole, again = (
+        [read_json(saved / f"{run}-{rank}.json") for rank in (0, 1)] for run in ("whole", "again")
+    )
+    assert again == whole, "to the bit, and each rank draws from its own stream"
+    assert whole[0][0] != whole[1][0]
 
 
 @pytest.mark.parametrize("world", [1, 3])
 def test_another_number_of_processes_goes_on(world: int, saved: Path, tmp_path: Path) -> None:
-    copy = tmp_path / saved.name
-    copy.write_bytes(saved.read_bytes())
+    (tmp_path / "checkpoint.safetensors").write_bytes((saved / "checkpoint.safetensors").read_bytes())
     write_json(tmp_path / "stage.json", {"key": {}, "done": False})
     if world > 1:
-        work = functools.partial(_go_on, str(copy))
-        run_together(work, tmp_path, world=world)
-        end = _read(copy, ".end.again", 0)
+        run_together(functools.partial(_run, str(tmp_path), True), tmp_path, world=world)
+        _, end = read_json(tmp_path / "again-0.json")
     else:
         toy = Toy("bert", "norms")
         optimizer = optimizer_of(toy)
         RunFolder(tmp_path, {}).resume({"all": toy}, {"all": optimizer})
         take_steps(toy, optimizer, range(2, STEPS), ALONE)
         end = torch.cat([parameter.detach().flatten() for parameter in toy.parameters()]).tolist()
-    np.testing.assert_allclose(end, _read(saved, ".end", 0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(end, read_json(saved / "whole-0.json")[1], rtol=1e-4, atol=1e-5)
 
 
 def test_the_file_is_that_of_one_process(saved: Path, tmp_path: Path) -> None:
@@ -213,7 +183,7 @@ def test_the_file_is_that_of_one_process(saved: Path, tmp_path: Path) -> None:
     take_steps(toy, optimizer, range(2), ALONE)
     folder = RunFolder(tmp_path, {})
     folder.save({"all": toy}, {"all": optimizer}, {})
-    ours, theirs = load_file(folder.checkpoint), load_file(saved)
+    ours, theirs = load_file(folder.checkpoint), load_file(saved / "checkpoint.safetensors")
     assert ours.keys() == {name for name in theirs if not name.endswith("/1")}
     for name in ours:
         assert ours[name].shape == theirs[name].shape, name

@@ -32,7 +32,6 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, OutputError
 from bertvision.heads import load_head
 from bertvision.model.trained import logits_of_trained, read_trained
-from bertvision.train.finetune import tune
 from bertvision.train.job import Job
 from bertvision.train.parallel import ALONE
 from bertvision.train.run_folder import read_metrics
@@ -208,7 +207,7 @@ def test_the_task_is_kept_with_the_head_and_decides_the_work(tmp_path: Path, no_
     assert config["task"]["shift"] == pytest.approx(values.mean())
     assert config["task"]["scale"] == pytest.approx(values.std())
     two = label_texts(classes=2)
-    tune(Encoder.load(str(no_dropout)), split_of(two, no_dropout), folder=tmp_path / "b", config=config_of())
+    tuned(tmp_path / "b", split_of(two, no_dropout), no_dropout)
     other: Split = split_of(two, no_dropout, loss="bce")
     with pytest.raises(OutputError, match=r"other settings \(task\.objective\)"):
-        tune(Encoder.load(str(no_dropout)), other, folder=tmp_path / "b", config=config_of())
+        tuned(tmp_path / "b", other, no_dropout)

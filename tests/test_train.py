@@ -34,6 +34,7 @@ from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FitConfig, OptimConfig
 from bertvision.train.finetune import tune
 from bertvision.train.fit import FitRun, FittedHead, fit
+from bertvision.train.job import Job
 from bertvision.train.optim import apply_gradients, learning_rate, make_optimizer, set_rate
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.splits import Split, logits_of
@@ -94,7 +95,10 @@ def finetuned(
     folder: Path, train: Split, source: Path, **values: Any
 ) -> tuple[list[Path], list[dict[str, Any]]]:
     """Fine-tune a freshly loaded encoder; returns its snapshots and metrics."""
-    stage, folders = tune(Encoder.load(str(source)), train, folder=folder, config=config_of(**values))
+    config = config_of(**values)
+    stage, folders = tune(
+        Encoder.load(str(source)), [Job.only(train, None, config)], folder=folder, config=config
+    )
     return folders, read_metrics(stage.metrics)
 
 

@@ -10,24 +10,37 @@ import numpy as np
 import pytest
 import torch
 from cli_runner import bertvision
-from killing import finish
-from plain_tuning import WINDOWS, fixture_lively, label_texts, snapshot_weights, steps_of  # noqa: F401
-from safetensors.torch import load_file
-from together import run_together
-from torch import Tensor
-from torch.nn import functional as F
-from tuning_helpers import assert_equal, config_of, dying_at, largest_difference, losses, tuned
+from killing import finish, run_together
+from plain_tuning import (
+    WINDOWS,
+    PlainTuning,
+    distances,
+    fixture_lively,  # noqa: F401
+    label_texts,
+    snapshot_weights,
+    steps_of,
+    triplet_loss,
+    write_table,
+)
+from tuning_helpers import (
+    assert_equal,
+    assert_same_tuning,
+    config_of,
+    dying_at,
+    largest_difference,
+    losses,
+    tuned,
+)
 
 from bertvision.data.examples import TextData, TextExample
 from bertvision.data.triplets import TripletData, mine_triplets
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.tasks.triplet import TripletTask
-from bertvision.train.finetune import tune_jobs
+from bertvision.train.finetune import tune
 from bertvision.train.job import Job
 from bertvision.train.run_folder import read_metrics
 from bertvision.train.splits import Split, window_split
-from bertvision.train.steps import Steps
 
 SETTINGS: dict[str, Any] = {"epochs": 1.0, "eps": 1e-2, "weight_decay": 0.1, "lr": 3e-3, "batch_size": 4}
 
@@ -57,21 +70,6 @@ def split_of(data: TripletData, source: Path, **task: Any) -> Split:
     return window_split(data, Encoder.load(str(source)), WINDOWS, keep=False, task=how)
 
 
-def distances(model: Any, tokenizer: Any, data: TripletData, row: int) -> Tensor:
-    """(5,) from the anchor's [CLS] to the others', text by text."""
-    vectors = [
-        model(**tokenizer(data.texts[i], return_tensors="pt")).last_hidden_state[0, 0]
-        for i in data.groups[row]
-    ]
-    return torch.stack([(vectors[0] - v).square().sum().sqrt() for v in vectors[1:]])
-
-
-def by_hand(found: Tensor, form: str, margin: float) -> Tensor:
-    near, far = found[0], found[1:]
-    inside = near - far.exp().sum().log() if form == "paper" else near + (-far).exp().sum().log()
-    return F.relu(inside + margin)
-
-
 @pytest.mark.parametrize(
     "values",
     [{}, {"accumulate": 3}, {"form": "paper", "margin": 9.0}, {"policy": "cut-1"}, {"batch_tokens": 300}],
@@ -80,75 +78,26 @@ def by_hand(found: Tensor, form: str, margin: float) -> Tensor:
 def test_triplets_are_trained_as_in_a_plain_loop(
     values: dict[str, Any], mined: TripletData, lively: Path, tmp_path: Path
 ) -> None:
-    data = mined.take(np.arange(14))
     task = {"form": values.pop("form", "softmin"), "margin": values.pop("margin", 1.0)}
-    split, config = split_of(data, lively, **task), config_of(**SETTINGS, **values)
-    encoder = Encoder.load(str(lively))
-    model = encoder.model.eval()
-    for name, p in model.named_parameters():
-        p.requires_grad_("policy" not in values or name.startswith("encoder.layer.2."))
-    named = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in named if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in named if p.ndim == 1], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=config.lr, eps=config.eps)
-    curve, seen = [], []
+    split, config = split_of(mined.take(np.arange(14)), lively, **task), config_of(**SETTINGS, **values)
+    plain = PlainTuning(
+        lively,
+        [Job(split)],
+        config,
+        frozen=lambda name: "policy" in values and not name.startswith("encoder.layer.2."),
+    )
     for _, batch in steps_of([Job(split)], config):
         rows = batch[::6] // 6
         assert (batch.reshape(-1, 6) == rows[:, None] * 6 + np.arange(6)).all(), "a triplet was parted"
-        each = [by_hand(distances(model, encoder.tokenizer, data, row), **task) for row in rows]
-        loss = torch.stack(each).mean()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(named, config.clip)
-        optimizer.step()
-        optimizer.zero_grad()
-        curve.append(loss.item())
-        seen += rows.tolist()
-    assert sorted(seen) == list(range(14))
-    assert max(curve) > 0.1, "nothing to learn"
+        plain.step(0, rows)
+    assert max(plain.losses) > 0.1, "nothing to learn"
     stage = tuned(tmp_path, split, lively, **SETTINGS, **values)
-    assert losses(stage) == pytest.approx(curve, rel=1e-4, abs=1e-5)
-    wanted = {f"encoder/{n}": p.detach() for n, p in model.named_parameters()}
-    found = snapshot_weights(tmp_path / "snapshot-1")
+    assert losses(stage) == pytest.approx(plain.losses, rel=1e-4, abs=1e-5)
+    found, wanted = snapshot_weights(tmp_path / "snapshot-1"), plain.weights()
     assert largest_difference({n: found[n] for n in wanted}, wanted) < 2e-5
-    assert not any("head" in path.name for path in (tmp_path / "snapshot-1").iterdir()), (
-        "there is no head to keep"
+    assert [path.name for path in (tmp_path / "snapshot-1").iterdir()] == ["encoder"], (
+        "it has no head to keep"
     )
-
-
-@pytest.mark.parametrize(
-    "values", [{"accumulate": 3}, {"batch_tokens": 200, "accumulate": 2}, {"batch_size": 1}], ids=str
-)
-def test_no_part_of_a_batch_holds_a_part_of_a_triplet(
-    values: dict[str, Any], mined: TripletData, lively: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every part of every step begins with an anchor and has whole rows, in the order of the windows."""
-    split = split_of(mined.take(np.arange(13)), lively)
-    windows = split.windows
-    texts = {windows.ids[a:b].tobytes() for a, b in zip(windows.offsets, windows.offsets[1:], strict=False)}
-    rows = {
-        tuple(
-            windows.ids[windows.offsets[i] : windows.offsets[i + 1]].tobytes()
-            for i in range(6 * r, 6 * r + 6)
-        )
-        for r in range(13)
-    }
-    real, parts = Steps.backward, []
-
-    def watched(self: Steps, inputs: Any, weight: float, **how: Any) -> Tensor:
-        ids, lengths = inputs["ids"].numpy().astype(np.int32), inputs["mask"].sum(1).tolist()
-        found = [row[:n].tobytes() for row, n in zip(ids, lengths, strict=True)]
-        assert set(found) <= texts
-        assert len(found) % 6 == 0
-        assert {tuple(found[i : i + 6]) for i in range(0, len(found), 6)} <= rows
-        parts.append(len(found))
-        return real(self, inputs, weight, **how)
-
-    monkeypatch.setattr(Steps, "backward", watched)
-    stage = tuned(tmp_path, split, lively, **(SETTINGS | values))
-    assert sum(parts) == 13 * 6
-    assert len(parts) > stage.results["steps"] or values == {"batch_size": 1}
 
 
 def test_fewer_held_out_triplets_are_violated(mined: TripletData, lively: Path, tmp_path: Path) -> None:
@@ -173,7 +122,7 @@ def test_fewer_held_out_triplets_are_violated(mined: TripletData, lively: Path, 
     )
     assert last["positive_distance"] == pytest.approx(found[:, 0].mean().item(), rel=1e-4)
     for form in ("paper", "softmin"):
-        mean = torch.stack([by_hand(row, form, 0.0) for row in found]).mean().item()
+        mean = torch.stack([triplet_loss(row, form, 0.0) for row in found]).mean().item()
         assert last[f"{form}_loss"] == pytest.approx(mean, rel=1e-4, abs=1e-6)
 
 
@@ -199,9 +148,7 @@ def test_triplets_train_beside_other_tasks(mined: TripletData, lively: Path, tmp
     triplets = split_of(mined.take(np.arange(14)), lively, margin=1.0)
     labels = split_texts(label_texts(20, 2), lively)
     jobs = [Job(triplets, triplets, name="near"), Job(labels, labels, name="mood")]
-    stage, (folder,) = tune_jobs(
-        Encoder.load(str(lively)), jobs, folder=tmp_path, config=config_of(**SETTINGS)
-    )
+    stage, (folder,) = tune(Encoder.load(str(lively)), jobs, folder=tmp_path, config=config_of(**SETTINGS))
     assert [path.name for path in (folder / "heads").iterdir()] == ["mood"]
     scores = stage.results["snapshots"]["snapshot-1"]
     assert scores.keys() == {"near", "mood"}
@@ -228,16 +175,8 @@ def test_what_triplets_cannot_do_is_one_sentence(mined: TripletData, lively: Pat
 
 @pytest.fixture
 def words(tmp_path: Path, lively: Path) -> Any:
-    rows = [
-        f"{e.first}\t{label}"
-        for e in label_texts(40, 2).examples
-        for label in [("bad", "good")[int(e.label or 0)]]
-    ]
-    (tmp_path / "mood.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n", encoding="utf-8")
-    pairs = [f"{e.first}\t{e.second}\t{('no', 'yes')[int(e.label or 0)]}" for e in paraphrases(30).examples]
-    (tmp_path / "pairs.tsv").write_text(
-        "\n".join(["question1\tquestion2\tlabel", *pairs]) + "\n", encoding="utf-8"
-    )
+    write_table(tmp_path / "mood.tsv", label_texts(40, 2))
+    write_table(tmp_path / "pairs.tsv", paraphrases(30))
 
     def make(out: str, *more: Any) -> list[str]:
         told = ["triplet", "--sst", tmp_path / "mood.tsv", "--quora", tmp_path / "pairs.tsv", "--encoder", lively,
@@ -260,16 +199,9 @@ def test_the_verb_trains_and_tells(words: Any, tmp_path: Path) -> None:
                       tmp_path / "tuned", "--max-seq-length", "64", "--max-train-examples", "8").code == 0  # fmt: skip
 
 
-def test_the_verb_needs_data(tmp_path: Path) -> None:
-    done = bertvision("triplet", "--out", tmp_path / "out")
-    assert done.code == 2
-    assert "name some with --sst, --sts or --quora" in done.err
-    assert not (tmp_path / "out").exists()
-
-
 def test_two_processes_train_what_one_does(words: Any, tmp_path: Path) -> None:
     """Five triplets a batch and two ranks, so that one has more of them; in two parts."""
-    more = (
+    more = [
         "--max-examples",
         "30",
         "--batch-size",
@@ -280,16 +212,7 @@ def test_two_processes_train_what_one_does(words: Any, tmp_path: Path) -> None:
         "1e-2",
         "--device",
         "cpu",
-    )
+    ]
     run_together(words("two", *more), tmp_path)
     assert finish(words("one", *more), tmp_path / "one.log") == 0, (tmp_path / "one.log").read_text()
-    curves = [
-        [r["loss"] for r in read_metrics(tmp_path / out / "metrics.jsonl") if "loss" in r]
-        for out in ("two", "one")
-    ]
-    assert curves[0] == pytest.approx(curves[1], rel=1e-3, abs=1e-5)
-    ours, theirs = (
-        load_file(tmp_path / out / "snapshot-1" / "encoder" / "model.safetensors") for out in ("two", "one")
-    )
-    for name, tensor in theirs.items():
-        torch.testing.assert_close(ours[name], tensor, rtol=1e-3, atol=5e-5, msg=name)
+    assert_same_tuning(tmp_path / "two", tmp_path / "one")

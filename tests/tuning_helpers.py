@@ -16,6 +16,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.train.config import FinetuneConfig
 from bertvision.train.finetune import tune
+from bertvision.train.job import Job
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.splits import Split, load_split
 from bertvision.train.steps import Steps
@@ -68,7 +69,7 @@ def tuned(
 ) -> RunFolder:
     """Fine-tune a freshly loaded encoder in `folder`."""
     encoder, config = Encoder.load(str(source)), config_of(**values)
-    return tune(encoder, train, folder=folder, config=config, dev=dev)[0]
+    return tune(encoder, [Job.only(train, dev, config)], folder=folder, config=config)[0]
 
 
 @contextmanager
@@ -97,6 +98,21 @@ def dying_at(step: int) -> AbstractContextManager[None]:
 
 def losses(stage: RunFolder) -> list[float]:
     return [record["loss"] for record in read_metrics(stage.metrics) if "loss" in record]
+
+
+def assert_same_tuning(ours: Path, theirs: Path, *, loose: tuple[str, ...] = ()) -> None:
+    """Losses, scored tasks and weights of two fine-tunings up to rounding, but for tensors with names like `loose`."""
+    logs = [read_metrics(out / "metrics.jsonl") for out in (ours, theirs)]
+    curves = [[record["loss"] for record in log if "loss" in record] for log in logs]
+    assert curves[0] == pytest.approx(curves[1], rel=1e-3, abs=1e-5)
+    assert [record.get("task") for record in logs[0]] == [record.get("task") for record in logs[1]]
+    files = sorted(theirs.glob("snapshot-*/**/*.safetensors"))
+    assert files
+    for file in (file for file in files if file.name != "logits.safetensors"):
+        other = load_file(ours / file.relative_to(theirs))
+        for name, tensor in load_file(file).items():
+            if not name.endswith(loose):
+                torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=5e-5, msg=f"{file} {name}")
 
 
 def weights(snapshot: Path) -> dict[str, Tensor]:

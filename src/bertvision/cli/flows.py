@@ -41,8 +41,7 @@ def run(args: RunArgs) -> Result:
 
 
 def finetune(args: FinetuneArgs) -> Result:
-    from bertvision.pipeline.compare import compare_policies
-    from bertvision.pipeline.finetune import finetune
+    from bertvision.pipeline.finetune import compare_policies, finetune
 
     if args.compare:
         rows = compare_policies(args)

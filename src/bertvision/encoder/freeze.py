@@ -108,18 +108,15 @@ def apply_policy(model: Any, policy: Policy, *, seed: int, name: str) -> None:
         parameter.requires_grad_(True)
 
 
-def check_policy(model: Any, policy: Policy, *, name: str, adapted: bool = False) -> None:
-    """Refuse, before anything is changed, what this model or this installation cannot do.
-
-    `adapted` says that the encoder has adapters which `model`, made from the settings alone, has not.
-    """
+def check_policy(model: Any, policy: Policy, *, name: str) -> None:
+    """Refuse, before anything is changed, what this model or this installation cannot do."""
     refused = f"--policy {policy}: {name}"
     # It takes seconds to import, so only its spec is looked up.
     if policy.rule == "lora" and importlib.util.find_spec("peft") is None:
         raise ConfigError(
             f"--policy {policy} needs peft: run `pip install 'bertvision[lora]'`, or use houlsby-64"
         )
-    if (adapted or adapters_of(model)) and (policy.adapter is not None or policy.rule == "lora"):
+    if adapters_of(model) and (policy.adapter is not None or policy.rule == "lora"):
         raise ConfigError(f"{refused} has adapters already; tune the encoder it was made from")
     if policy.adapter is not None:
         _hosts(model)

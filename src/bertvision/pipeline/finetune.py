@@ -1,7 +1,20 @@
-"""Tune an encoder: for one task, for several at once, or on triplets; write the records of its snapshots' heads."""
+"""Tune an encoder: for one task, for several at once, or on triplets; write the records of its snapshots' heads.
 
+Several policies of one task can be compared. Each then runs in a process of its own, so that its memory is its own:
+OUT/POLICY/ holds what `finetune --policy` writes, a policy that is done is not run again, and OUT/compare.json has a
+row for each. Hulburd's efficiency score weighs what a model reaches against what was trained for it:
+
+        (F1 - 50) / log10(trainable parameters)
+"""
+
+import json
 import logging
+import math
 import shlex
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,25 +24,30 @@ from typing import Any
 
 import numpy as np
 
-from bertvision.artifacts import check_output, write_text
-from bertvision.config import dump_yaml
-from bertvision.data.examples import TextData
+from bertvision import console
+from bertvision.artifacts import check_output, write_json, write_text
+from bertvision.config import dump_yaml, part_of
+from bertvision.data.examples import TextData, join_texts
+from bertvision.data.load import load_data
 from bertvision.data.triplets import TripletSet, mine_triplets
+from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import choose_device
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ConfigError
+from bertvision.encoder.freeze import check_policy
+from bertvision.encoder.policy import parse_policy
+from bertvision.errors import ConfigError, TrainingError
 from bertvision.model.record import record
 from bertvision.model.trained import load_encoder, read_trained
 from bertvision.pipeline.config import FinetuneArgs, MultitaskArgs, TrainArgs, TripletArgs
 from bertvision.states.base import LiveStates
+from bertvision.tasks.settings import PLAIN, TextConfig
 from bertvision.tasks.triplet import TripletTask
 from bertvision.tasks.walk import head_logits
-from bertvision.train.config import TuneConfig
-from bertvision.train.finetune import tune_jobs
-from bertvision.train.job import Job, load_jobs, load_joined
-from bertvision.train.parallel import Parallel
-from bertvision.train.splits import Split, kept_logits, load_split, null_weighted, window_split
-from bertvision.train.steps import shares_out
+from bertvision.train.config import JobConfig, TaskSpec, TuneConfig
+from bertvision.train.finetune import tune
+from bertvision.train.job import Job
+from bertvision.train.parallel import Parallel, rank_and_world
+from bertvision.train.splits import Split, kept_logits, load_split, window_split
 from bertvision.train.zoo import encoder_reference
 
 logger = logging.getLogger(__name__)
@@ -62,30 +80,19 @@ class Tuned:
 
 def finetune(args: FinetuneArgs, *, command: str = "") -> Tuned:
     """Tune an encoder for one task."""
-    check_finetune(args)
+    for name, source in (("train", args.train), ("dev", args.dev)):
+        if source.startswith("store:"):
+            raise ConfigError(f"--{name} {source} has states and no tokens to tune on: name the data")
     if args.inference and not args.dev:
         raise ConfigError("--inference answers the questions of --dev: name it")
 
     def load(encoder: Encoder) -> list[Job]:
-        train = load_split(
-            args.train, encoder, args.windows, max_examples=args.max_train_examples, text=args.text
-        )
-        dev = None
-        if args.dev:
-            dev = load_split(args.dev, encoder, args.windows, max_examples=args.max_dev_examples, like=train)
-        train = null_weighted(train, args.finetune.null_weight)
-        return [Job(train, dev, head=args.finetune.head, sampling=args.finetune.sampling)]
+        split = partial(load_split, encoder=encoder, config=args.windows)
+        train = split(args.train, max_examples=args.max_train_examples, text=args.text)
+        dev = split(args.dev, max_examples=args.max_dev_examples, like=train) if args.dev else None
+        return [Job.only(train, dev, args.finetune)]
 
     return _tune("finetune", args, args.finetune, load, command, inference=args.inference)
-
-
-def check_finetune(args: FinetuneArgs) -> None:
-    """Refuse what no fine-tuning can do."""
-    if args.finetune.epochs == 0:
-        raise ConfigError("--epochs 0 leaves nothing to do: give the length of the run")
-    for name, source in (("train", args.train), ("dev", args.dev)):
-        if source.startswith("store:"):
-            raise ConfigError(f"--{name} {source} has states and no tokens to tune on: name the data")
 
 
 def multitask(args: MultitaskArgs, *, command: str = "") -> Tuned:
@@ -94,15 +101,57 @@ def multitask(args: MultitaskArgs, *, command: str = "") -> Tuned:
         raise ConfigError(
             "multitask reads its tasks from a recipe: give --config, for example --config qabert"
         )
-
-    def load(encoder: Encoder) -> list[Job]:
-        limits: dict[str, Any] = {
-            "max_examples": args.max_train_examples,
-            "max_dev_examples": args.max_dev_examples,
-        }
-        return load_jobs(args.tasks, encoder, args.windows, data=args.data, **limits)
-
+    most = args.max_train_examples, args.max_dev_examples
+    load = partial(load_jobs, args.tasks, windows=args.windows, data=args.data, most=most)
     return _tune("multitask", args, args.finetune, load, command)
+
+
+def load_jobs(
+    specs: Sequence[TaskSpec],
+    encoder: Encoder,
+    windows: WindowConfig,
+    *,
+    data: str = "",
+    most: tuple[int | None, int | None] = (None, None),
+) -> list[Job]:
+    """The tasks with their data in windows; `data` stands where their sources say {data}, `most` limits train and dev.
+
+    tasks:
+      - {name: sst, train: ["cs224n:sst:{data}/ids-sst-train.csv"], dev: ..., head: minbert}
+      - {name: quora, train: [...], dev: ..., head: minbert, loss: bce, subset: 8000, sampling: weighted}
+    """
+
+    def placed(source: str) -> str:
+        if "{data}" in source and not data:
+            raise ConfigError(f"the recipe names {source}: say with --data which folder {{data}} is")
+        return source.replace("{data}", data.rstrip("/"))
+
+    jobs = []
+    for spec in specs:
+        sources = [placed(source) for source in spec.train]
+        if len(sources) == 1:
+            train = load_split(sources[0], encoder, windows, max_examples=most[0], text=spec)
+        else:
+            train = window_split(_joined(sources, spec, most[0]), encoder, windows, text=spec)
+        dev = None
+        if spec.dev:
+            dev = load_split(placed(spec.dev), encoder, windows, max_examples=most[1], like=train)
+        jobs.append(Job(train, dev, **vars(part_of(JobConfig, spec))))
+    return jobs
+
+
+def _joined(sources: Sequence[str], text: TextConfig = PLAIN, most: int | None = None) -> TextData:
+    """Several sets of texts as one; the classes are those of the first."""
+    parts: list[TextData] = []
+    for source in sources:
+        classes = parts[0].classes or None if parts else None
+        found = load_data(source, columns=text.columns, task=text.task, classes=classes, max_examples=most)
+        if not isinstance(found, TextData):
+            raise ConfigError(
+                f"{source} has questions, which cannot be joined or mined: name texts with labels"
+            )
+        parts.append(found)
+    return join_texts(parts)
 
 
 def triplet(args: TripletArgs, *, command: str = "") -> Tuned:
@@ -114,10 +163,9 @@ def triplet(args: TripletArgs, *, command: str = "") -> Tuned:
         raise ConfigError(f"--held-out must be at least 0 and below 1, not {args.held_out}")
 
     def load(encoder: Encoder) -> list[Job]:
-        sets: dict[TripletSet, TextData] = {
-            name: load_joined(sources) for name, sources in named.items() if sources
-        }
-        mined = mine_triplets(sets, seed=args.finetune.seed)
+        mined = mine_triplets(
+            {name: _joined(sources) for name, sources in named.items() if sources}, seed=args.finetune.seed
+        )
         order = np.random.default_rng(args.finetune.seed).permutation(len(mined))[: args.max_examples]
         apart = round(len(order) * args.held_out)
         logger.info("%d triplets to train on, %d held out", len(order) - apart, apart)
@@ -126,7 +174,7 @@ def triplet(args: TripletArgs, *, command: str = "") -> Tuned:
         task = TripletTask(args.form, margin, group=2 + mined.negatives)
         split = partial(window_split, encoder=encoder, config=args.windows, keep=False, task=task)
         train, dev = split(mined.take(order[apart:])), split(mined.take(order[:apart])) if apart else None
-        return [Job(train, dev, head=args.finetune.head, sampling=args.finetune.sampling)]
+        return [Job.only(train, dev, args.finetune)]
 
     return _tune("triplet", args, args.finetune, load, command)
 
@@ -144,10 +192,10 @@ def _tune(
     with Parallel.start(choose_device(args.device)) as parallel:
         parallel.on_main(lambda: check_output(args.out))
         folder, _ = encoder_reference(args.encoder)
-        parked = shares_out(config, parallel)
+        parked = parallel.shards(config.shard)
         encoder = Encoder.load(folder, device=args.device, precision=args.precision, parked=parked)
         jobs = load(encoder)
-        stage, snapshots = tune_jobs(
+        stage, snapshots = tune(
             encoder, jobs, folder=args.out, config=config, overwrite=args.overwrite, parallel=parallel
         )
         dev = jobs[0].dev
@@ -172,13 +220,13 @@ def _record(
     path = args.out / "config.yaml"
     heading = f"bertvision {verb} --config {shlex.quote(str(path))}"
     write_text(path, dump_yaml(replace(args, overwrite=False), heading=heading))
+    device, precision = str(encoder.device), encoder.precision
     for folder in snapshots:
         for job in jobs:
             if not job.task.predicts:
                 continue
             head, dev, found = job.folder(folder), job.dev, {}
             if dev is not None:
-                device, precision = str(encoder.device), encoder.precision
                 logits = kept_logits(head, folder / "encoder", dev, device=device, precision=precision)
                 found["dev"] = (dev, logits)
             record(head, found, command, {"train": job.train.name, "dev": dev.name if dev else ""})
@@ -193,8 +241,91 @@ def _inference_seconds(snapshot: Path, dev: Split, args: TrainArgs) -> float:
     seconds = 0.0
     for label in ("inference, warm-up", "inference"):
         began = time.perf_counter()
-        head_logits(
-            states, heads, dev.task, label=label
-        )  # returns numbers on the CPU, so the device has finished
+        head_logits(states, heads, dev.task, label=label)  # numbers on the CPU: the device has finished
         seconds = time.perf_counter() - began
     return seconds
+
+
+# ---- several policies
+
+
+def compare_policies(args: FinetuneArgs) -> list[dict[str, Any]]:
+    """Run the policies of `args.compare` one after another; returns the rows of OUT/compare.json."""
+    if str(parse_policy(args.finetune.policy)) != "full":
+        raise ConfigError(
+            f"--compare runs the policies it names, and --policy {args.finetune.policy} names one more: leave one "
+            "of them out; over a recipe that names it, give --policy full or an empty --compare"
+        )
+    if not args.dev:
+        raise ConfigError("--compare needs --dev: the policies are scored on it")
+    if rank_and_world()[1] > 1:
+        raise ConfigError("--compare runs in one process: start it without accelerate launch or torchrun")
+    names = check_policies(args.compare, encoder_reference(args.encoder)[0])
+    check_output(args.out)
+    rows = []
+    for name in names:
+        rows.append(policy_row(name, _run_policy(args, name)))
+        write_json(args.out / "compare.json", rows)
+    return rows
+
+
+def efficiency(f1: float, trainable: int) -> float:
+    """Hulburd's score of an F1 from 0 to 100 for so many trained parameters."""
+    return (f1 - 50) / math.log10(trainable) if trainable > 1 else math.nan
+
+
+def check_policies(texts: tuple[str, ...], encoder: str) -> list[str]:
+    """The full names of the policies; raises if the encoder does not support one of them."""
+    policies = [parse_policy(text) for text in texts]
+    model = Encoder.load(encoder, device="cpu").model
+    for policy in policies:
+        check_policy(model, policy, name=encoder)
+    names = [str(policy) for policy in policies]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ConfigError(f"--compare names {twice[0]} twice: name each policy once")
+    return names
+
+
+def policy_row(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table from what `finetune --json` prints."""
+    snapshot, (task, *_) = found["snapshots"][-1], found["tasks"].values()
+    scores = found["scores"][Path(snapshot).name]
+    measured = ("trainable", "parameters", "tokens_per_second", "peak_bytes", "inference_seconds")
+    return {
+        "policy": name,
+        **{key: found[key] for key in measured},
+        "seconds": found["train_seconds"],
+        "task": task,
+        **scores,
+        **({"efficiency": efficiency(scores["f1"], found["trainable"])} if "exact" in scores else {}),
+        "snapshot": snapshot,
+    }
+
+
+def _run_policy(args: FinetuneArgs, name: str) -> dict[str, Any]:
+    """Run one policy in a process of its own, which SIGTERM (a scheduler, `timeout`) ends too; the JSON it prints."""
+
+    def end(*_: Any) -> None:
+        console.note("ended by SIGTERM: give the same command again to go on, finished policies are kept")
+        raise SystemExit(128 + signal.SIGTERM)
+
+    tuning = replace(args.finetune, policy=name)
+    own = replace(args, out=args.out / name, compare=(), inference=True, finetune=tuning)
+    with tempfile.TemporaryDirectory() as place:
+        recipe = Path(place) / "policy.yaml"
+        write_text(recipe, dump_yaml(own, heading=name))
+        command = [sys.executable, "-m", "bertvision", "finetune", "--config", str(recipe), "--json"]
+        before = signal.signal(signal.SIGTERM, end)
+        try:  # what interrupts `run` kills the process
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        finally:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+    if done.returncode == -signal.SIGTERM:  # schedulers signal both, in any order
+        end()
+    if done.returncode:
+        raise TrainingError(
+            f"the run of --policy {name} ended with the error above: correct it and give the same command again, "
+            "finished policies are kept"
+        )
+    return json.loads(done.stdout)

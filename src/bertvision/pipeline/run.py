@@ -59,13 +59,8 @@ def run(args: RunArgs, *, command: str = "") -> dict[str, Any]:
         write_text(recipe, _recipe(args, command))
     tuning, snapshots = None, [None]
     if args.finetune.epochs:
-        tuning, snapshots = tune(
-            encoder,
-            splits["train"],
-            folder=args.out / "finetune",
-            config=args.finetune,
-            overwrite=args.overwrite,
-        )
+        jobs, folder = [Job.only(splits["train"], None, args.finetune)], args.out / "finetune"
+        tuning, snapshots = tune(encoder, jobs, folder=folder, config=args.finetune, overwrite=args.overwrite)
     done = [_Snapshot(args, encoder, splits, command, folder).evaluate() for folder in snapshots]
     results = collect(
         [system for _, systems in done for system in systems],

@@ -11,8 +11,11 @@ import logging
 import math
 import os
 import re
+import resource
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,47 +34,25 @@ from bertvision.encoder.load import check_apart
 from bertvision.encoder.policy import counts_text, parse_policy
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.heads.base import save_head
-from bertvision.train.config import FinetuneConfig, TuneConfig
-from bertvision.train.job import Job, plan_of
-from bertvision.train.memory import begin_peak, peak_bytes
-from bertvision.train.optim import learning_rate
-from bertvision.train.parallel import ALONE, Parallel, is_sharded, rank_parts
-from bertvision.train.randomness import rank_seed
+from bertvision.train.config import TuneConfig
+from bertvision.train.job import Batching, Job
+from bertvision.train.optim import learning_rate, rank_seed
+from bertvision.train.parallel import ALONE, Parallel, is_sharded
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import Split, dev_logits, kept_logits, null_weighted, score_logits
-from bertvision.train.steps import TokenSource, make_steps, shares_out
+from bertvision.train.splits import dev_logits, kept_logits, score_logits
+from bertvision.train.steps import TokenSource, make_steps
 
 logger = logging.getLogger(__name__)
 
 Scores = dict[str, Any]
 """Of one task its metrics; of several their metrics by name."""
 _NAMED = 8
-"""Questions of a broken batch that are named."""
+"""Examples of a broken batch that are named."""
 _ASKED = 8
 """Steps after which several processes agree on whether a checkpoint is due."""
 
 
 def tune(
-    encoder: Encoder,
-    train: Split,
-    *,
-    folder: Path,
-    config: FinetuneConfig,
-    dev: Split | None = None,
-    overwrite: bool = False,
-    parallel: Parallel = ALONE,
-) -> tuple[RunFolder, list[Path]]:
-    """Fine-tune `encoder` in place, for one task; returns the run's folder and the snapshots in order.
-
-    Finished work in `folder` is reused and interrupted work continued. Snapshots are scored on `dev` where there is
-    one, also those of a run that is done.
-    """
-    train = null_weighted(train, config.null_weight)
-    job = Job(train, dev, head=config.head, sampling=config.sampling)
-    return tune_jobs(encoder, [job], folder=folder, config=config, overwrite=overwrite, parallel=parallel)
-
-
-def tune_jobs(
     encoder: Encoder,
     jobs: Sequence[Job],
     *,
@@ -80,7 +61,11 @@ def tune_jobs(
     overwrite: bool = False,
     parallel: Parallel = ALONE,
 ) -> tuple[RunFolder, list[Path]]:
-    """The same with any number of tasks over one encoder."""
+    """Fine-tune `encoder` in place; returns the run's folder and the snapshots in order.
+
+    Finished work in `folder` is reused and interrupted work continued. Snapshots are scored on the jobs' dev sets, also
+    those of a run that is done.
+    """
     alone = len(jobs) == 1 and not jobs[0].name
     key: dict[str, Any] = {
         "encoder": encoder.fingerprint,
@@ -88,11 +73,12 @@ def tune_jobs(
         # In bf16 one process computes on a copy of the weights, several under autocast: other numbers.
         "arithmetic": [encoder.device.type, encoder.precision, parallel.world],
     } | (jobs[0].identity if alone else {"tasks": {job.name: job.identity for job in jobs}})
-    _check(encoder, jobs, config, parallel)  # before anything is written
+    _check(encoder, jobs, config, parallel)
+    plan = Batching(jobs, config)
     if overwrite:
         check_apart(encoder.name, folder)
     run_folder = RunFolder(folder, key, overwrite=overwrite, parallel=parallel, track=config.track)
-    run = _Run(encoder, jobs, config, run_folder)
+    run = _Run(encoder, jobs, config, run_folder, plan)
     if run_folder.done:
         run.score_again(run_folder.results)
     else:
@@ -108,12 +94,11 @@ def _check(encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, parallel: 
     check_policy(encoder.model, parse_policy(config.policy), name=encoder.name)
     if config.checkpointing:
         encoder.check_checkpointing()
-    if shares_out(config, parallel):
+    if parallel.shards(config.shard):
         layers_of(encoder.model)  # they are shared out one by one
     for job in jobs:
         with torch.device("meta"):  # shapes alone: some heads do not fit every encoder
             job.build(encoder, seed=config.seed)
-        job.plan(config.batch_size, config.batch_tokens)  # refuses examples that cannot be drawn so
     names = [job.name for job in jobs]
     distinct = len(set(names)) == len(names) and all(re.fullmatch(r"\w[\w.+-]*", name) for name in names)
     if names != [""] and not distinct:
@@ -128,23 +113,24 @@ def _check(encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, parallel: 
 class _Run:
     """One run: where it stands, its losses that nobody read yet, and what its snapshots scored."""
 
-    def __init__(self, encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, folder: RunFolder) -> None:
-        self.encoder, self.jobs, self.config = encoder, jobs, config
+    def __init__(
+        self, encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, folder: RunFolder, plan: Batching
+    ) -> None:
+        self.encoder, self.jobs, self.config, self.plan = encoder, jobs, config, plan
         self.folder, self.parallel = folder, folder.parallel
-        self.plan = plan_of(jobs, config)
-        self.total = self.plan.step_of(config.epochs)
+        self.total = plan.step_of(config.epochs)
         # What the snapshots are scored on: a fingerprint for each task.
         devs = [job.dev.fingerprint if job.dev else None for job in jobs]
         self.dev = devs if any(devs) else None
-        # Fractions of an epoch by their folders; on little data two may fall on one step.
-        marks = sorted({*config.snapshots, config.epochs})
-        self.marks = {folder.folder / f"snapshot-{f:g}": f for f in marks}
+        # Fraction of an epoch and step of each snapshot; on little data two may fall on one step.
+        fractions = sorted({*config.snapshots, config.epochs})
+        self.marks = {folder.folder / f"snapshot-{f:g}": (f, plan.step_of(f)) for f in fractions}
         # Steps after which tasks are scored on dev without a snapshot.
         self.evaluate_steps: set[int] = set()
         if config.score_every and self.dev is not None:
             count = math.floor(config.epochs / config.score_every + 1e-9)
-            fractions = [min(config.score_every * i, config.epochs) for i in range(1, count + 1)]
-            self.evaluate_steps = {*map(self.plan.step_of, fractions)} - {*map(self.plan.step_of, marks)}
+            scored = [min(config.score_every * i, config.epochs) for i in range(1, count + 1)]
+            self.evaluate_steps = {*map(plan.step_of, scored)} - {step for _, step in self.marks.values()}
         self.step = 0
         self.saved: int | None = None  # step of the last checkpoint
         self.unread: list[Tensor] = []  # losses of the last steps, which may still be on the device
@@ -162,7 +148,7 @@ class _Run:
         self.steps = make_steps(self.encoder, self.jobs, self.config, self.parallel)
         self.sources = [TokenSource(self.encoder, job.train.windows) for job in self.jobs]
         if self.parallel.main:
-            logger.info("%s: %s", self.config.identity["policy"], counts_text(*self.steps.counts))
+            logger.info("%s: %s", self.config.policy, counts_text(*self.steps.counts))
         where = self.folder.resume(*self.steps.state)
         if where is not None:
             self.steps.refresh()
@@ -183,12 +169,12 @@ class _Run:
                     self._read_losses()
                 if self.step % self.config.log_every == 0 or self.step == self.total:
                     bar.set_postfix(loss=self._log_losses(lr), lr=lr)
-                for folder, fraction in self.marks.items():
-                    if self.plan.step_of(fraction) == self.step:
+                for folder, (fraction, step) in self.marks.items():
+                    if step == self.step:
                         self._keep(folder, fraction)
                 if self.step in self.evaluate_steps:
                     self._read_losses()
-                    self._score(self.steps.whole(), None)
+                    self._log_scores(self._score(None, self.steps.whole()))
                 if self.step < self.total and self._due(saved):
                     self._checkpoint()
                     saved = time.monotonic()
@@ -198,8 +184,8 @@ class _Run:
     def _take(self, job: int, windows: NDArray[np.int64], lr: float) -> None:
         """One step: this process's windows of the batch, part by part, then the update."""
         self.steps.prepare(self.step, self.total, lr, job)
-        group, share = self.jobs[job].task.group, self.jobs[job].weight / len(windows)
-        parts = rank_parts(windows, self.parallel, group=group, accumulate=self.config.accumulate)
+        share = self.jobs[job].weight / len(windows)
+        parts = self.parallel.parts(windows, unit=self.jobs[job].task.group, cut=self.config.accumulate)
         losses = [
             self.steps.backward(self.sources[job].batch(part.indices), part.weight * share, part=number)
             for number, part in enumerate(parts)
@@ -218,7 +204,7 @@ class _Run:
         self.folder.finish(
             {
                 "steps": self.total,
-                "policy": self.config.identity["policy"],
+                "policy": self.config.policy,
                 "trainable": trainable,
                 "parameters": total,
                 "train_seconds": seconds,
@@ -300,7 +286,9 @@ class _Run:
         encoder.changed()
         self.parallel.on_main(lambda: self._write(folder, encoder, fraction))
         self.aside += time.monotonic() - began
-        self._score(encoder, folder)
+        if self.dev is not None:
+            self.scores[folder.name] = self._score(folder, encoder)
+            self._log_scores(self.scores[folder.name], snapshot=folder.name)
         begin_peak(self.encoder.device)
 
     def _write(self, folder: Path, encoder: Encoder, fraction: float) -> None:
@@ -322,34 +310,40 @@ class _Run:
                 }
                 save_head(head, own, about=about)
 
-    def _score(self, encoder: Encoder, folder: Path | None) -> None:
-        """Score every task on dev; logits are kept beside the heads of a snapshot."""
-        if self.dev is None:
-            return
+    def _score(self, folder: Path | None, encoder: Encoder | None) -> Scores:
+        """Scores on dev of every task, by `encoder` as it is now, or (None) by the snapshot that `folder` holds.
+
+        Logits are kept beside the heads of a snapshot.
+        """
         began = time.monotonic()
+        how: dict[str, Any] = {"device": str(self.encoder.device), "precision": self.encoder.precision}
 
         def score() -> Scores:
-            twin, scores = encoder.copy(), {}
-            for job, head in zip(self.jobs, self.steps.heads, strict=True):
-                if job.dev is not None:
-                    place = job.folder(folder) if folder is not None and job.task.predicts else None
-                    scores[job.name] = score_logits(dev_logits(twin, head, job.dev, place), job.dev)
-            return self._flat(scores)
+            twin, scores = encoder.copy() if encoder else None, {}
+            for number, job in enumerate(self.jobs):
+                if job.dev is None:
+                    continue
+                kept = job.folder(folder) if folder is not None and job.task.predicts else None
+                if twin is not None:
+                    logits = dev_logits(twin, self.steps.heads[number], job.dev, kept)
+                elif folder is not None and kept is not None:
+                    logits = kept_logits(kept, folder / "encoder", job.dev, **how)
+                else:
+                    continue  # a head that answers nothing is in no snapshot
+                scores[job.name] = score_logits(logits, job.dev)
+            return scores if len(self.jobs) > 1 else next(iter(scores.values()), {})
 
         scores = self.parallel.on_main(score)
-        record: dict[str, Any] = {"step": self.step, "epoch": self.plan.epochs_done(self.step)}
-        if folder is not None:
-            self.scores[folder.name] = scores
-            record["snapshot"] = folder.name
+        self.aside += time.monotonic() - began
+        return scores
+
+    def _log_scores(self, scores: Scores, **more: str) -> None:
+        record = {"step": self.step, "epoch": self.plan.epochs_done(self.step)} | more
         if len(self.jobs) == 1:
             self.folder.log(record | scores, step=self.step, group="dev")
         else:
             for name, own in scores.items():
                 self.folder.log(record | {"task": name} | own, step=self.step, group=f"dev/{name}")
-        self.aside += time.monotonic() - began
-
-    def _flat(self, scores: Scores) -> Scores:
-        return scores if len(self.jobs) > 1 else next(iter(scores.values()), {})
 
     def _remember(self, found: dict[str, Any]) -> None:
         """Take over scores of snapshots, unless they are of another dev set."""
@@ -358,26 +352,36 @@ class _Run:
     def _score_missing(self) -> bool:
         """Score the snapshots that were not scored on this dev set; whether there were any."""
         missing = [folder for folder in self.marks if folder.name not in self.scores]
-        if self.dev is None or not missing:
+        if self.dev is None:
             return False
-        began = time.monotonic()
-        how: dict[str, Any] = {"device": str(self.encoder.device), "precision": self.encoder.precision}
-
-        def score() -> dict[str, Scores]:
-            scores: dict[str, Scores] = {folder.name: {} for folder in missing}
-            for folder in missing:
-                for job in self.jobs:
-                    if job.dev is not None and job.task.predicts:
-                        logits = kept_logits(job.folder(folder), folder / "encoder", job.dev, **how)
-                        scores[folder.name][job.name] = score_logits(logits, job.dev)
-            return {name: self._flat(own) for name, own in scores.items()}
-
-        self.scores |= self.parallel.on_main(score)
-        self.aside += time.monotonic() - began
-        return True
+        for folder in missing:
+            self.scores[folder.name] = self._score(folder, None)
+        return bool(missing)
 
     def score_again(self, results: dict[str, Any]) -> None:
         """Score the snapshots of a finished run, which may have been scored on another dev set or on none."""
         self._remember(results)
         if self._score_missing():
             self.folder.finish(results | {"snapshots": self.scores, "dev": self.dev})
+
+
+# ---- memory: on a CUDA device what tensors held at most, on a CPU what this process did
+
+
+def begin_peak(device: torch.device) -> None:
+    """Forget what was held at most before; only CUDA and Linux can."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):  # not Linux, or not allowed
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most bytes held since `begin_peak`."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with suppress(OSError):
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

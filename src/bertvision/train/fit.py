@@ -123,7 +123,7 @@ class FitRun:
         """The rest of the present walk; of several processes, this one's windows of it."""
         size, lengths = self.config.batch_size, self.states.windows.lengths
         plan = head_batches(lengths, size, seed=self.order, epoch=self.epoch)
-        parts = [self.parallel.part(batch) for batch in plan]
+        parts = [self.parallel.parts(batch)[0] for batch in plan]
         self.shares = [(len(batch), part.weight) for batch, part in zip(plan, parts, strict=True)]
         place = self.graphs.states_place if self.graphs else None
         own = [part.indices for part in parts]

@@ -33,9 +33,8 @@ from bertvision.heads.spec import HeadSpec
 from bertvision.shapes import Float
 from bertvision.states.base import StateBatch
 from bertvision.train.config import OptimConfig
-from bertvision.train.optim import apply_gradients, learning_rate, set_rate
+from bertvision.train.optim import apply_gradients, learning_rate, noise_numbers, seeded, set_rate
 from bertvision.train.parallel import ALONE, Parallel
-from bertvision.train.randomness import noise_numbers, seeded
 
 Loss = Callable[[Tensor, StateBatch], Tensor]
 """(logits, batch) -> one loss a window (B,)."""

@@ -1,33 +1,77 @@
-"""A job: one task of a fine-tuning, with its data, its head and how its examples are drawn.
+"""A job: one task of a fine-tuning, with its data, its head and how its examples are drawn. And the plan of a run.
 
-Usually there is one. Several train the same encoder in turn, batch by batch (train/batching.py): each has a head of its
-own, and a batch is of one job alone. A recipe names them:
+Usually there is one job. Several train the same encoder in turn: each has a head of its own, and a batch is of one job
+alone. Which windows a step reads is a pure function of data, settings and step. A job's units (examples: one window, or
+as many as belong together) are drawn and put into batches of similar length:
 
-    tasks:
-      - {name: sst, train: ["cs224n:sst:{data}/ids-sst-train.csv"], dev: ..., head: minbert}
-      - {name: quora, train: [...], dev: ..., head: minbert, loss: bce, subset: 8000, sampling: weighted}
+    natural     every unit once
+    balanced    every class equally often, a rare class going round (states/plan.py)
+    weighted    with replacement, each unit with weight 1 / count(its class)
 
-`{data}` is a folder that the command names.
+With `subset` an epoch has so many units of the job, drawn anew every epoch. Batches of several jobs come in one of
+three orders:
+
+    sequential    job after job, as they are given
+    mixed         all batches of all jobs, shuffled
+    temperature   as many batches as mixed; each one's job is drawn with p_i ~ n_i ** (1 / temperature), n_i the units
+                  of job i in an epoch: 1 is in proportion, infinity treats all jobs alike. A job that runs out starts
+                  again, a large one does not come to its end.
+
+A single natural or balanced job has the batches of `epoch_batches`. With batches by tokens the number of steps differs
+a little from epoch to epoch, and fractions of an epoch are fractions of its own steps.
 """
 
-import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from bertvision.data.examples import TextData, join_texts
-from bertvision.data.load import load_data
-from bertvision.data.windows import WindowConfig
+import numpy as np
+from numpy.typing import NDArray
+
+from bertvision.config import part_of
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Head, head_class
 from bertvision.heads.spec import HeadSpec, parse_head
+from bertvision.states.plan import balanced_order, epoch_batches, group_rows
 from bertvision.tasks.base import Task
-from bertvision.tasks.settings import PLAIN, TextConfig
-from bertvision.train.batching import Batching, TaskPlan
-from bertvision.train.config import JobConfig, MultitaskConfig, TaskSpec, TuneConfig
-from bertvision.train.splits import Split, geometry_of, load_split, window_split
+from bertvision.train.config import FinetuneConfig, JobConfig, MixOrder, MultitaskConfig, Sampling, TuneConfig
+from bertvision.train.splits import Split, geometry_of, null_weighted
+
+Batch = tuple[int, NDArray[np.int64]]
+"""Number of the job, and its windows (of `mix_epoch`: its units)."""
+
+_DRAW = 1 << 32
+"""A stream of random numbers beside [seed, epoch], that of `epoch_batches`. numpy ignores trailing zeros, so
+[seed, epoch, 0] would be the same stream: a draw and the order of its batches would follow from the same numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class TaskPlan:
+    """How one job is drawn from."""
+
+    lengths: NDArray[
+        np.int64
+    ]  # (U,) padded tokens of each unit: of several windows their number times the longest
+    batch_size: int  # units in a batch
+    tokens: int = 0  # padded tokens of a batch instead
+    classes: NDArray[np.int64] | None = None  # (U,) class of each unit; None with natural sampling
+    sampling: Sampling = "natural"
+    subset: int = 0
+    group: int = 1  # windows of a unit, which are neighbours
+
+    def __post_init__(self) -> None:
+        if len(self.lengths) == 0:
+            raise ConfigError("a task has no examples to train on: check its training set")
+
+    @property
+    def units(self) -> int:
+        """Units of one epoch."""
+        return min(self.subset or len(self.lengths), len(self.lengths))
 
 
 @dataclass(frozen=True)
@@ -41,6 +85,12 @@ class Job(JobConfig):
         super().__post_init__()
         head_class(self.spec.name, self.task.unit)
 
+    @classmethod
+    def only(cls, train: Split, dev: Split | None, config: FinetuneConfig) -> "Job":
+        """The job of a fine-tuning for one task."""
+        train = null_weighted(train, config.null_weight)
+        return cls(train, dev, head=config.head, sampling=config.sampling)
+
     @property
     def task(self) -> Task:
         return self.train.task
@@ -52,9 +102,8 @@ class Job(JobConfig):
     @property
     def identity(self) -> dict[str, Any]:
         """What decides its part in a result."""
-        return (
-            _job_fields(self) | {"train": self.train.fingerprint, "head": self.spec.label} | self.train.about
-        )
+        settings = vars(part_of(JobConfig, self))
+        return settings | {"train": self.train.fingerprint, "head": self.spec.label} | self.train.about
 
     def build(self, encoder: Encoder, *, seed: int) -> Head:
         """Its head; one that reads another number of windows at once than its data has side by side is refused."""
@@ -72,73 +121,106 @@ class Job(JobConfig):
         return snapshot / "heads" / self.name if self.name else snapshot / "head"
 
     def plan(self, batch_size: int, tokens: int) -> TaskPlan:
-        """How its examples are drawn: units of one window, or of those that are an example side by side."""
-        group = self.task.group
+        """How its examples are drawn; refuses a task that has no classes to draw by."""
+        group, classes = self.task.group, None
         lengths = self.train.windows.lengths.reshape(-1, group).max(axis=1) * group
-        classes = None
         if self.sampling != "natural":
             classes = self.task.sampling_classes(self.train.data, self.train.windows, self.bins)
         size = self.batch_size or batch_size
         return TaskPlan(lengths, size, tokens, classes, self.sampling, self.subset, group)
 
 
-def plan_of(jobs: Sequence[Job], config: TuneConfig) -> Batching:
-    """The steps of a run over these tasks."""
-    mixing: dict[str, Any] = {}
-    if isinstance(config, MultitaskConfig):
-        mixing = {"order": config.order, "temperature": config.temperature}
-    plans = [job.plan(config.batch_size, config.batch_tokens) for job in jobs]
-    return Batching(plans, seed=config.seed, epochs=config.epochs, **mixing)
+class Batching:
+    """The steps of a run over one job or several."""
+
+    def __init__(self, jobs: Sequence[Job], config: TuneConfig) -> None:
+        plans = [job.plan(config.batch_size, config.batch_tokens) for job in jobs]
+        mixing: dict[str, Any] = {"order": "sequential"}
+        if isinstance(config, MultitaskConfig):
+            mixing = {"order": config.order, "temperature": config.temperature}
+
+        def batches(epoch: int) -> list[Batch]:
+            mixed = mix_epoch(plans, **mixing, seed=config.seed, epoch=epoch)
+            return [(number, group_rows(units, plans[number].group)) for number, units in mixed]
+
+        self.batches = lru_cache(maxsize=2)(batches)  # the present epoch, and the next
+        """The batches of one epoch."""
+        steady = sum(math.ceil(plan.units / plan.batch_size) for plan in plans)
+        varies = any(plan.tokens for plan in plans)
+        counts = [len(batches(epoch)) if varies else steady for epoch in range(math.ceil(config.epochs))]
+        self._begins = np.cumsum([0, *counts]).tolist()
+        """Step at which each epoch begins."""
+
+    def step_of(self, fraction: float) -> int:
+        """Steps done when so many epochs are; at least one."""
+        return max(1, round(np.interp(fraction, range(len(self._begins)), self._begins)))
+
+    def place(self, step: int) -> tuple[int, int]:
+        """The epoch a step belongs to and its number in it."""
+        epoch = int(np.searchsorted(self._begins, step, side="right")) - 1
+        return epoch, step - self._begins[epoch]
+
+    def epochs_done(self, step: int) -> float:
+        """The opposite of `step_of`."""
+        epoch, number = self.place(step)
+        return epoch + number / len(self.batches(epoch))
+
+    def steps(self, begin: int, end: int) -> Iterator[Batch]:
+        """The batches of the steps from `begin` to before `end`."""
+        while begin < end:
+            epoch, number = self.place(begin)
+            own = self.batches(epoch)[number : number + end - begin]
+            yield from own
+            begin += len(own)
 
 
-def load_jobs(
-    specs: Sequence[TaskSpec],
-    encoder: Encoder,
-    windows: WindowConfig,
-    *,
-    data: str = "",
-    max_examples: int | None = None,
-    max_dev_examples: int | None = None,
-) -> list[Job]:
-    """The tasks with their data in windows; `data` stands where their sources say {data}."""
-
-    def placed(source: str) -> str:
-        if "{data}" in source and not data:
-            raise ConfigError(f"the recipe names {source}: say with --data which folder {{data}} is")
-        return source.replace("{data}", data.rstrip("/"))
-
-    jobs = []
-    for spec in specs:
-        sources = [placed(source) for source in spec.train]
-        if len(sources) == 1:
-            train = load_split(sources[0], encoder, windows, max_examples=max_examples, text=spec)
-        else:
-            joined = load_joined(sources, spec, max_examples=max_examples)
-            train = window_split(joined, encoder, windows, text=spec)
-        dev = None
-        if spec.dev:
-            dev = load_split(placed(spec.dev), encoder, windows, max_examples=max_dev_examples, like=train)
-        jobs.append(Job(train, dev, **_job_fields(spec)))
-    return jobs
+def mix_epoch(
+    plans: Sequence[TaskPlan], *, order: MixOrder, temperature: float = 1.0, seed: int, epoch: int
+) -> list[Batch]:
+    """(number of the job, its units) batch after batch, for one epoch."""
+    batches = [_batches(plan, seed, number, epoch) for number, plan in enumerate(plans)]
+    listed = [(number, batch) for number, own in enumerate(batches) for batch in own]
+    if order == "sequential":
+        return listed
+    rng = np.random.default_rng([seed, epoch, len(plans)])
+    if order == "mixed":
+        return [listed[i] for i in rng.permutation(len(listed))]
+    sizes = np.log([plan.units for plan in plans]) / temperature  # as logarithms: no power runs over
+    shares = np.exp(sizes - sizes.max())
+    tasks = rng.choice(len(plans), size=len(listed), p=shares / shares.sum()).tolist()
+    endless = [_endless(plan, seed, number, epoch) for number, plan in enumerate(plans)]
+    return [(task, next(endless[task])) for task in tasks]
 
 
-def _job_fields(of: JobConfig) -> dict[str, Any]:
-    return {f.name: getattr(of, f.name) for f in dataclasses.fields(JobConfig)}
+def _endless(plan: TaskPlan, seed: int, number: int, epoch: int) -> Iterator[NDArray[np.int64]]:
+    """The batches of one job, drawn anew each time they are used up."""
+    for turn in count():
+        yield from _batches(plan, seed, number, epoch, turn)
 
 
-def load_joined(
-    sources: Sequence[str], text: TextConfig = PLAIN, *, max_examples: int | None = None
-) -> TextData:
-    """Several sets of texts as one; the classes are those of the first."""
-    parts: list[TextData] = []
-    for source in sources:
-        classes = parts[0].classes or None if parts else None
-        found = load_data(
-            source, columns=text.columns, task=text.task, classes=classes, max_examples=max_examples
-        )
-        if not isinstance(found, TextData):
-            raise ConfigError(
-                f"{source} has questions, which cannot be joined or mined: name texts with labels"
-            )
-        parts.append(found)
-    return join_texts(parts)
+def _batches(plan: TaskPlan, seed: int, number: int, epoch: int, turn: int = 0) -> list[NDArray[np.int64]]:
+    """The batches of one job, on its `turn`-th way through an epoch."""
+    if number or turn:  # the first turn of the first job has the batches a job alone has
+        seed = int(np.random.SeedSequence([seed, number, turn]).generate_state(1, np.uint64)[0])
+    units, classes = _drawn(plan, np.random.default_rng([seed, epoch, _DRAW]))
+    found = epoch_batches(
+        plan.lengths[units], plan.batch_size, seed=seed, epoch=epoch, classes=classes, tokens=plan.tokens
+    )
+    return [units[batch] for batch in found]
+
+
+def _drawn(plan: TaskPlan, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """The units of an epoch, and their classes where they are still to be balanced."""
+    total, size = len(plan.lengths), plan.units
+    if plan.classes is None or plan.sampling == "natural":
+        return np.arange(total) if size == total else np.sort(rng.permutation(total)[:size]), None
+    if plan.sampling == "weighted":
+        _, own, counts = np.unique(plan.classes, return_inverse=True, return_counts=True)
+        weights = 1 / counts[own]
+        return rng.choice(total, size=size, p=weights / weights.sum()), None
+    if size == total:
+        return np.arange(total), plan.classes
+    order = balanced_order(plan.classes, rng)
+    member = plan.classes[order][:, None] == np.unique(plan.classes)  # (U, classes)
+    rank = member.cumsum(axis=0)[member]  # of each unit in its class: sorted by it, classes take turns
+    return order[np.argsort(rank, kind="stable")[:size]], None

@@ -1,10 +1,15 @@
-"""The optimiser and its schedule, as small functions of plain settings.
+"""The optimiser, its schedule and the noise of a step, as small functions of plain settings.
 
-The learning rate is a pure function of the step, so resuming a run needs nothing but the step's number.
+The learning rate is a pure function of the step, and so is dropout in heads: resuming a run needs nothing but the
+step's number. Heads that are fitted together must not draw from one stream either, because one more head, or one that
+is dropped, would change the others.
 """
 
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +19,8 @@ from bertvision.train.parallel import is_sharded
 _MOMENTUM = 0.9
 _LATE = 1e6
 """A count of steps at which Adam's corrections 1 - beta^t are 1 in every bit, and float32 still counts on."""
+_PARTS = 1 << 20
+"""More parts than a batch is ever cut into."""
 
 
 def learning_rate(config: OptimConfig, step: int, total: int) -> float:
@@ -34,24 +41,24 @@ def make_optimizer(
     A capturable one keeps its rate and step count on the device, so that a CUDA graph can replay its steps.
     """
     named = [(n, p) for module in modules for n, p in module.named_parameters() if p.requires_grad]
-    decayed = [p for n, p in named if p.ndim >= 2 and not n.endswith("bias")]
-    kept = {id(p) for p in decayed}
-    parts = ((decayed, config.weight_decay), ([p for _, p in named if id(p) not in kept], 0.0))
     # The fused kernels take no group of which a part is shared out; the encoder, which may be, comes before its head.
-    groups = [
-        {"params": own, "weight_decay": decay}
-        for params, decay in parts
-        for shared in (True, False)
-        if (own := [p for p in params if is_sharded(p) == shared])
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {
+        (decays, shared): [] for decays in (True, False) for shared in (True, False)
+    }
+    for name, p in named:
+        groups[p.ndim >= 2 and not name.endswith("bias"), is_sharded(p)].append(p)
+    device = named[0][1].device
+    settings = [
+        {"params": own, "weight_decay": config.weight_decay if decays else 0.0}
+        | ({"lr": torch.tensor(config.lr, device=device)} if capturable else {})
+        for (decays, _), own in groups.items()
+        if own
     ]
-    fused = all(p.device.type in ("cpu", "cuda") for _, p in named)
-    if capturable:
-        for group in groups:
-            group["lr"] = torch.tensor(config.lr, device=named[0][1].device)
+    fused = device.type in ("cpu", "cuda")
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=_MOMENTUM, fused=fused)
+        return torch.optim.SGD(settings, lr=config.lr, momentum=_MOMENTUM, fused=fused)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    optimizer = kind(groups, lr=config.lr, eps=config.eps, fused=fused, capturable=capturable)
+    optimizer = kind(settings, lr=config.lr, eps=config.eps, fused=fused, capturable=capturable)
     if not config.bias_correction:
         _begin_late(optimizer)
     return optimizer
@@ -83,3 +90,41 @@ def apply_gradients(optimizer: torch.optim.Optimizer, clip: float) -> None:
         nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+
+
+# ---- random numbers
+
+
+def noise_numbers(seed: int, step: int, part: int = 0, rank: int = 0) -> tuple[int, ...]:
+    """What the dropout of a head draws from: every part of a batch, and every process, has noise of its own."""
+    number = part + rank * _PARTS
+    return (seed, step, number) if number else (seed, step)
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Seed of one process's random numbers; `seed + rank` would give runs of neighbouring seeds the same dropout."""
+    return int(np.random.SeedSequence([seed, rank]).generate_state(1, np.uint64)[0] >> 1) if rank else seed
+
+
+def generator_of(device: torch.device) -> torch.Generator:
+    """The generator that dropout on `device` draws from."""
+    if device.type == "cuda":
+        torch.cuda.init()
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return torch.cuda.default_generators[index]
+    if device.type == "mps":
+        return torch.mps._get_default_mps_generator()
+    return torch.default_generator
+
+
+@contextmanager
+def seeded(device: torch.device, *numbers: int) -> Iterator[None]:
+    """Draw from a stream that `numbers` alone decide; the stream outside is left where it was."""
+    generator = generator_of(device)
+    before = generator.get_state()
+    # The CPU's generator reads 32 bits of a seed, so all numbers are mixed into those.
+    generator.manual_seed(zlib.crc32(repr(numbers).encode()))
+    try:
+        yield
+    finally:
+        generator.set_state(before)

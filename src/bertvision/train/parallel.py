@@ -17,9 +17,8 @@ A layer's parameters are brought together when it is computed and given up again
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -43,8 +42,7 @@ def rank_and_world() -> tuple[int, int]:
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """What one rank reads of a batch."""
 
     indices: NDArray[np.int64]
@@ -79,15 +77,23 @@ class Parallel:
             console.quiet()
         return cls(rank, world, joined=joins)
 
-    # ---- what ranks give each other
+    def parts(self, indices: NDArray[np.int64], *, unit: int = 1, cut: int = 1) -> list[Part]:
+        """This rank's windows of a batch in at most `cut` parts, as many on every rank.
 
-    def part(self, indices: NDArray[np.int64], *, unit: int = 1) -> Part:
-        """This rank's windows of a batch; `unit` neighbours are never parted."""
-        if self.alone:
-            return Part(indices, 1.0)
-        units = np.arange(len(indices)) // unit
-        own = indices[units % self.world == self.rank]
-        return Part(own, 1.0) if len(own) else Part(indices[:unit], 0.0)
+        The batch is shared out before it is cut, so that no rank waits while others have several windows. `unit`
+        neighbours, which are one example, stay together.
+        """
+        units = indices.reshape(-1, unit)
+        most = -(-len(units) // self.world)
+        pieces = np.array_split(units[self.rank :: self.world], min(cut, most))
+        return [Part(p.reshape(-1), 1.0) if len(p) else Part(indices[:unit], 0.0) for p in pieces]
+
+    def shards(self, asked: bool) -> bool:
+        """Whether an encoder's weights are split over the processes: by --shard or `accelerate launch --use_fsdp`."""
+        launched = os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true", "yes")
+        return not self.alone and (asked or launched)
+
+    # ---- what ranks give each other
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
         """Replace each tensor by its sum over ranks."""
@@ -139,13 +145,11 @@ class Parallel:
         if self._joined:
             if error is None:
                 self.every(None)  # rank 0 holds the store through which the others leave
-            if (
-                error is None or "nccl" not in distributed.get_backend()
-            ):  # which waits for ranks that are busy
+            # NCCL would wait for ranks that are busy.
+            if error is None or "nccl" not in distributed.get_backend():
                 distributed.destroy_process_group()
-        if isinstance(error, RuntimeError) and "Connection" in str(
-            error
-        ):  # what gloo says of a process that is gone
+        # What gloo says of a process that is gone.
+        if isinstance(error, RuntimeError) and "Connection" in str(error):
             raise TrainingError(
                 "another process ended before the work was done: run the same command again, it goes on from the "
                 "last checkpoint"
@@ -154,20 +158,6 @@ class Parallel:
 
 ALONE = Parallel()
 """One process."""
-
-
-def rank_parts(
-    indices: NDArray[np.int64], parallel: Parallel, *, group: int = 1, accumulate: int = 1
-) -> list[Part]:
-    """This rank's windows of a batch in at most `accumulate` parts, as many on every rank.
-
-    The batch is shared out before it is cut, so that no rank waits while others have several windows. Windows of one
-    example (`group`) stay together.
-    """
-    own = parallel.part(indices, unit=group)
-    most = -(-len(indices) // (group * parallel.world))
-    pieces = np.array_split(own.indices.reshape(-1, group), min(accumulate, most))
-    return [Part(p.reshape(-1), own.weight) if len(p) else Part(indices[:group], 0.0) for p in pieces]
 
 
 def _check(device: torch.device) -> None:
@@ -186,11 +176,6 @@ def _check(device: torch.device) -> None:
 
 
 # ---- an encoder that is shared out
-
-
-def wants_sharding() -> bool:
-    """Whether `accelerate launch --use_fsdp` started this process."""
-    return os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true", "yes")
 
 
 def is_sharded(tensor: Tensor) -> bool:

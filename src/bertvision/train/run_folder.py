@@ -40,8 +40,8 @@ from bertvision.artifacts import (
     write_text,
 )
 from bertvision.errors import ConfigError, OutputError
+from bertvision.train.optim import generator_of
 from bertvision.train.parallel import ALONE, Parallel, gathered_tensors, is_sharded, split_like
-from bertvision.train.randomness import generator_of
 
 LOCK = ".lock"
 

@@ -31,9 +31,8 @@ from bertvision.shapes import Bool, Float
 from bertvision.states.base import StateBatch, target_tensor, widths
 from bertvision.train.config import TuneConfig
 from bertvision.train.job import Job
-from bertvision.train.optim import make_optimizer, set_rate
-from bertvision.train.parallel import Parallel, clip_, gathered_tensors, is_sharded, shard, wants_sharding
-from bertvision.train.randomness import noise_numbers
+from bertvision.train.optim import make_optimizer, noise_numbers, set_rate
+from bertvision.train.parallel import Parallel, clip_, gathered_tensors, is_sharded, shard
 
 Inputs = dict[str, Tensor]
 """A batch: ids, types and mask (B, T), targets (B, K), bounds (B, 2), and cls (B,) where it is not the first token.
@@ -90,11 +89,6 @@ def make_steps(encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, parall
     return (GraphSteps if captured else Steps)(encoder, jobs, config, parallel, captured=captured)
 
 
-def shares_out(config: TuneConfig, parallel: Parallel) -> bool:
-    """Whether the encoder's weights are split over the processes."""
-    return (config.shard or wants_sharding()) and not parallel.alone
-
-
 class Steps:
     """An encoder and a head for each job that train together, one operation at a time.
 
@@ -111,7 +105,7 @@ class Steps:
         captured: bool = False,
     ) -> None:
         self.encoder, self.jobs, self.config, self.parallel = encoder, jobs, config, parallel
-        split = shares_out(config, parallel)
+        split = parallel.shards(config.shard)
         if not split:
             encoder.model.to(encoder.device)  # a frozen one may be parked elsewhere
         encoder.tune(parse_policy(config.policy), seed=config.seed)
@@ -132,7 +126,7 @@ class Steps:
         self.optimizer = make_optimizer([encoder.model, *self.heads], config, capturable=captured)
         own = {p for head in self.heads for p in head.parameters()}
         trained = [p for group in self.optimizer.param_groups for p in group["params"]]
-        # All that trains, in the order in which a clip adds up: of several jobs the encoder's come first.
+        # In the order in which a clip adds up: of several jobs the encoder's come first.
         self.parameters = sorted(trained, key=lambda p: len(jobs) > 1 and p in own)
         self._tunes = any(p.requires_grad for p in self.model.parameters())
         self._last_only = all(head.last_only for head in self.heads)
