@@ -300,7 +300,7 @@ def test_answer_or_no_answer(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -
         ("--fit.heads beyond", "set of heads for another kind of task"),
         ("--finetune.head last_state", "logits of each token"),
         ("--test demo:test", "can only hold questions"),
-        ("--text.context {label}", "may not hold {label}"),
+        ("--text.context {label}", "the label never"),
         ("--text.task score", "train.csv:2"),
         ("--text.label nothing", "nothing"),
         ("--train demo:train --dev demo:dev --text.prompt Why?", "holds questions over paragraphs"),
