@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bertvision.artifacts import read_json, write_json
 from bertvision.data.load import load_span_data
-from bertvision.tasks.compare import mean_difference
+from bertvision.tasks.metrics import mean_difference
 from bertvision.tasks.squad import per_question
 
 

@@ -122,7 +122,7 @@ def snapshot_and_heads(
         for label, logits in walk_windows(encoder, split.windows, readers).items():
             answers = task.answer(split.windows, logits, split.data)
             found.setdefault(label, []).append((answers, task.untuned()))
-            if task.reads_questions:  # the papers' way to merge windows, beside the right one
+            if task.asks:  # the papers' way to merge windows, beside the right one
                 votes = task.merged_by("any_null")
                 voted = votes.answer(split.windows, logits, split.data)
                 any_null.setdefault(label, []).append(votes.score(voted))

@@ -1,12 +1,17 @@
 """Small random questions, windows and logits for the tests of the span task; made without a tokenizer."""
 
+import math
+
 import numpy as np
+import torch
 
 from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.data.windows import Windows
-from bertvision.tasks.logits import Logits
-from bertvision.tasks.span_logits import span_logits
+from bertvision.encoder.batch import padded_positions
+from bertvision.tasks.logits import Logits, Seen
+from bertvision.tasks.span_logits import SpanCollector, span_logits
 
+RANK = 3
 WORD = 4  # characters of a token with the space behind it
 
 
@@ -72,3 +77,36 @@ def make_logits(seed: int, windows: Windows, *, ties: bool = False) -> Logits:
     else:
         values = random.normal(0, 3, shape).astype(np.float32)
     return span_logits(values[0], values[1])
+
+
+# ---- heads that score starts and ends together
+
+
+def pair_score(token_i: list[float], token_j: list[float]) -> float:
+    """s_i + e_j + u_i . v_j / sqrt(r)."""
+    r = (len(token_i) - 2) // 2
+    product = sum(a * b for a, b in zip(token_i[2 : 2 + r], token_j[2 + r :], strict=True))
+    return token_i[0] + token_j[1] + product / math.sqrt(r)
+
+
+def log_sum(values: list[float]) -> float:
+    return math.log(sum(math.exp(value) for value in values))
+
+
+def evaluated(windows: Windows, values: np.ndarray) -> Logits:
+    """What a walk collects of a head that gives `values`, two windows a batch, pads poisoned."""
+    collector = SpanCollector(windows)
+    for begin in range(0, len(windows), 2):
+        rows = np.arange(begin, min(begin + 2, len(windows)))
+        flat, mask = padded_positions(windows, rows)
+        output = np.where(mask[..., None], values[flat], 50.0).astype(np.float32)
+        collector.add(Seen(windows, rows, torch.from_numpy(mask)), torch.from_numpy(output))
+    return collector.logits()
+
+
+def make_joint(seed: int, windows: Windows, *, ties: bool = False) -> Logits:
+    """Random pair scores with the marginals that belong to them; with `ties` small whole numbers."""
+    random = np.random.default_rng(seed)
+    shape = (windows.num_tokens, 2 + 2 * (4 if ties else RANK))  # sqrt(4): products stay exact
+    values = random.integers(-1, 2, shape) * 2.0 if ties else random.normal(0, 2, shape)
+    return evaluated(windows, values.astype(np.float32))

@@ -22,7 +22,7 @@ from bertvision.model import CardConfig
 from bertvision.model.card import file_name, head_card, plain_command
 from bertvision.model.export import head_intervals
 from bertvision.tasks.base import Task
-from bertvision.tasks.compare import mean_difference
+from bertvision.tasks.metrics import mean_difference
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.squad import per_question
 

@@ -18,8 +18,7 @@ from bertvision.model.model import Model
 from bertvision.model.trained import Trained, read_trained
 from bertvision.states.base import StateBatch
 from bertvision.states.config import EVERYTHING, Selection
-from bertvision.tasks.base import Task
-from bertvision.tasks.predictions import to_json
+from bertvision.tasks.base import Task, to_json
 from bertvision.tasks.span import SPAN
 
 MILL = "The mill in Arden was built by Ada Holt in 1871."

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from span_cases import log_sum, pair_score
 from torch import Tensor
 from torch.nn import functional as F
 
+from bertvision.heads import Geometry, parse_head
+from bertvision.heads.base import bare_batch
 from bertvision.tasks.label import LabelTask
 from bertvision.tasks.score import ScoreTask
+from bertvision.tasks.span import SpanTask
 from bertvision.tasks.span_logits import span_loss
 from bertvision.tasks.triplet import triplet_loss
 
@@ -113,36 +117,108 @@ def test_weights_of_classes_are_those_of_torch(objective: str) -> None:
 # ---- spans
 
 
-def spans(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    logits = 3 * torch.randn(4, 7, 2, generator=torch.Generator().manual_seed(0))
+def spans(outputs: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits (4, 7, outputs): starts and ends, or 2 + 2r numbers of heads that score pairs."""
+    logits = 2 * torch.randn(4, 7, outputs, generator=torch.Generator().manual_seed(0))
     mask = torch.arange(7) < torch.tensor([7, 5, 3, 1])[:, None]
     return logits.to(dtype), mask, torch.tensor([[0, 6], [2, 4], [1, 1], [0, 0]])
 
 
+def span_loss_by_hand(tokens: list[list[float]], first: int, last: int) -> float:
+    if len(tokens[0]) == 2:
+        starts, ends = zip(*tokens, strict=True)
+        return (log_sum(list(starts)) - starts[first] + log_sum(list(ends)) - ends[last]) / 2
+    pairs = {(i, j): pair_score(a, b) for i, a in enumerate(tokens) for j, b in enumerate(tokens) if i <= j}
+    return (log_sum(list(pairs.values())) - pairs[first, last]) / 2
+
+
+@pytest.mark.parametrize("outputs", [2, 8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_span_loss_is_the_formula(dtype: torch.dtype) -> None:
-    logits, mask, labels = spans(dtype)
-    expected = []
-    for row, real, label in zip(logits.double(), mask, labels.tolist(), strict=True):
-        sides = [row[real, side].tolist() for side in (0, 1)]
-        parts = [math.log(sum(map(math.exp, v))) - v[label[side]] for side, v in enumerate(sides)]
-        expected.append(sum(parts) / 2)
+def test_span_loss_is_the_formula(dtype: torch.dtype, outputs: int) -> None:
+    logits, mask, labels = spans(outputs, dtype)
+    rows = zip(logits.double(), mask, labels.tolist(), strict=True)
+    expected = [span_loss_by_hand(row[real].tolist(), *label) for row, real, label in rows]
     found = span_loss(logits, mask, labels)
     assert found.dtype == torch.float32
-    assert found.tolist() == pytest.approx(expected, abs=1e-5)
+    assert found.tolist() == pytest.approx(expected, abs=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(span_loss(logits, mask, labels), found)
 
 
-def test_pads_change_nothing_and_get_no_gradient() -> None:
-    logits, mask, labels = spans()
-    poisoned = torch.where(mask.unsqueeze(-1), logits, torch.tensor(1e9)).requires_grad_()
-    loss = span_loss(poisoned, mask, labels)
-    assert torch.equal(loss, span_loss(logits, mask, labels))
-    (gradient,) = torch.autograd.grad(loss.sum(), poisoned)
-    assert gradient.isfinite().all()
-    assert not gradient[~mask].any()
-    assert gradient[mask].any()
+def test_loss_of_pairs_is_that_of_two_sides_where_order_forbids_nothing() -> None:
+    logits, mask, labels = spans(8)
+    logits[..., 2:] = 0  # no factors
+    logits[0, :3, 1], logits[0, 3:, 0] = (
+        -1e4,
+        -1e4,
+    )  # ends behind all starts: what order forbids weighs nothing
+    sides, pairs = span_loss(logits[..., :2], mask, labels), span_loss(logits, mask, labels)
+    assert pairs[[0, 3]].tolist() == pytest.approx(sides[[0, 3]].tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [2, 8])
+def test_pads_change_nothing_and_get_no_gradient(outputs: int) -> None:
+    logits, mask, labels = spans(outputs)
+    for poison in (1e9, math.inf, math.nan):
+        poisoned = torch.where(mask.unsqueeze(-1), logits, torch.tensor(poison)).requires_grad_()
+        loss = span_loss(poisoned, mask, labels)
+        assert torch.equal(loss, span_loss(logits, mask, labels))
+        (gradient,) = torch.autograd.grad(loss.sum(), poisoned)
+        assert gradient.isfinite().all()
+        assert not gradient[~mask].any()
+        assert gradient[mask].any(0).all(), "s, e, u and v all learn"
     mask[3] = False
     assert span_loss(logits, mask, labels).isfinite().all(), "a row of pads alone"
+
+
+def test_pair_losses_of_stacked_heads() -> None:
+    logits, mask, labels = spans(8)
+    stacked = torch.stack([logits, -logits, 2 * logits]).requires_grad_()
+    together = torch.func.vmap(lambda one: span_loss(one, mask, labels))(stacked)
+    (gradients,) = torch.autograd.grad(together.sum(), stacked)
+    for one, found, gradient in zip(stacked.detach(), together, gradients, strict=True):
+        own = one.clone().requires_grad_()
+        alone = span_loss(own, mask, labels)
+        torch.testing.assert_close(found, alone)
+        torch.testing.assert_close(gradient, torch.autograd.grad(alone.sum(), own)[0])
+
+
+@pytest.mark.parametrize(("factors", "reached"), [(1.0, math.log(2) / 2), (0.0, math.log(4) / 2)])
+def test_pairs_learn_what_sides_cannot(factors: float, reached: float) -> None:
+    """1..4 and 2..3, equally often: sides alone must give as much to 1..3 and 2..4 together."""
+    states = torch.eye(6).repeat(1, 2, 1, 1)  # one layer, two equal windows
+    batch, labels = bare_batch(states, torch.ones(2, 6, dtype=torch.bool)), torch.tensor([[1, 4], [2, 3]])
+    head = parse_head("biaffine:size=4,rank=4").build(Geometry(1, 6), seed=0)
+    counted = torch.tensor([1.0] * 2 + [factors] * 8)
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
+    losses = []
+    for _ in range(200):
+        loss = span_loss(head(batch) * counted, batch.mask, labels).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] == pytest.approx(reached, abs=0.02)
+    assert min(losses) > reached - 1e-4
+
+
+# ---- --null-weight
+
+
+@pytest.mark.parametrize("outputs", [2, 6])
+def test_windows_without_an_answer_count_what_they_are_given(outputs: int) -> None:
+    """With the null token in front and, as in some encoders, at the end; vmapped over heads as it is stacked."""
+    mask = torch.arange(9) < torch.tensor([9, 7, 9, 5, 8])[:, None]
+    bounds = torch.tensor([[4, 8], [3, 6], [4, 9], [0, 3], [0, 6]])
+    labels = torch.tensor([[4, 7], [0, 0], [8, 8], [4, 4], [5, 5]])
+    counted = torch.tensor([0.5, 3.0, 0.5, 3.0, 0.5])
+    logits = torch.randn(3, 5, 9, outputs, generator=torch.Generator().manual_seed(0))
+    batch: Any = SimpleNamespace(mask=mask, targets=labels, bounds=bounds)
+    found = torch.func.vmap(lambda one: SpanTask(weights=(0.5, 3.0)).loss(one, batch))(logits)
+    for head, losses in zip(logits, found, strict=True):
+        plain = span_loss(head, mask, labels)
+        assert torch.equal(SpanTask().loss(head, batch), plain)
+        torch.testing.assert_close(losses, plain * counted)
 
 
 # ---- triplets

@@ -34,7 +34,7 @@ import bertvision as bv
 from bertvision.encoder.encoder import Encoder
 from bertvision.model.model import Model
 from bertvision.serve.app import PAGE, BatchAnswer, Explanation, Models, PredictAnswer
-from bertvision.tasks.predictions import to_json
+from bertvision.tasks.base import to_json
 
 KEY = "correct-horse-battery"
 MILL = "The mill in Arden was built by Ada Holt in 1871."

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,11 @@ from text_cases import make_logits, make_texts, make_windows, task_of
 from bertvision.config import to_mapping
 from bertvision.data.windows import WindowConfig
 from bertvision.errors import ArtifactError, ConfigError, DataError
-from bertvision.tasks.base import kinds, task_for, task_from_config
+from bertvision.tasks.base import KINDS, task_for, task_from_config, to_json
 from bertvision.tasks.label import LabelTask, LabelTuning
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.predictions import to_json
-from bertvision.tasks.score import ScoreTask, score_bins
-from bertvision.tasks.settings import Merge, TextConfig
+from bertvision.tasks.score import ScoreTask
+from bertvision.tasks.settings import DecodeConfig, Merge, TextConfig
 from bertvision.tasks.span import SpanTask, SpanTuning
 from bertvision.tasks.triplet import TripletTask
 
@@ -50,15 +50,12 @@ def case(name: str, seed: int = 0) -> tuple[Any, Any, Any, Logits]:
 def test_a_task_survives_its_config(name: str) -> None:
     task = TASKS[name]
     assert task_from_config(json.loads(json.dumps(task.config())), "here") == task
-    assert kinds()[task.kind] is type(task)
+    assert SpanTask(weights=(0.5, 2.0)).config() == SpanTask().config(), "weights are for the loss alone"
+    assert KINDS[task.kind] is type(task)
     assert task.metric in task.metrics
     for config in (None, "span", {"kind": "no such"}, {"kind": task.kind, "nonsense": 1}):
         with pytest.raises(ArtifactError, match="fit the head again"):
             task_from_config(config, "here")
-
-
-def test_weights_of_windows_are_no_part_of_a_span_head() -> None:
-    assert SpanTask(weights=(0.5, 2.0)).config() == SpanTask().config()
 
 
 @pytest.mark.parametrize("name", ANSWERING)
@@ -101,17 +98,14 @@ def test_what_a_report_shows(name: str, tmp_path: Path) -> None:
     member = ours, task.tune(ours)
     assert json.dumps(task.details(*member))
     shown = json.loads(json.dumps(task.examples(member)))
-    assert [one["id"] for one in shown] == task.ids(data)
     assert all({"texts", "truth"} <= set(one) for one in shown)
     task.write_answers(tmp_path, *member)
     said = json.loads((tmp_path / "predictions.json").read_text())
-    assert {one["id"]: one["said"] for one in shown} == said
-    if task.metric != "spearman":
-        share = np.mean([one["right"] for one in shown])
-        exact = task.score(*member).get(
-            "tuned_exact", task.score(ours)["accuracy"] * 100 if task.classes else 0
-        )
-        assert 100 * share == pytest.approx(exact)
+    assert [(one["id"], one["said"]) for one in shown] == list(said.items())
+    if name != "score":
+        exact = 100 * np.mean([one["right"] for one in shown])
+        scores = task.score(*member)
+        assert exact == pytest.approx(scores["tuned_exact"] if name == "span" else 100 * scores["accuracy"])
     for scores in task.baselines(data, {"dev": data, "test": data}).values():
         assert scores["dev"] == scores["test"]
         assert task.metric in scores["dev"]
@@ -166,50 +160,46 @@ def softmax(row: list[float]) -> np.ndarray:
 counts = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
-@given(counts, st.integers(0, 10**6), st.sampled_from([1, 2]), st.sampled_from([2, 3]), st.booleans())
-def test_mean_of_probabilities(number: list[int], seed: int, group: int, classes: int, bce: bool) -> None:
+MERGES: dict[str, Any] = {"mean": np.mean, "min": np.min, "max": np.max, "any_null": np.max}
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    counts, st.integers(0, 10**6), st.sampled_from([1, 2]), st.sampled_from([2, 3]), st.booleans(),
+    st.sampled_from([0, 1]), st.sampled_from([*MERGES]),
+)  # fmt: skip
+def test_probabilities_of_windows_are_merged(
+    number: list[int], seed: int, group: int, classes: int, bce: bool, positive: int, merge: Merge
+) -> None:
+    """mean: of the probabilities; min: all windows must vote for the positive class; max, any_null: one is enough."""
+    classes = classes if merge == "mean" else 2
     data, windows = make_texts(seed, examples=len(number), classes=classes), make_windows(number, group)
     objective = "bce" if bce and classes == 2 else "ce"
-    task = LabelTask(data.classes, objective, group=group)
+    task = LabelTask(data.classes, objective, positive=positive, merge=merge, group=group)
     logits = make_logits(seed, sum(number), task.outputs)
     answers = task.answer(windows, logits, data)
     rows = iter(logits["values"].tolist())
     for e, own in enumerate(number):
-        each = [next(rows) for _ in range(own)]
-        mean = np.mean([softmax([0.0, *row] if objective == "bce" else row) for row in each], axis=0)
-        np.testing.assert_allclose(answers.probabilities[e], mean, atol=1e-9)
-        assert answers.values[e] == mean.argmax()
-
-
-@settings(max_examples=60, deadline=None)
-@given(counts, st.integers(0, 10**6), st.sampled_from([0, 1]), st.sampled_from(["min", "max", "any_null"]))
-def test_one_window_decides(number: list[int], seed: int, positive: int, merge: Merge) -> None:
-    """min: all windows must vote for the positive class; max and any_null: one is enough."""
-    data = make_texts(seed, examples=len(number), classes=2)
-    logits = make_logits(seed, sum(number), 2)
-    task = LabelTask(data.classes, positive=positive, merge=merge)
-    answers = task.answer(make_windows(number), logits, data)
-    votes, chances = iter(logits["values"].argmax(axis=1).tolist()), iter(logits["values"].tolist())
-    for e, own in enumerate(number):
-        mine = [next(votes) == positive for _ in range(own)]
-        assert (answers.values[e] == positive) == (all(mine) if merge == "min" else any(mine))
-        least_or_most = min if merge == "min" else max
-        chance = least_or_most(softmax(next(chances))[positive] for _ in range(own))
-        assert answers.probabilities[e, positive] == pytest.approx(chance)
+        each = [softmax([0.0, *row] if objective == "bce" else row) for row in islice(rows, own)]
+        merged = MERGES[merge](each, axis=0)
+        which = slice(None) if merge == "mean" else positive
+        np.testing.assert_allclose(answers.probabilities[e, which], merged[which], atol=1e-9)
+        votes = [chances.argmax() == positive for chances in each]
+        if merge == "mean":
+            assert answers.values[e] == merged.argmax()
+        else:
+            assert (answers.values[e] == positive) == (all(votes) if merge == "min" else any(votes))
     np.testing.assert_allclose(answers.probabilities.sum(axis=1), 1.0)
 
 
 @settings(max_examples=40, deadline=None)
 @given(counts, st.integers(0, 10**6), st.sampled_from(["mean", "min", "max"]))
 def test_scores_return_to_their_units(number: list[int], seed: int, merge: Merge) -> None:
-    data = make_texts(seed, examples=len(number), classes=0)
-    logits = make_logits(seed, sum(number), 1)
+    data, logits = make_texts(seed, examples=len(number), classes=0), make_logits(seed, sum(number), 1)
     answers = ScoreTask(merge=merge, shift=300.0, scale=40.0).answer(make_windows(number), logits, data)
-    merged = {"mean": np.mean, "min": np.min, "max": np.max}[merge]
-    for e, (end, own) in enumerate(zip(np.cumsum(number), number, strict=True)):
-        scores = 300 + 40 * logits["values"][end - own : end, 0].astype(np.float64)
-        assert answers.values[e] == pytest.approx(merged(scores))
+    rows = iter((300 + 40 * logits["values"][:, 0].astype(np.float64)).tolist())
+    expected = [MERGES[merge](list(islice(rows, own))) for own in number]
+    np.testing.assert_allclose(answers.values, expected)
 
 
 def test_a_temperature_softens_predictions_alone() -> None:
@@ -230,18 +220,16 @@ def test_a_temperature_softens_predictions_alone() -> None:
 def test_an_ensemble_of_labels_is_the_mean_of_probabilities(objective: str) -> None:
     task, windows = LabelTask(("a", "b"), objective), make_windows([1] * 9)
     members = [make_logits(seed, 9, task.outputs) for seed in range(3)]
-    mean = np.mean([[softmax(list(row)) for row in task.class_logits(m)] for m in members], axis=0)
+    mean = np.mean([[softmax(list(row)) for row in task.rows(m)] for m in members], axis=0)
     joined = task.join(members, windows)
     assert joined["values"].shape == (9, task.outputs)
-    np.testing.assert_allclose([softmax(list(row)) for row in task.class_logits(joined)], mean, atol=1e-6)
+    np.testing.assert_allclose([softmax(list(row)) for row in task.rows(joined)], mean, atol=1e-6)
 
 
 def test_an_ensemble_of_scores_is_their_mean() -> None:
     task, members = ScoreTask(shift=2.0, scale=3.0), [make_logits(seed, 4, 1) for seed in range(2)]
     mean = (members[0]["values"] + members[1]["values"]) / 2
     np.testing.assert_allclose(task.join(members, make_windows([1] * 4))["values"], mean, rtol=1e-6)
-    with pytest.raises(ConfigError, match="joined by mean, not by max"):
-        task.join_how("max")
 
 
 # ---- settings
@@ -260,24 +248,19 @@ def test_an_ensemble_of_scores_is_their_mean() -> None:
         (lambda: TripletTask(form="cubic"), "choose softmin or paper"),  # pyright: ignore[reportArgumentType]
         (lambda: SpanTuning(float("nan")), "finite number"),
         (lambda: LabelTuning(0.0), "above 0"),
+        (lambda: DecodeConfig(n_best_size=0), "--n-best-size"),
+        (lambda: DecodeConfig(max_answer_length=0), "--max-answer-length"),
+        (lambda: DecodeConfig(null_score_diff_threshold=float("inf")), "--null-score-diff-threshold"),
+        (lambda: TASKS["span"].merged_by("max"), "--text-merge"),
+        (lambda: TASKS["span"].balanced(make_windows([1])), "--text.balance"),
+        (lambda: TASKS["label"].null_weighted(make_windows([1]), 2.0), "--null-weight"),
+        (lambda: TASKS["triplet"].sampling_classes(make_windows([1]), 5), "--sampling"),
+        (lambda: ScoreTask().join_how("max"), "joined by mean, not by max"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(make: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make()
-
-
-def test_what_is_of_other_kinds_is_refused_by_name() -> None:
-    label, span = TASKS["label"], TASKS["span"]
-    data, windows = make_texts(0), make_windows([1] * 12)
-    for asked, flag in (
-        (lambda: span.merged_by("max"), "--text-merge"),
-        (lambda: span.weighted(data, windows, balance=True), "--text.balance"),
-        (lambda: label.weighted(data, windows, null_weight=2.0), "--null-weight"),
-        (lambda: TASKS["triplet"].sampling_classes(None, windows, 5), "--sampling"),
-    ):
-        with pytest.raises(ConfigError, match=flag):
-            asked()
 
 
 def test_the_data_says_what_is_learned() -> None:
@@ -316,12 +299,16 @@ def test_data_of_another_task_is_refused() -> None:
 
 
 def test_scores_fall_into_bins_of_equal_width() -> None:
-    assert score_bins(np.array([0, 0.9, 1, 2.5, 4.999, 5]), 5).tolist() == [0, 0, 1, 2, 4, 4]
+    def bins(scores: Any, count: int) -> list[int]:
+        windows = replace(make_windows([1] * len(scores)), labels=np.array(scores, np.float64).reshape(-1, 1))
+        return ScoreTask().sampling_classes(windows, count).tolist()
+
+    assert bins([0, 0.9, 1, 2.5, 4.999, 5], 5) == [0, 0, 1, 2, 4, 4]
     values = np.random.default_rng(0).normal(0, 3, 200)
     edges = np.linspace(values.min(), values.max(), 8)
-    assert score_bins(values, 7).tolist() == np.clip(np.digitize(values, edges) - 1, 0, 6).tolist()
-    assert score_bins(np.array([2.0, 2.0]), 4).tolist() == [0, 0]
-    assert score_bins(np.zeros(0), 4).tolist() == []
-    for wrong, bins in (([1.0], 0), ([1.0, np.nan], 3)):
+    assert bins(values, 7) == np.clip(np.digitize(values, edges) - 1, 0, 6).tolist()
+    assert bins([2.0, 2.0], 4) == [0, 0]
+    assert bins([], 4) == []
+    for wrong, count in (([1.0], 0), ([1.0, np.nan], 3)):
         with pytest.raises(ConfigError, match=r"--bins|cannot be put into bins"):
-            score_bins(np.array(wrong), bins)
+            bins(wrong, count)

@@ -147,18 +147,16 @@ def test_answerable_end_to_end(toy_squad: Path, lively: Path, tmp_path: Path) ->
     cut = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
     source = f"answerable:{toy_squad}"
     words = ("--train", source, "--dev", source, *cut)
-    out = tmp_path / "tuned"
-    done = bertvision(
-        "finetune", "--encoder", lively, *words, "--out", out, "--epochs", "15", "--lr", "2e-3", "--json"
-    )
+    how, out = ("--epochs", "15", "--lr", "2e-3", "--json"), tmp_path / "tuned"
+    done = bertvision("finetune", "--encoder", lively, *words, "--out", out, *how)
     assert done.code == 0, done.err
     data = load_data(source)
     assert isinstance(data, TextData)
     assert data.examples == answerable(data.spans).examples if data.spans else False
     ((split, logits),) = logits_of_trained([read_trained(out / "snapshot-15")], data)
     found = split.task.answer(split.windows, logits, data).values
-    told = json.loads(done.out)["scores"]["snapshot-15"]["accuracy"]
-    assert np.mean(found == [e.label for e in data.examples]) == pytest.approx(told)
+    told, truth = json.loads(done.out)["scores"]["snapshot-15"]["accuracy"], [e.label for e in data.examples]
+    assert np.mean(found == truth) == pytest.approx(told)
     assert told > 0.8, "one question in three has no answer, and its verb tells which"
     for merge in ("min", "any_null"):
         more = (
@@ -167,19 +165,18 @@ def test_answerable_end_to_end(toy_squad: Path, lively: Path, tmp_path: Path) ->
             "--heads",
             "cls_linear",
             "mean_pooler",
-            "--out",
-            tmp_path / merge,
-            "--json",
+            "--epochs",
+            "20",
+            "--lr",
+            "1e-2",
         )
-        done = bertvision("fit", out / "snapshot-15", *words, *more, "--epochs", "20", "--lr", "1e-2")
+        done = bertvision("fit", out / "snapshot-15", *words, *more, "--out", tmp_path / merge, "--json")
         assert done.code == 0, done.err
         for row in json.loads(done.out)["heads"]:
             ((split, logits),) = logits_of_trained([read_trained(row["folder"])], data)
             assert split.task.config()["merge"] == merge
             found = split.task.answer(split.windows, logits, data).values
-            assert np.mean(found == [e.label for e in data.examples]) == pytest.approx(
-                row["scores"]["accuracy"]
-            )
+            assert np.mean(found == truth) == pytest.approx(row["scores"]["accuracy"])
 
 
 def test_scores_come_back_in_their_own_scale(lively: Path, tmp_path: Path) -> None:
@@ -205,18 +202,8 @@ def test_single_texts_are_no_pairs(apart: bool, lively: Path, tmp_path: Path) ->
         rows = ["\t".join([t for t in (e.first, e.second) if t] + [str(e.label)]) for e in data.examples]
         head = "sentence1\tsentence2\tscore" if data.pairs else "sentence\tscore"
         (tmp_path / f"{name}.tsv").write_text("\n".join([head, *rows]) + "\n", encoding="utf-8")
-    words = [
-        "finetune",
-        "--encoder",
-        lively,
-        "--text.task",
-        "score",
-        "--max-seq-length",
-        "64",
-        "--out",
-        tmp_path / "out",
-    ]
-    words += ["--apart", "--head", "minbert:vectors=2"] if apart else []
+    words = ["finetune", "--encoder", lively, "--text.task", "score", "--max-seq-length", "64"]
+    words += ["--out", tmp_path / "out"] + ["--apart", "--head", "minbert:vectors=2"] * apart
     for train, dev in (("pairs", "singles"), ("singles", "pairs")):
         data = ("--train", tmp_path / f"{train}.tsv", "--dev", tmp_path / f"{dev}.tsv")
         done = bertvision(*words, *data)

@@ -8,7 +8,7 @@ from bertvision.data.examples import TextData, TextExample
 from bertvision.data.windows import Windows
 from bertvision.tasks.label import LabelAnswers, LabelTask
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.score import ScoreAnswers, ScoreTask
+from bertvision.tasks.score import ScoreTask
 
 NAMES = ("red", "green", "blue", "grey", "white")
 
@@ -23,7 +23,7 @@ def make_texts(seed: int, *, examples: int = 12, classes: int = 3) -> TextData:
 
 def make_windows(counts: list[int], group: int = 1, data: TextData | None = None) -> Windows:
     """`counts[e]` rows of `group` windows for example e, two tokens each; labelled as `data` is."""
-    example = np.repeat(np.arange(len(counts)), np.array(counts) * group).astype(np.int32)
+    example = np.repeat(np.arange(len(counts)), np.array(counts, int) * group).astype(np.int32)
     number = len(example)
     labels = np.zeros(len(counts), np.int32)
     if data is not None:
@@ -57,10 +57,9 @@ def make_logits(seed: int, rows: int, outputs: int) -> Logits:
 
 def said(task: Any, data: TextData, values: np.ndarray) -> Any:
     """Answers that predict these classes (with a probability of 0.6 and their share of the rest) or scores."""
-    if isinstance(task, ScoreTask):
-        return ScoreAnswers(data, values.astype(np.float64))
-    chances = np.eye(len(task.classes))[values] * 0.6 + 0.4 / len(task.classes)
-    return LabelAnswers(task, data, np.log(chances), np.arange(len(data)), labels_of(data))
+    if task.classes:
+        values = np.log(np.eye(len(task.classes))[values] * 0.6 + 0.4 / len(task.classes))
+    return task.answers_class(task, data, values.astype(np.float64), np.arange(len(data)), labels_of(data))
 
 
 def task_of(data: TextData, **settings: Any) -> Any:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from bertvision.model.load import load
     from bertvision.model.model import Model
     from bertvision.pipeline.fit import fit
-    from bertvision.tasks.predictions import LabelPrediction, Prediction, ScorePrediction
+    from bertvision.tasks.label import LabelPrediction
+    from bertvision.tasks.score import ScorePrediction
+    from bertvision.tasks.span_answers import Prediction
 
 __all__ = [
     "BertvisionError",
@@ -41,10 +43,10 @@ __all__ = [
 _WHERE = {
     "BertvisionError": "bertvision.errors",
     "Encoder": "bertvision.encoder.encoder",
-    "LabelPrediction": "bertvision.tasks.predictions",
+    "LabelPrediction": "bertvision.tasks.label",
     "Model": "bertvision.model.model",
-    "Prediction": "bertvision.tasks.predictions",
-    "ScorePrediction": "bertvision.tasks.predictions",
+    "Prediction": "bertvision.tasks.span_answers",
+    "ScorePrediction": "bertvision.tasks.score",
     "SpanData": "bertvision.data.examples",
     "TextData": "bertvision.data.examples",
     "fit": "bertvision.pipeline.fit",

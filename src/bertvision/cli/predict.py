@@ -107,7 +107,7 @@ def predict(args: PredictArgs) -> Result | None:
 
 def _check(args: PredictArgs) -> None:
     """Refuse flags that do not go together."""
-    from bertvision.tasks.predictions import check_n_best
+    from bertvision.tasks.base import check_n_best
 
     given = {name for name, value in vars(args).items() if value is not None}
     asks = bool(given & {"question", "context"})
@@ -141,7 +141,7 @@ def _check_tasks(args: PredictArgs, tasks: "dict[str, Task]") -> None:
     from bertvision.data.named_sets import submission_task
 
     spans = [name for name, task in tasks.items() if task.abstains]
-    asking = any(task.reads_questions for task in tasks.values())
+    asking = any(task.asks for task in tasks.values())
     refuse(
         (args.threshold is not None and not spans, "--threshold is for spans: labels and scores have none"),
         (args.n_best and not spans, "--n-best is for spans: labels and scores have no candidates"),
@@ -203,7 +203,7 @@ def _predict_all(args: PredictArgs, data: "SpanData | TextData", model: "Model")
 
 def _plain(key: str, texts: list[str], found: dict[str, Any], *, lone: bool, spans: bool) -> dict[str, Any]:
     """The predictions for --json: of one task beside its text, of several by their names."""
-    from bertvision.tasks.predictions import to_json
+    from bertvision.tasks.base import to_json
 
     names = ("question",) if spans else ("text", "pair")
     plain = {name: to_json(prediction) for name, prediction in found.items()}

@@ -27,8 +27,9 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, DataError, nearest
 from bertvision.model import CardConfig, Keep
 from bertvision.model.trained import Trained
+from bertvision.tasks import AnyPrediction
+from bertvision.tasks.base import check_n_best
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.predictions import AnyPrediction, check_n_best
 from bertvision.tasks.texts import holds_questions
 from bertvision.tasks.walk import Reader, walk_windows
 
@@ -124,7 +125,7 @@ class Model:
         Questions are for tasks that read them, texts for all others.
         """
         asked, questions = self._asked(tasks), holds_questions(data)
-        wrong = [name for name in asked if self.systems[name].task.reads_questions != questions]
+        wrong = [name for name in asked if self.systems[name].task.asks != questions]
         if wrong:
             what = "questions over paragraphs" if questions else "texts"
             raise ConfigError(
@@ -182,7 +183,7 @@ class Model:
                 row = system.task.explain(member, logits, chars, layer=True)
                 layers.setdefault(name, []).append({"layer": reader.state} | row)
         # A question is asked about the other text.
-        asks = any(self.systems[name].task.reads_questions for name in asked)
+        asks = any(self.systems[name].task.asks for name in asked)
         return {
             "text": second if second is not None and asks else first,
             "tokens": [{"start": begin, "end": end} for begin, end in chars.tolist()],
@@ -232,7 +233,7 @@ class Model:
 
     def _texts(self, asked: Iterable[str], firsts: Sequence[str], seconds: Sequence[str | None]) -> TextData:
         """Texts without labels, checked; messages call them questions and contexts where all tasks do."""
-        questions = all(self.systems[name].task.reads_questions for name in asked)
+        questions = all(self.systems[name].task.asks for name in asked)
         first, second = ("question", "context") if questions else ("text", "second text")
         examples = [TextExample(str(i), a, b) for i, (a, b) in enumerate(zip(firsts, seconds, strict=True))]
         for i, example in enumerate(examples, start=1):

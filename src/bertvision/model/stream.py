@@ -26,8 +26,7 @@ from bertvision.data.tables import Flaw, check_text, shorten
 from bertvision.data.texts import Columns
 from bertvision.errors import BertvisionError, ConfigError, DataError
 from bertvision.model.model import Model
-from bertvision.tasks.base import Task
-from bertvision.tasks.predictions import to_json
+from bertvision.tasks.base import Task, to_json
 from bertvision.tasks.texts import holds_questions
 
 MOST_LINES = 64
@@ -41,7 +40,7 @@ def load_inputs(
     source: str, tasks: Mapping[str, Task], *, columns: Columns, max_examples: int | None = None
 ) -> SpanData | TextData:
     """The examples of a file as these tasks read them: as questions, or as texts whose labels do not matter."""
-    asking = [name for name, task in tasks.items() if task.reads_questions]
+    asking = [name for name, task in tasks.items() if task.asks]
     if 0 < len(asking) < len(tasks):
         raise ConfigError(
             f"of these tasks {', '.join(asking)} read questions and the others texts: name those that --data suits "

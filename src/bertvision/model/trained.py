@@ -142,7 +142,7 @@ class Trained:
     @property
     def reads(self) -> tuple[Any, ...]:
         """What decides the windows it reads: systems that agree share one walk over the encoder."""
-        return (self.fingerprint, self.windows, self.reframe, self.task.reads_questions, self.task.group)
+        return (self.fingerprint, self.windows, self.reframe, self.task.asks, self.task.group)
 
     @property
     def state(self) -> int | None:

@@ -19,7 +19,7 @@ from bertvision.tasks.base import Task
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span_logits import second_best
-from bertvision.tasks.wordpiece import answer_ids, score_wordpiece
+from bertvision.tasks.squad import score_wordpiece
 from bertvision.train.splits import Split
 
 Scored = tuple[Task, dict[str, Any]]
@@ -49,12 +49,9 @@ def evaluate(args: EvalArgs, *, command: str = "") -> list[Scored]:
             record(args.out / name, parts, command, {"eval": split.name}, evaluated=result)
         rows.append(_row(name, result, "eval"))
         if wordpiece:
-            answers, tokenize = (
-                result.answers["eval"],
-                token_ids(load_tokenizer(args.encoder or system.encoder)),
-            )
-            pieces = score_wordpiece(answers.data, answer_ids(answers), tokenize=tokenize)
-            rows[-1][1]["wordpiece"] = pieces
+            tokenize = token_ids(load_tokenizer(args.encoder or system.encoder))
+            answers = result.answers["eval"]
+            rows[-1][1]["wordpiece"] = score_wordpiece(answers.data, answers.token_ids(), tokenize)
     return rows
 
 

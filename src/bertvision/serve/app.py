@@ -176,7 +176,7 @@ def _add_routes(app: FastAPI, service: Service, *, locked: bool) -> None:
                 task=name,
                 kind=system.task.kind,
                 texts=system.task.texts_read,
-                asks=system.task.reads_questions,
+                asks=system.task.asks,
                 classes=list(system.task.classes),
                 heads=[HeadSpec(head.name, head.config).label for head in system.heads],
                 parameters=sum(head.num_parameters for head in system.heads),

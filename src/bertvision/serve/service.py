@@ -25,7 +25,7 @@ from starlette.requests import Request
 from bertvision.errors import DataError
 from bertvision.model.model import Model
 from bertvision.serve.config import ServeConfig
-from bertvision.tasks.predictions import to_json
+from bertvision.tasks.base import to_json
 
 _log = logging.getLogger("bertvision")
 _PARAGRAPH = "Ada came by the long road, and the mill stood where it had stood before. " * 8

@@ -6,4 +6,6 @@ imported when one is computed.
 
 from bertvision.tasks import label, score, span, triplet
 
-__all__ = ["label", "score", "span", "triplet"]
+__all__ = ["AnyPrediction", "label", "score", "span", "triplet"]
+
+AnyPrediction = span.Prediction | label.LabelPrediction | score.ScorePrediction

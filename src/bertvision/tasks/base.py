@@ -4,7 +4,7 @@ A kind of task is one file of this room with a frozen dataclass derived from `Ta
 line in `tasks/__init__.py`. Everything else (training, evaluation, serving, reports) calls the methods below and never
 asks which kind it has.
 
-    data ──► targets ──► loss                                     while something is trained
+    labels of windows ──► loss                                    while something is trained
     outputs of a head ──► collector ──► Logits ──► answer ──► Answers ──► score, compare, predictions, files
                                                      ▲            │
                                                      └── tune ◄───┘    threshold, calibration: fitted on dev
@@ -17,7 +17,7 @@ Shapes: E examples, W windows, N tokens of all windows, B windows of a batch, T 
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -29,10 +29,8 @@ from bertvision.data.load import load_data
 from bertvision.data.texts import Columns
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.tasks.compare import Difference
 from bertvision.tasks.logits import Collector, Logits
-from bertvision.tasks.metrics import Metric
-from bertvision.tasks.predictions import to_json
+from bertvision.tasks.metrics import Difference, Metric
 from bertvision.tasks.settings import DecodeConfig, TextConfig
 
 if TYPE_CHECKING:
@@ -44,6 +42,8 @@ if TYPE_CHECKING:
 
 Member = tuple[Any, Any]
 """Answers and their tuning."""
+Baselines = dict[str, dict[str, dict[str, float]]]
+"""Scores by name of a baseline, by part of the data, by metric."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,10 @@ class Tuning:
 class CardText:
     """What a model card says of a task."""
 
-    hub_task: str
-    """The Hub's name of the task."""
-    call: str
-    """The arguments of `predict`."""
-    about: str
-    """What goes in and what comes out, in a sentence or two."""
-    limits: str
-    """What heads of this kind cannot do."""
+    hub_task: str  # the Hub's name of the task
+    call: str  # the arguments of `predict`
+    about: str  # what goes in and what comes out
+    limits: str  # what heads of this kind cannot do
 
 
 class Task(ABC):
@@ -75,38 +71,34 @@ class Task(ABC):
     """All its metrics, in the order of the columns of a table."""
     tuning_class: ClassVar[type[Tuning]] = Tuning
     predicts: ClassVar[bool] = True
-    """Whether heads of this kind answer anything; those that only train an encoder are neither saved nor fitted."""
+    """Whether heads of this kind answer anything; those that only train an encoder are neither saved nor fitted, and
+    need none of the methods about answers below `score`."""
     abstains: ClassVar[bool] = False
     """Whether it answers one question from many candidates, or not at all: it has a threshold, an n-best list and the
     papers' decodings, and several heads in one folder are rivals for the same answer."""
     joins: ClassVar[tuple[str, ...]] = ("mean",)
     """How the members of an ensemble may be joined, the usual way first."""
 
-    group: int = 1
-    """Windows that are one example side by side."""
+    outputs: int
+    """C: numbers a head gives."""
+    head: str
+    """The head that trains with an encoder where none is named."""
+    card: CardText
+    """What a model card says of it."""
     metric: str
     """What systems are chosen and compared by."""
+    group: int = 1
+    """Windows that are one example side by side."""
     classes: tuple[str, ...] = ()
-
-    @property
-    @abstractmethod
-    def outputs(self) -> int:
-        """C: numbers a head gives."""
-
-    @property
-    @abstractmethod
-    def head(self) -> str:
-        """The head that trains with an encoder where none is named."""
-
-    @property
-    def reads_questions(self) -> bool:
-        """Whether its examples are questions over paragraphs."""
-        return False
+    pairs: bool = False
+    """Whether its examples are pairs of texts, before any prompt is put in front."""
+    asks: bool = False
+    """Whether its examples are questions over paragraphs."""
 
     @property
     def texts_read(self) -> int:
         """How many texts an example has: one, or two of a pair."""
-        return 1
+        return 2 if self.pairs or self.asks else 1
 
     # ---- from data to a task
 
@@ -122,9 +114,8 @@ class Task(ABC):
 
     def load(self, source: str, *, columns: Columns, max_examples: int | None = None) -> Any:
         """Load a dataset for this task, with its classes."""
-        kind: Any = self.kind
-        classes = self.classes or None
-        data = load_data(source, columns=columns, task=kind, classes=classes, max_examples=max_examples)
+        how: Any = {"task": self.kind, "classes": self.classes or None, "max_examples": max_examples}
+        data = load_data(source, columns=columns, **how)
         self.check_data(data)
         return data
 
@@ -133,19 +124,14 @@ class Task(ABC):
         return data
 
     def windows(
-        self,
-        data: Any,
-        tokenizer: "PreTrainedTokenizerBase",
-        config: WindowConfig,
-        *,
-        tokenizer_fingerprint: str,
-        cache: Path | None = None,
+        self, data: Any, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig, *, cache: Path | None
     ) -> tuple[Windows, str]:
         """The examples cut into windows, and the fingerprint of those; `cache` keeps them on disk."""
         from bertvision.data.cutting import windows_for
+        from bertvision.encoder.load import tokenizer_fingerprint
 
         return windows_for(
-            data, tokenizer, config, tokenizer_fingerprint=tokenizer_fingerprint, cache_dir=cache
+            data, tokenizer, config, tokenizer_fingerprint=tokenizer_fingerprint(tokenizer), cache_dir=cache
         )
 
     def describe(self, data: Any) -> dict[str, Any]:
@@ -161,31 +147,21 @@ class Task(ABC):
 
     # ---- training
 
-    def targets(self, data: Any, windows: Windows) -> NDArray[Any]:
-        """What is to be learned: (W, K) per window, or flat (N,) per token."""
-        return windows.labels
-
     @abstractmethod
     def loss(self, logits: "Tensor", batch: "StateBatch") -> "Tensor":
         """(B,) loss of each window; an example of several windows has its loss at each of them."""
 
-    def sampling_classes(self, data: Any, windows: Windows, bins: int) -> NDArray[Any]:
+    def sampling_classes(self, windows: Windows, bins: int) -> NDArray[Any]:
         """(W / group,) class of each example's windows, for sampling that balances classes."""
         raise self.refused("--sampling balanced", "classes")
 
-    def weighted(
-        self, data: Any, windows: Windows, *, balance: bool = False, null_weight: float = 1.0
-    ) -> "Task":
-        """The same with other weights in its loss.
+    def balanced(self, windows: Windows) -> "Task":
+        """The same with a loss that counts all classes alike, however many windows each has."""
+        raise self.refused("--text.balance", "classes")
 
-        `balance` counts all classes alike, however many windows each has; `null_weight` counts a window without an
-        answer so many times as much as one with it.
-        """
-        if balance:
-            raise self.refused("--text.balance", "classes")
-        if null_weight != 1:
-            raise self.refused("--null-weight", "spans")
-        return self
+    def null_weighted(self, windows: Windows, weight: float) -> "Task":
+        """The same with a loss that counts a window without an answer `weight` times as much as one with it."""
+        raise self.refused("--null-weight", "spans")
 
     # ---- logits
 
@@ -194,28 +170,21 @@ class Task(ABC):
         return Collector(windows, None if self.unit == "token" else self.group)
 
     def check_logits(self, logits: Logits, windows: Windows) -> None:
-        """Raise unless the logits fit the windows, the outputs of the task, and are finite."""
-        rows = windows.offsets if self.unit == "token" else np.arange(len(windows) // self.group + 1)
-        logits.check(("values",), rows)
+        """Raise unless the logits are finite and fit the windows and the outputs of the task."""
+        per_token = self.unit == "token"
+        logits.check(("values",), windows.offsets if per_token else np.arange(len(windows) // self.group + 1))
         if (found := logits["values"].shape[1]) != self.outputs:
             raise ArtifactError(
                 f"the logits have {found} columns but the task has {self.outputs} outputs: "
                 "they were made by a head of another task"
             )
 
-    def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
-        """An ensemble as one set of logits."""
-        raise ConfigError(f"heads of {self.kind} tasks cannot be joined")
-
     def join_how(self, how: str) -> str:
         """The way to join the members of an ensemble, the usual one for "" and "auto"."""
-        if how in ("", "auto"):
-            return self.joins[0]
-        if how not in self.joins:
-            raise ConfigError(
-                f"heads of a {self.kind} task are joined by {' or '.join(self.joins)}, not by {how}"
-            )
-        return how
+        if how and how != "auto" and how not in self.joins:
+            ways = " or ".join(self.joins)
+            raise ConfigError(f"heads of a {self.kind} task are joined by {ways}, not by {how}")
+        return how if how in self.joins else self.joins[0]
 
     # ---- answers
 
@@ -243,9 +212,13 @@ class Task(ABC):
     def score(self, answers: Any, tuning: Any = None) -> dict[str, float]:
         """Every metric of the answers, by name; without a tuning it is fitted on these very answers."""
 
+    def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
+        """An ensemble as one set of logits."""
+        raise NotImplementedError(self.kind)
+
     def compare(self, metric: str, ours: Sequence[Member], theirs: Sequence[Member] = ()) -> Difference:
         """Mean of a metric over our members minus that of theirs, with its interval; without `theirs` that of ours."""
-        raise ConfigError(f"systems of a {self.kind} task cannot be compared by {metric}")
+        raise NotImplementedError(self.kind)
 
     def mcnemar(self, ours: Member, theirs: Member) -> float | None:
         """McNemar's p of two members; None where no answer is simply right or wrong."""
@@ -254,12 +227,12 @@ class Task(ABC):
     # ---- what a user gets
 
     def predictions(self, answers: Any, tuning: Any = None, *, n_best: int = 0) -> Sequence[Any]:
-        """One prediction an example."""
-        raise ConfigError(f"a {self.kind} task answers nothing")
+        """One prediction an example: a dataclass with `kind` and `line()`."""
+        raise NotImplementedError(self.kind)
 
     def write_answers(self, folder: Path, answers: Any, tuning: Any = None) -> None:
         """Write the predictions as files into `folder`, each in one step."""
-        raise ConfigError(f"a {self.kind} task answers nothing")
+        raise NotImplementedError(self.kind)
 
     def shown_tokens(self, answers: Any) -> NDArray[Any] | None:
         """(t, 2) characters of the tokens that an explanation of the first example shows; None: of none."""
@@ -268,10 +241,8 @@ class Task(ABC):
     def explain(
         self, member: Member, logits: Logits, chars: NDArray[Any], *, n_best: int = 1, layer: bool = False
     ) -> dict[str, Any]:
-        """What is shown of the first example's answer and of what it was made, with numbers for the tokens at `chars`.
-
-        Of a reader of one hidden state (`layer`) only what the page draws.
-        """
+        """What is shown of the first example's answer, with numbers for the tokens at `chars`; of a reader of one
+        hidden state (`layer`) only what the page draws."""
         (prediction,) = self.predictions(*member)
         return ({} if layer else {"kind": self.kind}) | to_json(prediction)
 
@@ -285,23 +256,16 @@ class Task(ABC):
         """Figures of one system's answers that only this kind has, small enough for results.json."""
         return {}
 
-    def baselines(self, train: Any, parts: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
-        """Scores that can be had without learning, by name and by part of the data."""
+    def baselines(self, train: Any, parts: Mapping[str, Any]) -> Baselines:
+        """Scores that can be had without learning."""
         return {}
 
     def examples(self, member: Member) -> list[dict[str, Any]]:
-        """Every example: {"id", "texts": [...], "truth", "said", "right"}, and "context" where it has one.
-
-        "said" is what is answered and "right" whether that is the truth; null where an answer is more or less right.
-        """
+        """Every example: {"id", "texts": [...], "truth", "said" (the answer), "right"}, and "context" where it has one;
+        "right" is null where an answer is more or less right."""
         return []
 
     # ---- its own words
-
-    @property
-    def card(self) -> CardText:
-        """What a model card says of it."""
-        raise ConfigError(f"heads of {self.kind} tasks have no card")
 
     def title(self, metric: str) -> str:
         return self.metrics[metric].title
@@ -328,36 +292,42 @@ class Task(ABC):
         return _read(self.tuning_class, values, source, "tuning", "on", "evaluate the head again")
 
 
+def to_json(prediction: Any) -> dict[str, Any]:
+    """A prediction as JSON; candidates stand there only where some were asked for."""
+    return {name: value for name, value in asdict(prediction).items() if value or name != "nbest"}
+
+
+def check_n_best(count: int) -> None:
+    if count < 0:
+        raise ConfigError(f"--n-best must not be negative, not {count}: 0 lists the answer alone")
+
+
 # ---- the kinds
 
-_KINDS: dict[str, type[Task]] = {}
+KINDS: dict[str, type[Task]] = {}
+"""By name, in the order they were registered."""
 _T = TypeVar("_T", bound=type[Task])
 
 
 def register(cls: _T) -> _T:
     """Make a kind of task known."""
-    _KINDS[cls.kind] = cls
+    KINDS[cls.kind] = cls
     return cls
-
-
-def kinds() -> dict[str, type[Task]]:
-    """All kinds by name, in the order they were registered."""
-    return dict(_KINDS)
 
 
 def task_for(data: Any, text: TextConfig, windows: WindowConfig) -> Task:
     """The task a training set stands for."""
-    return _KINDS[data.kind].of(data, text, windows)
+    return KINDS[data.kind].of(data, text, windows)
 
 
 def task_from_config(config: Any, source: str) -> Task:
     """The task that a head's config.json describes."""
     kind = config.get("kind") if isinstance(config, Mapping) else None
-    if kind not in _KINDS:
+    if kind not in KINDS:
         raise ArtifactError(
             f"{source} names the task {config!r}, which this version does not know: fit the head again"
         )
-    return _read(_KINDS[kind], config, source, "task", "kind", "fit the head again")
+    return _read(KINDS[kind], config, source, "task", "kind", "fit the head again")
 
 
 def _read(cls: Any, values: Mapping[str, Any], source: str, what: str, but: str, way_out: str) -> Any:

@@ -6,15 +6,17 @@
 With `weights` a class counts for more or less. To add a loss, write a function (logits (E, C), labels (E,)) -> (E,) and
 an entry in `LOSSES`.
 
+On disk, beside predictions.json: probabilities.json (id -> {class: probability}).
+
 Shapes: R rows of logits, E examples, C classes.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +28,10 @@ from bertvision.errors import ConfigError
 from bertvision.tasks import metrics
 from bertvision.tasks.base import CardText, Member, Task, Tuning, register
 from bertvision.tasks.calibrate import calibration_curve, fit_temperature
-from bertvision.tasks.compare import mcnemar
 from bertvision.tasks.logits import Logits, softmax
-from bertvision.tasks.predictions import LabelPrediction
+from bertvision.tasks.metrics import mcnemar
 from bertvision.tasks.settings import TextConfig
-from bertvision.tasks.texts import TextTask, merge_rows, row_starts, truth
+from bertvision.tasks.texts import TextAnswers, TextTask, merge_rows, truth
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,14 +49,12 @@ def _binary(logits: "Tensor", label: "Tensor") -> "Tensor":
 
 
 LOSSES = {"ce": _cross_entropy, "bce": _binary}
-_ONE_LOGIT = {"bce"}
-"""Losses of heads that give the second class's logit alone."""
+_ONE_LOGIT = {"bce"}  # of heads that give the second class's logit alone
 
 
 @dataclass(frozen=True)
 class LabelTuning(Tuning):
-    temperature: float = 1.0
-    """Divides the logits of all classes."""
+    temperature: float = 1.0  # divides the logits of all classes
 
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
@@ -63,27 +62,28 @@ class LabelTuning(Tuning):
 
 
 @dataclass(frozen=True)
-class LabelAnswers:
-    """The predicted class of every example, merged over its windows."""
+class LabelPrediction:
+    """The class of a text."""
 
-    task: "LabelTask"
-    data: TextData
-    logits: NDArray[np.float64]
-    """(R, C) one logit a class."""
-    starts: NDArray[np.int64]
-    """(E,) first row of each example."""
-    labels: NDArray[np.integer]
-    """(R,) what each row had to be, -1 where it is not known."""
+    kind: ClassVar[str] = "label"
+    label: str  # the class with the greatest probability
+    probability: float
+    probabilities: dict[str, float]  # of every class
 
-    def __len__(self) -> int:
-        return len(self.starts)
+    def line(self) -> str:
+        return f"{self.label}  p={self.probability:.3f}"
+
+
+@dataclass(frozen=True)
+class LabelAnswers(TextAnswers):
+    """The predicted class of every example."""
 
     @cached_property
     def probabilities(self) -> NDArray[np.float64]:
         """(E, C) probability of each class."""
-        probabilities = softmax(self.logits)
+        probabilities = softmax(self.rows)
         merge, positive = self.task.merge, self.task.positive
-        if merge == "mean" or len(self.starts) == len(self.logits):
+        if merge == "mean" or len(self.starts) == len(self.rows):
             return merge_rows(probabilities, self.starts, "mean")
         # Two classes: the positive one is merged and the other follows.
         merged = np.empty((len(self.starts), 2))
@@ -93,19 +93,7 @@ class LabelAnswers:
 
     @cached_property
     def values(self) -> NDArray[np.int64]:
-        """(E,) numbers of the predicted classes."""
         return self.probabilities.argmax(axis=1)
-
-    @cached_property
-    def truth(self) -> NDArray[np.int64]:
-        """(E,) numbers of the labels."""
-        return truth(self.data, np.int64)
-
-    @property
-    def confusion(self) -> NDArray[np.int64]:
-        """(C, C) examples of the row's class that were given the column's class."""
-        classes = len(self.task.classes)
-        return np.bincount(self.truth * classes + self.values, minlength=classes**2).reshape(classes, classes)
 
 
 @register
@@ -116,6 +104,7 @@ class LabelTask(TextTask):
     kind = "label"
     metrics = metrics.LABEL
     tuning_class = LabelTuning
+    answers_class = LabelAnswers
 
     classes: tuple[str, ...] = ()
     objective: str = "ce"
@@ -125,27 +114,26 @@ class LabelTask(TextTask):
     weights: tuple[float, ...] = ()
     """What the loss of an example of each class counts for; none = all alike."""
     asks: bool = False
+    """Whether a paragraph answers a question, of examples cut into windows like those of spans."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.objective not in LOSSES:
             raise ConfigError(f"--text.loss {self.objective} is not for classes: use {' or '.join(LOSSES)}")
-        if len(self.classes) < 2:
+        if (count := len(self.classes)) < 2:
+            raise ConfigError(f"a label task needs at least two classes, not {count}: check the labels")
+        if count != 2 and (self.objective in _ONE_LOGIT or self.merge != "mean"):
             raise ConfigError(
-                f"a label task needs at least two classes, not {len(self.classes)}: check the labels"
-            )
-        if len(self.classes) != 2 and (self.objective in _ONE_LOGIT or self.merge != "mean"):
-            raise ConfigError(
-                f"--text.loss bce and --text.merge {self.merge} are for two classes, and there are "
-                f"{len(self.classes)}: use --text.loss ce and --text.merge mean"
+                f"--text.loss bce and --text.merge {self.merge} are for two classes, and there are {count}: "
+                "use --text.loss ce and --text.merge mean"
             )
 
     @property
-    def outputs(self) -> int:
+    def outputs(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return 1 if self.objective in _ONE_LOGIT else len(self.classes)
 
     @property
-    def card(self) -> CardText:
+    def card(self) -> CardText:  # pyright: ignore[reportIncompatibleVariableOverride]
         of = f" of {self.classes[self.positive]}" if self.merge != "mean" else ""
         return self.card_text(
             f"one of {len(self.classes)} classes ({', '.join(self.classes)}) and their probabilities",
@@ -163,21 +151,11 @@ class LabelTask(TextTask):
 
     @classmethod
     def of(cls, data: TextData, text: TextConfig, windows: WindowConfig) -> "LabelTask":
-        positive, asks = data.positive, data.spans is not None
-        if text.positive:
-            if len(data.classes) != 2 or text.positive not in data.classes:
-                known = ", ".join(data.classes) or "none"
-                raise ConfigError(
-                    f"--text.positive {text.positive} must be one of two classes; {data.name} has {known}"
-                )
-            positive = data.classes.index(text.positive)
-        return cls(
-            data.classes,
-            objective="ce" if text.loss == "auto" else text.loss,
-            positive=positive,
-            asks=asks,
-            **cls.settings(data, text, windows, "min" if asks else "mean"),
-        )
+        asks = data.spans is not None
+        shared = cls.settings(data, text, windows, "min" if asks else "mean")
+        positive = data.classes.index(text.positive) if text.positive else data.positive
+        objective = "ce" if text.loss == "auto" else text.loss
+        return cls(data.classes, objective=objective, positive=positive, asks=asks, **shared)
 
     def describe(self, data: TextData) -> dict[str, Any]:
         labels = [example.label for example in data.examples]
@@ -191,15 +169,11 @@ class LabelTask(TextTask):
             loss = loss * sum((label == c) * weight for c, weight in enumerate(self.weights))
         return loss
 
-    def sampling_classes(self, data: TextData, windows: Windows, bins: int) -> NDArray[np.int64]:
-        return self.targets(data, windows)[:: self.group, 0].astype(np.int64)
+    def sampling_classes(self, windows: Windows, bins: int) -> NDArray[np.int64]:
+        return self.row_labels(windows).astype(np.int64)
 
-    def weighted(
-        self, data: TextData, windows: Windows, *, balance: bool = False, null_weight: float = 1.0
-    ) -> Task:
-        if not balance:
-            return super().weighted(data, windows, null_weight=null_weight)
-        labels = self.targets(data, windows)[:, 0]
+    def balanced(self, windows: Windows) -> Task:
+        labels = windows.labels[:, 0]
         counts = np.bincount(labels[labels >= 0], minlength=len(self.classes))
         weights = [counts.sum() / (len(counts) * count) if count else 0.0 for count in counts]
         return replace(self, weights=tuple(float(weight) for weight in weights))
@@ -208,36 +182,26 @@ class LabelTask(TextTask):
 
     def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
         """The log of the mean probability of each class, window by window: an ensemble is then like a head."""
-        wide = [self.class_logits(member) for member in members]
+        wide = [self.rows(member) for member in members]
         logs = [values - np.logaddexp.reduce(values, axis=1, keepdims=True) for values in wide]
         mean = np.logaddexp.reduce(logs, axis=0) - np.log(len(logs))  # (R, classes)
         values = mean[:, 1:] - mean[:, :1] if self.objective in _ONE_LOGIT else mean
         return Logits({"values": values.astype(np.float32)})
 
-    def class_logits(self, logits: Logits) -> NDArray[np.float64]:
+    def rows(self, logits: Logits) -> NDArray[np.float64]:
         """(R, C) one logit a class, also where a head gives the second class's alone."""
         wide = logits["values"].astype(np.float64)
-        one = self.objective in _ONE_LOGIT
-        return np.concatenate([np.zeros_like(wide), wide], axis=1) if one else wide
-
-    def answer(
-        self, windows: Windows, logits: Logits, data: TextData, tuning: LabelTuning | None = None
-    ) -> LabelAnswers:
-        """The rows of each example, to be merged; the tuning is applied to predictions alone."""
-        self.check_logits(logits, windows)
-        starts, labels = row_starts(windows, self.group, data), self.targets(data, windows)
-        return LabelAnswers(self, data, self.class_logits(logits), starts, labels[:: self.group, 0])
+        return np.pad(wide, ((0, 0), (1, 0))) if self.objective in _ONE_LOGIT else wide
 
     def tune(self, answers: LabelAnswers) -> LabelTuning:
         """The temperature of single windows."""
-        return LabelTuning(fit_temperature(answers.logits, answers.labels))
+        return LabelTuning(fit_temperature(answers.rows, answers.labels))
 
     def calibrated(self, answers: LabelAnswers, tuning: LabelTuning) -> LabelAnswers:
-        return replace(answers, logits=answers.logits / tuning.temperature)
+        return replace(answers, rows=answers.rows / tuning.temperature)
 
     def mcnemar(self, ours: Member, theirs: Member) -> float:
-        first, second = (answers.values == answers.truth for answers, _ in (ours, theirs))
-        return mcnemar(first, second)
+        return mcnemar(*(answers.values == answers.truth for answers, _ in (ours, theirs)))
 
     def predictions(
         self, answers: LabelAnswers, tuning: LabelTuning | None = None, *, n_best: int = 0
@@ -258,16 +222,11 @@ class LabelTask(TextTask):
 
     def details(self, answers: LabelAnswers, tuning: Any = None) -> dict[str, Any]:
         """The confusion matrix (rows are the truth) and the bins of the calibration curve."""
+        confusion = np.zeros([len(self.classes)] * 2, np.int64)
+        np.add.at(confusion, (answers.truth, answers.values), 1)
         curve = calibration_curve(answers.probabilities, answers.truth)
-        return {"confusion": answers.confusion.tolist(), "calibration": curve}
+        return {"confusion": confusion.tolist(), "calibration": curve}
 
-    def baselines(
-        self, train: TextData, parts: Mapping[str, TextData]
-    ) -> dict[str, dict[str, dict[str, float]]]:
+    def constant(self, train: TextData) -> tuple[str, Any]:
         shares = np.bincount(truth(train, np.int64), minlength=len(self.classes)) / len(train)
-        logits = np.log(np.maximum(shares, np.finfo(np.float64).tiny))
-        found = {}
-        for name, data in parts.items():
-            rows = np.arange(len(data))
-            found[name] = self.score(LabelAnswers(self, data, np.tile(logits, (len(data), 1)), rows, rows))
-        return {"always the most frequent class": found}
+        return "always the most frequent class", np.log(np.maximum(shares, np.finfo(np.float64).tiny))

@@ -35,8 +35,9 @@ where decoding stops to take a span for one, and above the lowest float32."""
 class Logits:
     """What a head gives for all windows of a dataset, by name."""
 
-    arrays: Mapping[str, NDArray[np.float32]]
-    """Each with one row a token (N, ...) or one row an example's windows (R, ...)."""
+    arrays: Mapping[
+        str, NDArray[np.float32]
+    ]  # each with a row for each token (N, ...) or example's windows (R, ...)
     log_probs: bool = False
     """The values are log-probabilities as they stand (an ensemble's): decoding takes no softmax again."""
 
@@ -48,10 +49,8 @@ class Logits:
         return all(bool(np.isfinite(values).all()) for values in self.arrays.values())
 
     def check(self, names: tuple[str, ...], offsets: NDArray[np.int64]) -> None:
-        """Raise unless the arrays `names` are there, and all arrays have a row for each place and are finite.
-
-        Window `w` owns the rows `offsets[w] : offsets[w + 1]`; the message names the first broken window.
-        """
+        """Raise unless the arrays `names` are there, and all are finite and have the rows `offsets[w] : offsets[w + 1]`
+        for each window w."""
         if missing := [name for name in names if name not in self.arrays]:
             raise ArtifactError(f"the logits hold no {missing[0]}: they were made by a head of another task")
         rows = int(offsets[-1])
@@ -112,14 +111,10 @@ def softmax(values: NDArray[np.floating]) -> NDArray[np.float64]:
 class Seen:
     """Which windows and tokens the outputs for a batch belong to."""
 
-    whole: Windows
-    """All windows, of which the batch holds some."""
-    windows: NDArray[np.int64]
-    """(B,) numbers of the windows."""
-    mask: "Bool[Tensor, 'B T']"
-    """True on the tokens that were read."""
-    kept: NDArray[np.bool_] | None = None
-    """(N,) which tokens of the whole windows are read; None: all."""
+    whole: Windows  # all windows, of which the batch holds some
+    windows: NDArray[np.int64]  # (B,) numbers of the windows
+    mask: "Bool[Tensor, 'B T']"  # True on the tokens that were read
+    kept: NDArray[np.bool_] | None = None  # (N,) which tokens of the whole windows are read; None: all
 
     @cached_property
     def tokens(self) -> NDArray[np.int64]:
@@ -138,8 +133,7 @@ class Collector:
     """
 
     def __init__(self, windows: Windows, group: int | None) -> None:
-        self.group = group
-        """None: a row for every token."""
+        self.group = group  # None: a row for every token
         self.values = np.zeros((len(windows) // group if group else windows.num_tokens, 0), np.float32)
 
     def add(self, seen: Seen, output: "Float[Tensor, '...']") -> None:

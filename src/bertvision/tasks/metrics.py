@@ -1,4 +1,5 @@
-"""Every metric, by kind of task: its title, its name on the Hub, its unit, its direction and its function.
+"""Every metric, by kind of task: its title, its name on the Hub, its unit, its direction and its function; and whether
+one system is better than another by it.
 
 To add a metric of labels, write a function and an entry in `LABEL`; training, sweeps, comparisons, metrics.json, the
 report and the cards read these tables and nothing else.
@@ -15,18 +16,27 @@ report and the cards read these tables and nothing else.
 Functions of predictions take (..., E) labels and predictions and give (...) values: one call scores a dataset or
 many resamples of it. An undefined value (no example of the class, a constant prediction) is 0. Metrics of spans are
 percentages, all others are fractions or in the unit of the scores.
+
+A difference is the mean metric of our members (seeds) minus that of theirs; its percentile interval comes from
+resampling examples, the same ones for all members. Two systems that disagree unevenly are tested with McNemar's exact
+test.
+
+Shapes: E examples, C classes, D resamples.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertvision.errors import DataError
 from bertvision.tasks.calibrate import calibration_error
 
 Array = NDArray[Any]
+_RESAMPLES, _LEVEL, _SEED = 2000, 0.95, 0
+_CELLS = 1 << 17  # example numbers drawn at a time: 1 MB stays in a core's own memory
 _LEAST = float(np.finfo(np.float64).eps)  # a class that was ruled out but is correct costs 36, not infinity
 
 
@@ -39,15 +49,11 @@ class Metric:
     """From labels and predictions (..., E), the number of classes and that of the positive one; scores ignore both."""
     probabilities: Callable[[Array, Array], float] | None = None
     """From labels (E,) and probabilities (E, C) of all classes."""
-    hub: str | None = None
-    """Its name on the Hugging Face Hub."""
+    hub: str | None = None  # its name on the Hugging Face Hub
     percent: bool = False
-    higher: bool = True
-    """Whether higher is better."""
-    selects: bool = False
-    """Whether systems can be chosen and compared by it."""
-    about: str = ""
-    """What a reader of a report may not know about it."""
+    higher: bool = True  # whether higher is better
+    selects: bool = False  # whether systems can be chosen and compared by it
+    about: str = ""  # what a reader of a report may not know about it
 
     def text(self, value: float) -> str:
         return f"{value:.1f}" if self.percent else f"{value:.4f}"
@@ -183,3 +189,90 @@ TRIPLET: Mapping[str, Metric] = {
     "paper_loss": Metric("paper loss", higher=False),
     "softmin_loss": Metric("softmin loss", higher=False),
 }
+
+
+# ---- is one system better than another?
+
+
+@dataclass(frozen=True)
+class Difference:
+    """First system minus second, in units of the metric, and its 95 % interval."""
+
+    difference: float
+    low: float
+    high: float
+
+
+def mean_difference(
+    ours: Sequence[NDArray[np.floating]], theirs: Sequence[NDArray[np.floating]] = ()
+) -> Difference:
+    """For metrics that are means over examples: (E,) values of each member; without `theirs` the mean of ours."""
+    _check(*ours, *theirs)
+    gap = np.asarray(np.mean(ours, axis=0, dtype=np.float64))
+    if theirs:
+        gap = gap - np.mean(theirs, axis=0, dtype=np.float64)
+    return _bootstrap(lambda rows: gap[rows].mean(-1), len(gap))
+
+
+def metric_difference(
+    metric: Metric,
+    right: Array,
+    ours: Sequence[Array],
+    theirs: Sequence[Array] = (),
+    *,
+    classes: int = 0,
+    positive: int = 1,
+) -> Difference:
+    """For metrics of predictions: (E,) truth and predictions of each member; without `theirs` the metric of ours."""
+    _check(right, *ours, *theirs)
+    function = metric.predictions
+    assert function is not None
+    if classes:  # small numbers are drawn and compared several times faster
+        right, *members = (values.astype(np.int16) for values in (right, *ours, *theirs))
+        ours, theirs = members[: len(ours)], members[len(ours) :]
+
+    def score(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        truth = right[rows]
+        sides = [
+            np.mean([function(truth, own[rows], classes, positive) for own in members], axis=0)
+            for members in (ours, theirs)
+            if members
+        ]
+        return sides[0] - sides[1] if theirs else sides[0]
+
+    return _bootstrap(score, len(right))
+
+
+def mcnemar(first: Array, second: Array) -> float:
+    """Exact two-sided p of McNemar's test on whether two systems are right on each example (E,), 0 or 1."""
+    _check(first, second)
+    only_first = int(((first > 0.5) & (second <= 0.5)).sum())
+    only_second = int(((second > 0.5) & (first <= 0.5)).sum())
+    n, k = only_first + only_second, min(only_first, only_second)
+    # Integers stay exact however many examples there are. (Summing math.comb is 400 times slower.)
+    term = tail = 1
+    for i in range(1, k + 1):
+        term = term * (n - i + 1) // i
+        tail += term
+    return min(1.0, 2 * tail / (1 << n))
+
+
+def _check(*members: Array) -> None:
+    sizes = [len(values) for values in members]
+    if not sizes[0] or len(set(sizes)) > 1:
+        raise DataError(
+            f"systems must be compared on the same examples, not on {', '.join(map(str, sizes))} of them"
+        )
+
+
+def _bootstrap(score: Callable[[NDArray[np.int64]], NDArray[np.float64]], examples: int) -> Difference:
+    """The score of all examples and the percentiles of its resamples; `score` gives (D,) values of (D, E) numbers."""
+    random = np.random.default_rng(_SEED)
+    # Whole resamples at a time, drawn one after the other: the chunk size does not change the numbers.
+    step = max(1, _CELLS // examples)
+    sizes = [min(step, _RESAMPLES - begin) for begin in range(0, _RESAMPLES, step)]
+    drawn = np.concatenate([score(random.integers(0, examples, size=(size, examples))) for size in sizes])
+    low, high = np.quantile(drawn, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    whole = score(np.arange(examples)[None])[0]
+    # Sums of thirds leave 1e-17 where nothing differs: zero should read as zero.
+    return Difference(*(round(float(value), 12) + 0.0 for value in (whole, low, high)))

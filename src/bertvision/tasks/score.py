@@ -6,10 +6,9 @@ A head gives one number y; the score is shift + scale * y, with the mean and spr
 heads and rates need not know whether scores run to 5 or to 5,000.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,8 @@ from bertvision.errors import ConfigError
 from bertvision.tasks import metrics
 from bertvision.tasks.base import CardText, register
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.predictions import ScorePrediction
 from bertvision.tasks.settings import TextConfig
-from bertvision.tasks.texts import TextTask, merge_rows, row_starts, truth
+from bertvision.tasks.texts import TextAnswers, TextTask, truth
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,20 +31,14 @@ _ERROR_BINS = 24
 
 
 @dataclass(frozen=True)
-class ScoreAnswers:
-    """The predicted score of every example, merged over its windows."""
+class ScorePrediction:
+    """The score of a text."""
 
-    data: TextData
-    values: NDArray[np.float64]
-    """(E,)"""
+    kind: ClassVar[str] = "score"
+    score: float
 
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @cached_property
-    def truth(self) -> NDArray[np.float64]:
-        """(E,) scores of the examples."""
-        return truth(self.data, np.float64)
+    def line(self) -> str:
+        return f"{self.score:.3f}"
 
 
 @register
@@ -56,6 +48,7 @@ class ScoreTask(TextTask):
 
     kind = "score"
     metrics = metrics.SCORE
+    outputs = 1
 
     metric: str = "pearson"
     shift: float = 0.0
@@ -67,11 +60,7 @@ class ScoreTask(TextTask):
             raise ConfigError("a score is merged by --text.merge mean, min or max, not by any_null")
 
     @property
-    def outputs(self) -> int:
-        return 1
-
-    @property
-    def card(self) -> CardText:
+    def card(self) -> CardText:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.card_text(
             f"a score; training scores had a mean of {self.shift:.3g} and a deviation of {self.scale:.3g}",
             "score",
@@ -85,12 +74,7 @@ class ScoreTask(TextTask):
     def of(cls, data: TextData, text: TextConfig, windows: WindowConfig) -> "ScoreTask":
         if text.loss not in ("auto", "mse"):
             raise ConfigError(f"a score is trained with --text.loss mse, not {text.loss}")
-        if text.positive:
-            raise ConfigError(
-                f"--text.positive {text.positive} must be one of two classes; {data.name} has none"
-            )
-        scores = truth(data, np.float64)
-        shared = cls.settings(data, text, windows, "mean")
+        shared, scores = cls.settings(data, text, windows, "mean"), truth(data, np.float64)
         return cls(shift=float(scores.mean()), scale=float(scores.std()) or 1.0, **shared)
 
     def describe(self, data: TextData) -> dict[str, Any]:
@@ -105,28 +89,33 @@ class ScoreTask(TextTask):
     def losses(self, logits: "Tensor", label: "Tensor") -> "Tensor":
         return (logits.squeeze(-1) - (label.float() - self.shift) / self.scale).square()
 
-    def sampling_classes(self, data: TextData, windows: Windows, bins: int) -> NDArray[np.int64]:
-        return score_bins(self.targets(data, windows)[:: self.group, 0], bins)
+    def sampling_classes(self, windows: Windows, bins: int) -> NDArray[np.int64]:
+        """Bins of equal width and not of equal counts: sampling by them makes rare scores frequent."""
+        scores = self.row_labels(windows).astype(np.float64)
+        if bins < 1:
+            raise ConfigError(f"--bins must be at least 1, not {bins}")
+        if not np.isfinite(scores).all():
+            raise ConfigError("scores that are not known cannot be put into bins: use --sampling natural")
+        low, width = scores.min(initial=np.inf), np.ptp(scores) if len(scores) else 0.0
+        place = (scores - low) / (width or 1.0) * bins
+        return np.minimum(place.astype(np.int64), bins - 1)
 
     # ---- answers
 
     def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
         return Logits({"values": np.mean([one["values"] for one in members], axis=0).astype(np.float32)})
 
-    def answer(self, windows: Windows, logits: Logits, data: TextData, tuning: Any = None) -> ScoreAnswers:
-        """Merge the windows of each example."""
-        self.check_logits(logits, windows)
-        scores = self.shift + self.scale * logits["values"][:, 0].astype(np.float64)
-        return ScoreAnswers(data, merge_rows(scores, row_starts(windows, self.group, data), self.merge))
+    def rows(self, logits: Logits) -> NDArray[np.float64]:
+        return self.shift + self.scale * logits["values"][:, 0].astype(np.float64)
 
     def predictions(
-        self, answers: ScoreAnswers, tuning: Any = None, *, n_best: int = 0
+        self, answers: TextAnswers, tuning: Any = None, *, n_best: int = 0
     ) -> list[ScorePrediction]:
         return [ScorePrediction(value) for value in answers.values.tolist()]
 
     # ---- what a report shows
 
-    def details(self, answers: ScoreAnswers, tuning: Any = None) -> dict[str, Any]:
+    def details(self, answers: TextAnswers, tuning: Any = None) -> dict[str, Any]:
         """A draw of true and predicted scores, and a histogram of the errors."""
         errors = answers.values - answers.truth
         reach = float(np.abs(errors).max()) or 1.0
@@ -138,25 +127,5 @@ class ScoreTask(TextTask):
             "errors": {"edges": edges.tolist(), "counts": counts.tolist()},
         }
 
-    def baselines(
-        self, train: TextData, parts: Mapping[str, TextData]
-    ) -> dict[str, dict[str, dict[str, float]]]:
-        mean = truth(train, np.float64).mean()
-        always = {name: ScoreAnswers(data, np.full(len(data), mean)) for name, data in parts.items()}
-        return {"always the mean score": {name: self.score(answers) for name, answers in always.items()}}
-
-
-def score_bins(values: NDArray[np.floating], bins: int) -> NDArray[np.int64]:
-    """(E,) number of the bin each score falls into: `bins` of equal width from the least score to the greatest.
-
-    Equal width and not equal counts, because sampling by counts is there to make rare scores frequent.
-    """
-    scores = np.asarray(values, np.float64)
-    if bins < 1:
-        raise ConfigError(f"--bins must be at least 1, not {bins}")
-    if not np.isfinite(scores).all():
-        raise ConfigError("scores that are not known cannot be put into bins: use --sampling natural")
-    if len(scores) == 0 or scores.min() == scores.max():
-        return np.zeros(len(scores), np.int64)
-    place = (scores - scores.min()) / (scores.max() - scores.min()) * bins
-    return np.minimum(place.astype(np.int64), bins - 1)
+    def constant(self, train: TextData) -> tuple[str, Any]:
+        return "always the mean score", truth(train, np.float64).mean()

@@ -27,13 +27,12 @@ from bertvision.data.texts import Reframe
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
 from bertvision.tasks import metrics, squad
-from bertvision.tasks.base import CardText, Member, Task, Tuning, register
+from bertvision.tasks.base import Baselines, CardText, Member, Task, Tuning, register
 from bertvision.tasks.calibrate import NoAnswer, fit_no_answer
-from bertvision.tasks.compare import Difference, mcnemar, mean_difference
 from bertvision.tasks.logits import Logits, softmax
-from bertvision.tasks.predictions import Candidate, Prediction
+from bertvision.tasks.metrics import Difference, mcnemar, mean_difference
 from bertvision.tasks.settings import PLAIN, DecodeConfig, TextConfig
-from bertvision.tasks.span_answers import SpanAnswers, best_threshold
+from bertvision.tasks.span_answers import Prediction, SpanAnswers, best_threshold
 from bertvision.tasks.span_decode import decode
 from bertvision.tasks.span_logits import SIDES, SpanCollector, combine, span_loss
 from bertvision.tasks.texts import as_questions
@@ -70,36 +69,21 @@ class SpanTask(Task):
     tuning_class = SpanTuning
     abstains = True
     joins = ("max", "mean", "product")
+    outputs = 2
+    head = "last_state"
+    asks = True
 
     metric: str = "tuned_f1"
     weights: tuple[float, float] = (1.0, 1.0)
     """What a window with the answer and one without it count in the loss; no file keeps it, because nothing that
     reads a head asks for it."""
 
-    @property
-    def head(self) -> str:
-        return "last_state"
-
-    @property
-    def outputs(self) -> int:
-        return 2
-
-    @property
-    def reads_questions(self) -> bool:
-        return True
-
-    @property
-    def texts_read(self) -> int:
-        return 2
-
-    @property
-    def card(self) -> CardText:
-        return CardText(
-            "question-answering",
-            '"question", "context"',
-            "Given a question and a text it returns the span that answers it, or says that the text holds no answer.",
-            "Heads for spans copy a part of the text they are given, or say that there is none.",
-        )
+    card = CardText(
+        "question-answering",
+        '"question", "context"',
+        "Given a question and a text it returns the span that answers it, or says that the text holds no answer.",
+        "Heads for spans copy a part of the text they are given, or say that there is none.",
+    )
 
     def config(self) -> dict[str, Any]:
         return {"kind": self.kind, "metric": self.metric}
@@ -136,19 +120,15 @@ class SpanTask(Task):
         # Products: `where` would have to send both numbers to the device in every step.
         return loss * (found * self.weights[0] + ~found * self.weights[1])
 
-    def sampling_classes(self, data: SpanData, windows: Windows, bins: int) -> NDArray[np.int64]:
+    def sampling_classes(self, windows: Windows, bins: int) -> NDArray[np.int64]:
         """1 for windows with the answer, 0 for those without it."""
         return (windows.labels[:, 0] != windows.null).astype(np.int64)
 
-    def weighted(
-        self, data: SpanData, windows: Windows, *, balance: bool = False, null_weight: float = 1.0
-    ) -> Task:
+    def null_weighted(self, windows: Windows, weight: float) -> Task:
         """The mean weight over all windows stays 1, so that learning rates keep their meaning."""
-        if balance or null_weight == 1:
-            return super().weighted(data, windows, balance=balance)
         without = int((windows.labels[:, 0] == windows.null).sum())
-        unit = len(windows) / max(1.0, len(windows) - without + null_weight * without)
-        return replace(self, weights=(unit, null_weight * unit))
+        unit = len(windows) / max(1.0, len(windows) - without + weight * without)
+        return replace(self, weights=(unit, weight * unit))
 
     # ---- logits
 
@@ -180,44 +160,21 @@ class SpanTask(Task):
     def score(self, answers: SpanAnswers, tuning: SpanTuning | None = None) -> dict[str, float]:
         """Official scores at the decoding's threshold and at the tuned one, in percent."""
         tuned = best_threshold(answers) if tuning is None else tuning.threshold
-        plain = squad.summary(*answers.judged(), answers.answerable)
-        return _scores(plain, squad.summary(*answers.judged(tuned), answers.answerable))
+        return _scores(*(squad.summary(*answers.judged(at), answers.answerable) for at in (None, tuned)))
 
     def compare(self, metric: str, ours: Sequence[Member], theirs: Sequence[Member] = ()) -> Difference:
-        sides = [[100 * _judged(metric, *member) for member in members] for members in (ours, theirs)]
-        return mean_difference(*sides)
+        return mean_difference(*([100 * _judged(metric, *one) for one in side] for side in (ours, theirs)))
 
     def mcnemar(self, ours: Member, theirs: Member) -> float:
         """Of exact match at the tuned thresholds."""
-        return mcnemar(_judged("tuned_exact", *ours), _judged("tuned_exact", *theirs))
+        return mcnemar(*(_judged("tuned_exact", *member) for member in (ours, theirs)))
 
     # ---- what a user gets
 
     def predictions(
         self, answers: SpanAnswers, tuning: SpanTuning | None = None, *, n_best: int = 0
     ) -> list[Prediction]:
-        """All probabilities of a question sum to 1: no answer, and the candidates of the n-best list.
-
-        With a calibration no answer has the calibrated probability, and the candidates share the rest in the ratio of
-        their softmax; without one, no answer is one more candidate of that softmax. A span that two windows propose is
-        one candidate with the shares of both, at the place of the better one.
-        """
-        null = answers.is_null(_threshold(tuning)).tolist()
-        best, absent = _probabilities(answers, tuning.no_answer if tuning else None)
-        said = answers.predictions(_threshold(tuning)).values()
-        return [
-            Prediction(
-                text=text,
-                start=-1 if null[i] else start,
-                end=-1 if null[i] else end,
-                probability=float(best[i, 0]),
-                no_answer_probability=float(absent[i]),
-                nbest=_candidates(answers, i, best[i], n_best),
-            )
-            for i, (text, (start, end)) in enumerate(
-                zip(said, answers.nbest_span[:, 0].tolist(), strict=True)
-            )
-        ]
+        return answers.detailed(_threshold(tuning), tuning and tuning.no_answer, n_best)
 
     def write_answers(self, folder: Path, answers: SpanAnswers, tuning: SpanTuning | None = None) -> None:
         write_json_rows(folder / "nbest_predictions.json", answers.nbest)
@@ -269,9 +226,7 @@ class SpanTask(Task):
     def details(self, answers: SpanAnswers, tuning: SpanTuning | None = None) -> dict[str, Any]:
         return {} if tuning is None else to_mapping(tuning)
 
-    def baselines(
-        self, train: SpanData, parts: Mapping[str, SpanData]
-    ) -> dict[str, dict[str, dict[str, float]]]:
+    def baselines(self, train: SpanData, parts: Mapping[str, SpanData]) -> Baselines:
         """Always no answer; on the demo set also the sentence that shares most words with the question."""
         from bertvision.data.demo import overlap_answers
 
@@ -280,17 +235,15 @@ class SpanTask(Task):
             ways["best-overlapping sentence"] = overlap_answers
         found = {}
         for label, way in ways.items():
-            guesses = {name: way(data) for name, data in parts.items()}
-
-            def scored(part: str, cut: float, guesses: dict[str, Any] = guesses) -> squad.Scores:
-                """Of the guesses that are at least so sure."""
-                said = [text if sure >= cut else "" for text, sure in guesses[part]]
-                return squad.score(parts[part], dict(zip(self.ids(parts[part]), said, strict=True)))
-
+            guesses = {name: (data, way(data)) for name, data in parts.items()}
             # The threshold is tuned on dev like everybody else's.
-            cuts = sorted({sure for _, sure in guesses["dev"]})
-            best = max(cuts, key=lambda cut: scored("dev", cut)["f1"])
-            found[label] = {name: _scores(scored(name, -math.inf), scored(name, best)) for name in parts}
+            cuts = sorted({sure for _, sure in guesses["dev"][1]})
+            reached = {cut: _at_least(cut, *guesses["dev"])["f1"] for cut in cuts}
+            best = max(reached, key=reached.__getitem__)
+            found[label] = {
+                name: _scores(_at_least(-math.inf, *own), _at_least(best, *own))
+                for name, own in guesses.items()
+            }
         return found
 
     def examples(self, member: Member) -> list[dict[str, Any]]:
@@ -311,6 +264,12 @@ def _threshold(tuning: SpanTuning | None) -> float | None:
     return None if tuning is None else tuning.threshold
 
 
+def _at_least(cut: float, data: SpanData, guesses: Sequence[tuple[str, float]]) -> squad.Scores:
+    """Official scores of the guesses that are at least so sure."""
+    rows = zip(data.examples, guesses, strict=True)
+    return squad.score(data, {one.id: text if sure >= cut else "" for one, (text, sure) in rows})
+
+
 def _scores(plain: squad.Scores, tuned: squad.Scores) -> dict[str, float]:
     """Official scores at the decoding's threshold and at the tuned one, as metrics."""
     both = plain | {f"tuned_{name}": value for name, value in tuned.items()}
@@ -321,41 +280,6 @@ def _judged(metric: str, answers: SpanAnswers, tuning: SpanTuning | None) -> NDA
     """(Q,) exact match or F1 between 0 and 1 of every question."""
     exact, f1 = answers.judged(_threshold(tuning) if metric.startswith("tuned_") else None)
     return exact if metric.endswith("exact") else f1
-
-
-# ---- probabilities of candidates
-
-
-def _probabilities(
-    answers: SpanAnswers, no_answer: NoAnswer | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(Q, n) of the candidates, of equal spans the first with the shares of all and the others 0; (Q,) of no answer."""
-    best, absent = answers.probabilities[:, :-1], answers.probabilities[:, -1]
-    spans = answers.nbest_span
-    same = (spans[:, :, None] == spans[:, None]).all(axis=-1)  # (Q, n, n)
-    again = np.tril(same, k=-1).any(axis=2)
-    if again.any():
-        best = np.where(again, 0.0, np.einsum("qij,qj->qi", same, best))
-    if no_answer is None:
-        return best, absent
-    absent = no_answer.probability(answers.score_diff)
-    # Without a candidate the softmax is no answer's alone, and so is the calibrated probability.
-    return best * ((1 - absent) / np.maximum(best.sum(axis=1), 1e-300))[:, None], absent
-
-
-def _candidates(
-    answers: SpanAnswers, question: int, probabilities: NDArray[np.float64], count: int
-) -> tuple[Candidate, ...]:
-    """The best `count` different spans of a question; one that two windows propose stands once."""
-    found: dict[tuple[int, int], Candidate] = {}
-    exists = answers.exists[question].tolist()
-    places = zip(answers.nbest_span[question].tolist(), probabilities.tolist(), exists, strict=True)
-    for (start, end), probability, there in places:
-        if not there or len(found) == count:
-            break
-        text = answers.text(question, start, end)
-        found.setdefault((start, end), Candidate(text, start, end, probability))
-    return tuple(found.values())
 
 
 # ---- where starts and ends are likely

@@ -1,4 +1,4 @@
-"""Answers: what the user gets back, for every question of a data set.
+"""Answers to questions: candidates, probabilities and the threshold, for every question of a dataset.
 
 Shapes: Q questions in the order of the data, n candidates kept for each (`n_best_size`).
 
@@ -10,7 +10,7 @@ candidate, exceeds the threshold.
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from bertvision.data.examples import SpanData
 from bertvision.data.windows import Windows
 from bertvision.errors import DataError
+from bertvision.tasks.calibrate import NoAnswer
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.squad import question_score
 
@@ -26,22 +27,46 @@ _HUGE = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """One of the best answers that were found, whether or not any is given."""
+
+    text: str
+    start: int  # first character in the context; -1 where the paper's decoding points into the question
+    end: int  # one past its last character
+    probability: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer to a question."""
+
+    kind: ClassVar[str] = "span"
+    text: str  # empty for no answer
+    start: int  # first character of the answer in the context, -1 for no answer
+    end: int  # one past its last character, -1 for no answer
+    probability: float
+    """Of the best answer found, whether or not it was given."""
+    no_answer_probability: float
+    """Calibrated on the split the threshold was tuned on, where the head's folder holds a calibration."""
+    nbest: tuple[Candidate, ...] = ()
+    """The best candidates, best first, no answer not among them; as many as were asked for (n_best)."""
+
+    def line(self) -> str:
+        said = f"{self.text}  [{self.start}:{self.end}]" if self.text else "(no answer) "
+        return f"{said} p={self.probability:.3f}  no answer p={self.no_answer_probability:.3f}"
+
+
+@dataclass(frozen=True)
 class SpanAnswers:
     data: SpanData
-    windows: Windows
-    """What was decoded; candidates point into them."""
-    decode: DecodeConfig
-    """How they were found; its threshold is the one applied where none is given."""
-    score_diff: NDArray[np.float64]
-    """(Q,) no answer minus best candidate; plus infinity where no candidate exists."""
+    windows: Windows  # what was decoded; candidates point into them
+    decode: DecodeConfig  # how they were found; its threshold is the one applied where none is given
+    score_diff: NDArray[np.float64]  # (Q,) no answer minus best candidate; plus infinity without a candidate
     null_score: NDArray[np.float64]
     """(Q,) score of no answer, merged over the question's windows; minus infinity: no window votes for it."""
-    null_logits: NDArray[np.float64]
-    """(Q, 2) start and end logit behind `null_score`."""
-    nbest_score: NDArray[np.float64]
-    """(Q, n) scores of the candidates, best first; minus infinity behind the last."""
-    nbest_logits: NDArray[np.float64]
-    """(Q, n, 2) their start and end logits."""
+    null_logits: NDArray[np.float64]  # (Q, 2) start and end logit behind `null_score`
+    nbest_score: NDArray[np.float64]  # (Q, n) of the candidates, best first; minus infinity behind the last
+    nbest_logits: NDArray[np.float64]  # (Q, n, 2) their start and end logits
     nbest_token: NDArray[np.int32]
     """(Q, n, 3) window, first and last token (inclusive) inside it; no meaning behind the last candidate."""
 
@@ -71,8 +96,7 @@ class SpanAnswers:
     def text(self, question: int, start: int, end: int) -> str:
         """The characters of a candidate.
 
-        `bertvision` decoding may point into the question. That is an answer, a wrong one, and it must not read as "no
-        answer"; the question itself is the nearest text there is.
+        `bertvision` decoding may point into the question: a wrong answer, which must not read as "no answer".
         """
         example = self.data.examples[question]
         return self.data.paragraphs[example.paragraph][start:end] if start >= 0 else example.question
@@ -93,6 +117,15 @@ class SpanAnswers:
         null = self.is_null(threshold).tolist()
         return {i: "" if n else t for i, n, t in zip(self.ids, null, self.best, strict=True)}
 
+    def token_ids(self) -> dict[str, list[int]]:
+        """Question id to the token ids of its answer as the encoder read them, [] for no answer."""
+        windows, (window, first, last) = self.windows, self.nbest_token[:, 0].T
+        begin = windows.offsets[window]
+        rows = zip(self.ids, begin + first, begin + last + 1, self.is_null(), strict=True)
+        return {key: [] if null else windows.ids[start:stop].tolist() for key, start, stop, null in rows}
+
+    # ---- right and wrong
+
     @cached_property
     def answerable(self) -> NDArray[np.bool_]:
         """(Q,) whether the paragraph holds an answer."""
@@ -111,10 +144,7 @@ class SpanAnswers:
         exact, f1 = np.where(self.is_null(threshold)[:, None], empty, best).T
         return exact, f1
 
-    @property
-    def null_odds(self) -> dict[str, float]:
-        """Question id to `score_diff`, infinities replaced by the largest float32 (JSON knows none)."""
-        return dict(zip(self.ids, np.clip(self.score_diff, -_HUGE, _HUGE).tolist(), strict=True))
+    # ---- how sure
 
     @cached_property
     def _kept(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -138,6 +168,11 @@ class SpanAnswers:
         return weights / weights.sum(axis=1, keepdims=True)
 
     @property
+    def null_odds(self) -> dict[str, float]:
+        """Question id to `score_diff`, infinities replaced by the largest float32 (JSON knows none)."""
+        return dict(zip(self.ids, np.clip(self.score_diff, -_HUGE, _HUGE).tolist(), strict=True))
+
+    @property
     def nbest(self) -> dict[str, list[dict[str, Any]]]:
         """Question id to its candidates, best first and no answer (text "") at its place among them."""
         kept, before = (array.tolist() for array in self._kept)
@@ -147,15 +182,39 @@ class SpanAnswers:
         nulls = np.clip(self.null_logits, -_HUGE, _HUGE).tolist()
         lists: dict[str, list[dict[str, Any]]] = {}
         for q, (key, row) in enumerate(zip(self.ids, rows, strict=True)):
-            entries = [
-                {"start_logit": i, "end_logit": j, "text": self.text(q, first, last), "probability": p}
-                for i, j, first, last, p in islice(zip(*row, strict=False), kept[q])
-            ]
-            start, end = nulls[q]
-            null = {"start_logit": start, "end_logit": end, "text": "", "probability": row[-1][-1]}
-            entries.insert(before[q], null)
-            lists[key] = entries
+            found = [*islice(zip(*row, strict=False), kept[q])]
+            entries = [(i, j, self.text(q, first, last), p) for i, j, first, last, p in found]
+            entries.insert(before[q], (*nulls[q], "", row[-1][-1]))
+            names = ("start_logit", "end_logit", "text", "probability")
+            lists[key] = [dict(zip(names, entry, strict=True)) for entry in entries]
         return lists
+
+    def detailed(self, threshold: float | None, no_answer: NoAnswer | None, n_best: int) -> list[Prediction]:
+        """All probabilities of a question sum to 1: no answer, and the candidates of the n-best list.
+
+        With a calibration no answer has the calibrated probability, and the candidates share the rest in the ratio of
+        their softmax; without one, no answer is one more candidate of that softmax. A span that two windows propose is
+        one candidate with the shares of both, at the place of the better one.
+        """
+        best, absent = self.probabilities[:, :-1], self.probabilities[:, -1]  # (Q, n), (Q,)
+        spans = self.nbest_span
+        same = (spans[:, :, None] == spans[:, None]).all(axis=-1)  # (Q, n, n)
+        again = np.tril(same, k=-1).any(axis=2)
+        if again.any():
+            best = np.where(again, 0.0, np.einsum("qij,qj->qi", same, best))
+        if no_answer is not None:
+            absent = no_answer.probability(self.score_diff)
+            # Without a candidate the softmax is no answer's alone, and so is the calibrated probability.
+            best = best * ((1 - absent) / np.maximum(best.sum(axis=1), 1e-300))[:, None]
+        different, null, found = self.exists & ~again, self.is_null(threshold).tolist(), []
+        for q, text in enumerate(self.best):
+            nbest = []
+            for i in np.flatnonzero(different[q])[:n_best].tolist():
+                start, end = spans[q, i].tolist()
+                nbest.append(Candidate(self.text(q, start, end), start, end, float(best[q, i])))
+            text, start, end = ("", -1, -1) if null[q] else (text, *spans[q, 0].tolist())
+            found.append(Prediction(text, start, end, float(best[q, 0]), float(absent[q]), tuple(nbest)))
+        return found
 
 
 # ---- the threshold, tuned on one split and applied to another
@@ -164,8 +223,7 @@ class SpanAnswers:
 def best_threshold(answers: SpanAnswers) -> float:
     """The threshold with the highest F1; of equally good ones, the closest to 0.
 
-    Only as many thresholds matter as there are distinct differences, plus one that answers nothing; all are tried at
-    once. It stands half-way between the last question that is answered and the first that is not.
+    It stands half-way between the last question that is answered and the first that is not; all such places are tried.
     """
     if not len(answers):
         raise DataError(f"{answers.data.name} has no questions: a threshold needs some to be tuned on")
@@ -185,13 +243,10 @@ def _cut_values(diff: NDArray[np.float64]) -> NDArray[np.float64]:
 
     `diff` rises. Equal neighbours cannot be separated, and infinite ones lie on one side of every threshold.
     """
-    below = np.concatenate([[-np.inf], diff])
-    above = np.concatenate([diff, [np.inf]])
-    values = np.full(len(below), np.nan)
-    inner = np.isfinite(below) & np.isfinite(above)
-    values[inner] = (below[inner] + above[inner]) / 2
+    below, above = np.append(-np.inf, diff), np.append(diff, np.inf)
+    with np.errstate(invalid="ignore"):  # between minus and plus infinity: set to 0 below
+        values = (below + above) / 2
+    values = np.where(np.isneginf(values), above - 1.0, np.where(np.isposinf(values), below + 1.0, values))
     values = np.where(values >= above, below, values)  # no number lies between them: rounded up
-    left, right = np.isneginf(below) & np.isfinite(above), np.isfinite(below) & np.isposinf(above)
-    values[left], values[right] = above[left] - 1.0, below[right] + 1.0
     values[(below <= 0) & (above > 0)] = 0.0
     return np.where((below <= values) & (values < above), values, np.nan)

@@ -26,20 +26,21 @@ No Python runs per window: windows of similar length are padded into matrices of
 """
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from bertvision.data.examples import SpanData
 from bertvision.data.windows import Windows
 from bertvision.errors import DataError
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.ragged import argmax, chunks, log_softmax, padded, top
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span_answers import SpanAnswers
-from bertvision.tasks.span_logits import SIDES, joint_parts
+from bertvision.tasks.span_logits import SIDES, argmax, joint_parts, log_softmax
 
 _CELLS = 1 << 17  # numbers in one padded matrix: half a MB, so that a chunk stays in the processor's cache
 _IMPOSSIBLE = np.float32(-1e38)  # below any sum of logits that means something
@@ -155,6 +156,58 @@ def _argmax_candidates(windows: Windows, logits: Logits) -> _Candidates:
     )
 
 
+# ---- padded matrices
+
+
+def chunks(lengths: NDArray[np.int64], *, cells: int, row: int) -> Iterator[NDArray[np.int64]]:
+    """Indices of windows of similar length, as many as fit `cells` when each is padded to the longest.
+
+    A window counts as `row` cells if that is more than its padded length.
+    """
+    order = np.argsort(lengths, kind="stable")
+    while len(order):
+        rest = np.maximum(lengths[order], row)
+        # `rest` only grows, so the area of the first k rows, k * rest[k - 1], grows as well.
+        size = max(1, int(np.searchsorted(rest * np.arange(1, len(rest) + 1), cells, side="right")))
+        yield order[:size]
+        order = order[size:]
+
+
+def padded(
+    values: NDArray[np.float32], offsets: NDArray[np.int64], rows: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """(B, T) the windows `rows`, padded with minus infinity to the longest of them.
+
+    `values` must go on for at least T numbers behind the last window (whatever they are): rows can then be
+    copied whole, which is much faster than gathering single numbers.
+    """
+    begin, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
+    width = int(lengths.max())
+    block = sliding_window_view(values, width)[begin]
+    np.copyto(block, -np.inf, where=np.arange(width) >= lengths[:, None])
+    return block
+
+
+def top(values: NDArray[np.float32], n: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The `n` largest values of every row, largest first, and their columns; the lower column wins a tie.
+
+    A float32 is turned into an integer of the same order, and the column is packed below it, so that no two keys are
+    equal and a partial sort (which promises nothing about ties) has one possible outcome. There must be no -0.0
+    (adding 0 makes it 0.0): it would be ranked below 0.0.
+    """
+    width = values.shape[1]
+    n = min(n, width)
+    # Floats order like integers once the lower bits of the negative ones are turned over.
+    bits = values.view(np.int32)
+    keys = np.left_shift(bits ^ ((bits >> 31) & 0x7FFFFFFF), 32, dtype=np.int64)
+    keys += np.arange(width - 1, -1, -1)
+    if n < width:
+        keys.partition(width - n, axis=1)
+        keys = keys[:, width - n :]
+    columns = width - 1 - (np.sort(keys, axis=1)[:, ::-1] & 0xFFFFFFFF)
+    return np.take_along_axis(values, columns, axis=1), columns
+
+
 # ---- the windows of a question together
 
 
@@ -176,29 +229,9 @@ def _merge(windows: Windows, found: _Candidates, data: SpanData, config: DecodeC
     token = np.empty((questions, n, 3), np.int32)
     token[..., 0] = source // width
     token[..., 1:] = found.token.reshape(-1, 2)[source]
-    null_score, null_logits, diff = _merge_null(windows, found, score[:, 0], logits[:, 0], config)
-    return SpanAnswers(
-        data=data,
-        windows=windows,
-        decode=config,
-        score_diff=diff,
-        null_score=null_score,
-        null_logits=null_logits.astype(np.float64),
-        nbest_score=score,
-        nbest_logits=logits.astype(np.float64),
-        nbest_token=token,
-    )
 
-
-def _merge_null(
-    windows: Windows,
-    found: _Candidates,
-    best: NDArray[np.float64],
-    best_logits: NDArray[np.floating],
-    config: DecodeConfig,
-) -> tuple[NDArray[np.float64], NDArray[np.floating], NDArray[np.float64]]:
-    """(Q,) score of no answer, (Q, 2) its logits, (Q,) how far it is ahead of the best candidate."""
-    merging, there = config.resolved_merging, np.isfinite(best)
+    # No answer: the window that decides, its score and logits, and how far it is ahead of the best candidate.
+    merging, there = config.resolved_merging, exists[:, 0]
     if merging == "any_null":
         # The window that leans most towards no answer speaks for the question.
         sort_key = found.score[:, 0].astype(np.float64) - found.null
@@ -211,8 +244,20 @@ def _merge_null(
     if merging == "any_null":
         diff = -sort_key[chosen].astype(np.float64)
         # Put on the scale of the question's best candidate; without one, as it stands.
-        return np.where(there, np.where(there, best, 0.0) + diff, null), null_logits, diff
-    # Subtracted one after the other in the logits' own precision: the null odds then agree with other
-    # tools that follow the same rule to the last digit.
-    diff = ((null - best_logits[:, 0]) - best_logits[:, 1]).astype(np.float64)
-    return null.astype(np.float64), null_logits, np.where(there, diff, np.inf)
+        null = np.where(there, np.where(there, score[:, 0], 0.0) + diff, null)
+    else:
+        # Subtracted one after the other in the logits' own precision: the null odds then agree with other
+        # tools that follow the same rule to the last digit.
+        diff = ((null - logits[:, 0, 0]) - logits[:, 0, 1]).astype(np.float64)
+        diff = np.where(there, diff, np.inf)
+    return SpanAnswers(
+        data=data,
+        windows=windows,
+        decode=config,
+        score_diff=diff,
+        null_score=null.astype(np.float64),
+        null_logits=null_logits.astype(np.float64),
+        nbest_score=score,
+        nbest_logits=logits.astype(np.float64),
+        nbest_token=token,
+    )

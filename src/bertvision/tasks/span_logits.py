@@ -4,20 +4,14 @@ The loss is the cross-entropy of the start and of the end position, averaged ove
 
 A head that gives 2 + 2r numbers a token (s, e and the factors u and v) scores a start i and an end j together,
 s_i + e_j + u_i . v_j / sqrt(r). Its loss is half the cross-entropy of the right pair among all i <= j (no answer is the
-null token as both): without factors and without the order of start and end it is then the loss above, on the same
-scale for clipping and penalties. Its numbers are kept as `pairs` (N, 2 + 2r); its marginals stand where another head's
-`start` and `end` (N,) stand:
+null token as both), which without factors and order is the loss above. Its numbers are kept as `pairs` (N, 2 + 2r); its
+marginals stand where another head's `start` and `end` (N,) stand, for what reads starts and ends alone:
 
         start_i = log sum_{j >= i} exp score(i, j)        end_j = log sum_{i <= j} exp score(i, j)
 
-Their softmax over a window is the probability of a start, or of an end, under the head. What reads starts and ends
-alone (ensembles, the paper's decoding) gets these.
-
-Several models become one by combining their probabilities position by position: the start logits of each are softmaxed
-over the tokens of a window, the probabilities of all models are combined (max as in the paper's equation 1, mean or
-product), and the logs of the result are returned; ends likewise. They are marked as log-probabilities, so that
-`bertvision` decoding multiplies the very maxima of the paper and takes no second softmax; every other decoding adds
-them like logits. Pairs are left out.
+An ensemble combines the probabilities of starts, and those of ends, token by token: max as in the paper's equation 1,
+mean or product. Its logits are the logs, marked as such, so that `bertvision` decoding multiplies the very maxima of
+the paper and takes no second softmax; every other decoding adds them like logits. Pairs are left out.
 
 Shapes: N tokens of all windows, W windows, B windows of a batch, T tokens (padded).
 """
@@ -32,7 +26,6 @@ from numpy.typing import NDArray
 from bertvision.data.windows import Windows
 from bertvision.shapes import Bool, Float, Int
 from bertvision.tasks.logits import NOT_READ, Collector, Logits, Seen
-from bertvision.tasks.ragged import argmax, log_softmax
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +36,24 @@ _CELLS = 1 << 24  # pair scores of one chunk: 64 MB
 # The lowest finite number instead of minus infinity: its probability is 0 just the same, and a row that is
 # all pads (a batch filled up to a fixed size) gives a finite number instead of NaN.
 _LOWEST = float(np.finfo(np.float32).min)
+
+
+def argmax(values: NDArray[np.floating], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(W,) position inside the window of its largest value, the first one where several are equal."""
+    best = np.maximum.reduceat(values, offsets[:-1])
+    hits = np.flatnonzero(values == np.repeat(best, np.diff(offsets)))
+    # The first hit at or behind the window's beginning is a hit of this window: it has at least one.
+    return hits[np.searchsorted(hits, offsets[:-1])] - offsets[:-1]
+
+
+def log_softmax(values: NDArray[np.floating], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(N,) log of the softmax over each window's own positions, in float64."""
+    lengths = np.diff(offsets)
+    shifted = values.astype(np.float64)
+    shifted -= np.repeat(np.maximum.reduceat(shifted, offsets[:-1]), lengths)
+    total = np.add.reduceat(np.exp(shifted), offsets[:-1])
+    shifted -= np.repeat(np.log(total), lengths)
+    return shifted
 
 
 def span_logits(

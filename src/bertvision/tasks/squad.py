@@ -2,12 +2,15 @@
 
 `score` gives what the official evaluation script prints; `per_question` the scores behind it. Sums run in the order of
 the data, one after the other, because the last digits depend on it. Nothing here needs torch.
+
+`score_wordpiece` gives the paper's numbers, on lists of token ids without the official normalisation. They are *not*
+official SQuAD scores; they exist to stand beside the paper's tables.
 """
 
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,14 +48,12 @@ def question_score(example: Example, prediction: str) -> tuple[float, float]:
     return float(said in golds), max(token_f1(gold.split(), said.split()) for gold in golds)
 
 
-def check_complete(data: SpanData, predictions: Mapping[str, object]) -> None:
-    """Raise unless every question has a prediction."""
-    missing = [example.id for example in data.examples if example.id not in predictions]
+def _complete(examples: Sequence[Example], values: Mapping[str, object], what: str, way_out: str) -> None:
+    """Raise unless every question has one of `values`."""
+    missing = [example.id for example in examples if example.id not in values]
     if missing:
-        raise DataError(
-            f"the predictions lack {len(missing)} of the {len(data)} questions of {data.name}, "
-            f"first {missing[0]!r}: predict them all, or allow missing ones"
-        )
+        of = f"{len(missing)} of the {len(examples)} questions, first {missing[0]!r}"
+        raise DataError(f"the {what} lack {of}: {way_out}")
 
 
 def per_question(
@@ -60,7 +61,9 @@ def per_question(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(Q,) exact match and (Q,) F1 between 0 and 1, in the order of the data; NaN where none is given."""
     if not allow_missing:
-        check_complete(data, predictions)
+        _complete(
+            data.examples, predictions, f"predictions of {data.name}", "predict them, or allow missing ones"
+        )
     scores = [
         question_score(example, predictions[example.id]) if example.id in predictions else (np.nan, np.nan)
         for example in data.examples
@@ -94,11 +97,8 @@ def score(
     na_prob_thresh: float = 1.0,
     allow_missing: bool = False,
 ) -> Scores:
-    """The official numbers of a set of predictions.
-
-    With `na_probs` (any number that grows with no answer, such as null odds), predictions above
-    `na_prob_thresh` count as no answer, and the best thresholds and average precisions are added.
-    """
+    """The official numbers. With `na_probs` (any number that grows with no answer, such as null odds), predictions
+    above `na_prob_thresh` count as no answer, and the best thresholds and average precisions are added."""
     exact, f1 = per_question(data, predictions, allow_missing=allow_missing)
     scored = np.flatnonzero(~np.isnan(exact))
     if not scored.size:
@@ -108,7 +108,10 @@ def score(
     exact, f1 = exact[scored], f1[scored]
     examples = [data.examples[i] for i in scored.tolist()]
     answerable = np.array([example.answerable for example in examples])
-    odds = np.zeros(len(examples)) if na_probs is None else _odds(examples, na_probs)
+    odds = np.zeros(len(examples))
+    if na_probs is not None:
+        _complete(examples, na_probs, "no-answer probabilities", "they must cover every predicted question")
+        odds = np.array([na_probs[example.id] for example in examples], np.float64)
     null = odds > na_prob_thresh
     result = summary(np.where(null, ~answerable, exact), np.where(null, ~answerable, f1), answerable)
     if na_probs is None:
@@ -129,27 +132,14 @@ def score(
     return result
 
 
-def _odds(examples: Sequence[Example], na_probs: Mapping[str, float]) -> NDArray[np.float64]:
-    missing = [example.id for example in examples if example.id not in na_probs]
-    if missing:
-        raise DataError(
-            f"the no-answer probabilities lack {len(missing)} of {len(examples)} questions, "
-            f"first {missing[0]!r}: they must cover every predicted question"
-        )
-    return np.array([na_probs[example.id] for example in examples], np.float64)
-
-
 def _best_threshold(
     values: NDArray[np.float64],
     answered: NDArray[np.bool_],
     answerable: NDArray[np.bool_],
     odds: NDArray[np.float64],
 ) -> tuple[float, float]:
-    """Best percentage over all thresholds and the threshold, questions in rising order of `odds`.
-
-    Starting from "no answer" everywhere, questions are answered one after the other. As in the official
-    script, a cut between questions of equal odds counts although no threshold can make it.
-    """
+    """Best percentage over all thresholds and the threshold, questions in rising order of `odds`. As in the official
+    script, a cut between questions of equal odds counts although no threshold can make it."""
     gains = np.where(answerable, values, np.where(answered, -1.0, 0.0))
     reached = np.cumsum(np.concatenate([[float((~answerable).sum())], gains]))
     best = int(reached.argmax())
@@ -163,3 +153,19 @@ def _average_precision(right: NDArray[np.float64], odds: NDArray[np.float64], po
     precision = (found / np.arange(1, len(right) + 1))[cut]
     recall = (found / positives)[cut]
     return 100.0 * _in_order_sum(precision * np.diff(recall, prepend=0.0))
+
+
+def score_wordpiece(
+    data: SpanData, predictions: Mapping[str, Sequence[int]], tokenize: Callable[[list[str]], list[list[int]]]
+) -> Scores:
+    """Percentages of predicted token ids, [] for no answer; `tokenize` gives those of texts, without special tokens."""
+    _complete(data.examples, predictions, f"predictions of {data.name}", "predict them all")
+    known = sorted({answer.text for example in data.examples for answer in example.answers} - {""})
+    ids = {"": []} | dict(zip(known, tokenize(known), strict=True))
+    scores = []
+    for example in data.examples:
+        said = list(predictions[example.id])
+        accepted = [ids[answer.text] for answer in example.answers] or [[]]
+        scores.append((said in accepted, max(token_f1(gold, said) for gold in accepted)))
+    exact, f1 = np.array(scores, np.float64).reshape(-1, 2).T
+    return summary(exact, f1, np.array([example.answerable for example in data.examples]))

@@ -14,14 +14,15 @@ logits came in, and nothing depends on the values: they can be vmapped over stac
 
 On disk: predictions.json (id -> class or score), and of labels probabilities.json (id -> {class: probability}).
 
-Shapes: R rows of logits (a window each, or `group` windows side by side), E examples, W windows.
+Shapes: R rows of logits (a window each, or `group` windows side by side), E examples, W windows, C outputs.
 """
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +33,9 @@ from bertvision.data.spans import SpanBuilder
 from bertvision.data.texts import Columns, Reframe, reframe
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError, DataError
-from bertvision.tasks.base import CardText, Member, Task
-from bertvision.tasks.compare import Difference, metric_difference
+from bertvision.tasks.base import Baselines, CardText, Member, Task
+from bertvision.tasks.logits import Logits
+from bertvision.tasks.metrics import Difference, metric_difference
 from bertvision.tasks.settings import Merge, TextConfig
 
 if TYPE_CHECKING:
@@ -41,43 +43,50 @@ if TYPE_CHECKING:
 
     from bertvision.states.base import StateBatch
 
-_SHOWN = 600
-"""Characters of a text in a report."""
+_SHOWN = 600  # characters of a text in a report
+
+
+@dataclass(frozen=True)
+class TextAnswers:
+    """What is answered of every example; subclasses merge its windows."""
+
+    task: Any
+    data: TextData
+    rows: NDArray[np.float64]  # (R, C) one logit a class, or (R,) scores
+    starts: NDArray[np.int64]  # (E,) first row of each example
+    labels: NDArray[Any]  # (R,) what each row had to be; -1 (NaN) where it is not known
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def values(self) -> NDArray[Any]:
+        """(E,) numbers of the predicted classes, or scores."""
+        return merge_rows(self.rows, self.starts, self.task.merge)
+
+    @cached_property
+    def truth(self) -> NDArray[Any]:
+        """(E,) the labels, in the form of `values`."""
+        return truth(self.data, self.values.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
-    """A task whose examples are texts, with a row of logits for the windows of each.
-
-    Its answers have `values` and `truth`: (E,) numbers of classes, or scores.
-    """
+    """A task whose examples are texts, with a row of logits for the windows of each."""
 
     unit = "window"
+    head = "cls_linear"
+    answers_class: ClassVar[type[TextAnswers]] = TextAnswers
+    positive = 1
 
     merge: Merge = "mean"
     group: int = 1
     pairs: bool = False
-    """Its examples are pairs of texts, before any prompt is put in front."""
-    positive = 1
-    asks = False
-    """Its examples are questions over paragraphs (answer / no answer), cut into windows like those of spans."""
 
     def __post_init__(self) -> None:
         if self.metric not in self.metrics or not self.metrics[self.metric].selects:
             fitting = ", ".join(name for name, metric in self.metrics.items() if metric.selects)
             raise ConfigError(f"--text.metric {self.metric} does not suit {self.kind}s: use {fitting}")
-
-    @property
-    def head(self) -> str:
-        return "cls_linear"
-
-    @property
-    def reads_questions(self) -> bool:
-        return self.asks
-
-    @property
-    def texts_read(self) -> int:
-        return 2 if self.pairs or self.asks else 1
 
     def card_text(self, returns: str, merged: str, limits: str, hub_task: str) -> CardText:
         """Says what comes out, and what counts of the windows of a long text."""
@@ -99,6 +108,11 @@ class TextTask(Task):
         cls, data: TextData, text: TextConfig, windows: WindowConfig, merge: Merge
     ) -> dict[str, Any]:
         """The settings that labels and scores share; `merge` is the usual one."""
+        if text.positive and (len(data.classes) != 2 or text.positive not in data.classes):
+            known = ", ".join(data.classes) or "none"
+            raise ConfigError(
+                f"--text.positive {text.positive} must be one of two classes; {data.name} has {known}"
+            )
         usual = data.metric if data.metric in cls.metrics else next(iter(cls.metrics))
         return {
             "metric": usual if text.metric == "auto" else text.metric,
@@ -114,15 +128,12 @@ class TextTask(Task):
                 f"{data.name} has the classes {', '.join(data.classes)} but the head was fitted for "
                 f"{', '.join(self.classes)}: give it data of its own task"
             )
-        if (data.spans is not None) != self.asks:
-            raise DataError(
-                f"{data.name} holds other texts than the head was fitted on: name data of its kind"
-            )
-        if len(data) and data.pairs != self.texts_read - 1:
-            ours, theirs = ("pairs of texts", "single texts")[:: 1 if data.pairs else -1]
-            raise ConfigError(
-                f"{data.name} has {ours}, and the task is about {theirs}: name data of its kind"
-            )
+        sides = (data.spans is not None, data.pairs), (self.asks, self.pairs)
+        ours, own = (
+            "questions" if asks else "pairs of texts" if pairs else "single texts" for asks, pairs in sides
+        )
+        if len(data) and ours != own:
+            raise ConfigError(f"{data.name} has {ours}, and the task is about {own}: name data of its kind")
 
     def load(self, source: str, *, columns: Columns, max_examples: int | None = None) -> TextData:
         if self.asks and not source.startswith("answerable:"):
@@ -155,7 +166,27 @@ class TextTask(Task):
     def losses(self, logits: "Tensor", label: "Tensor") -> "Tensor":
         """(E,) loss of each example, from logits (E, C) and labels (E,)."""
 
+    def row_labels(self, windows: Windows) -> NDArray[Any]:
+        """(R,) label of each row of logits."""
+        return windows.labels[:: self.group, 0]
+
     # ---- answers
+
+    @abstractmethod
+    def rows(self, logits: Logits) -> NDArray[np.float64]:
+        """The rows of the answers, in float64."""
+
+    def answer(self, windows: Windows, logits: Logits, data: TextData, tuning: Any = None) -> Any:
+        """The rows of each example, to be merged; a tuning is applied to predictions alone."""
+        self.check_logits(logits, windows)
+        example = windows.example[:: self.group]  # (R,)
+        starts = np.flatnonzero(np.diff(example, prepend=-1))
+        if not np.array_equal(example[starts], np.arange(len(data))):
+            raise DataError(
+                f"{len(starts)} examples have windows but {data.name} has {len(data)}: "
+                "make the windows from this data"
+            )
+        return self.answers_class(self, data, self.rows(logits), starts, self.row_labels(windows))
 
     def merged_by(self, merge: str) -> "TextTask":
         return replace(self, merge=merge)
@@ -187,28 +218,38 @@ class TextTask(Task):
         how = {"classes": len(self.classes), "positive": self.positive}
         return metric_difference(self.metrics[metric], *sides, **how)
 
-    def named(self, values: Sequence[Any]) -> list[Any]:
+    def named(self, values: NDArray[Any]) -> list[Any]:
         """Values as a user reads them: the names of classes, or scores."""
-        return [self.classes[value] for value in values] if self.classes else list(values)
+        return [self.classes[value] if self.classes else value for value in values.tolist()]
 
     def write_answers(self, folder: Path, answers: Any, tuning: Any = None) -> None:
-        rows = zip(self.ids(answers.data), self.named(answers.values.tolist()), strict=True)
+        rows = zip(self.ids(answers.data), self.named(answers.values), strict=True)
         write_json_rows(folder / "predictions.json", dict(rows))
 
     # ---- what a report shows
 
+    @abstractmethod
+    def constant(self, train: TextData) -> tuple[str, Any]:
+        """The best row for all examples alike, and what a baseline that always gives it is called."""
+
+    def baselines(self, train: TextData, parts: Mapping[str, TextData]) -> Baselines:
+        name, row = self.constant(train)
+        found = {}
+        for part, data in parts.items():
+            rows, starts = np.broadcast_to(row, (len(data), *np.shape(row))), np.arange(len(data))
+            found[part] = self.score(self.answers_class(self, data, rows, starts, starts))
+        return {name: found}
+
     def examples(self, member: Member) -> list[dict[str, Any]]:
         answers, _ = member
-        both = (self.named(values.tolist()) for values in (answers.truth, answers.values))
-        return [
-            {"id": one.id, "texts": [_cut(text) for text in (one.first, one.second) if text is not None]}
-            | {"truth": right, "said": said, "right": said == right if self.classes else None}
-            for one, right, said in zip(answers.data.examples, *both, strict=True)
-        ]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + " …"
+        found = []
+        both = self.named(answers.truth), self.named(answers.values)
+        for one, right, said in zip(answers.data.examples, *both, strict=True):
+            texts = [text for text in (one.first, one.second) if text is not None]
+            texts = [text if len(text) <= _SHOWN else text[:_SHOWN] + " …" for text in texts]
+            level = said == right if self.classes else None
+            found.append({"id": one.id, "texts": texts, "truth": right, "said": said, "right": level})
+        return found
 
 
 def holds_questions(data: SpanData | TextData) -> bool:
@@ -237,17 +278,6 @@ def truth(data: TextData, dtype: Any) -> NDArray[Any]:
             "predict them instead, or give a file with labels"
         )
     return np.array([example.label for example in data.examples], dtype=dtype)
-
-
-def row_starts(windows: Windows, group: int, data: TextData) -> NDArray[np.int64]:
-    """(E,) first row of logits of each example; the windows must be those of `data`."""
-    example = windows.example[::group]  # (R,)
-    starts = np.flatnonzero(np.diff(example, prepend=-1))
-    if not np.array_equal(example[starts], np.arange(len(data))):
-        raise DataError(
-            f"{len(starts)} examples have windows but {data.name} has {len(data)}: make the windows from this data"
-        )
-    return starts
 
 
 def merge_rows(values: NDArray[np.float64], starts: NDArray[np.int64], how: str) -> NDArray[np.float64]:

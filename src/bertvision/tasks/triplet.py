@@ -63,12 +63,11 @@ class TripletTask(Task):
             raise ConfigError(f"--form {self.form} is unknown: choose softmin or paper")
 
     @property
-    def outputs(self) -> int:
+    def outputs(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.group - 1
 
     @property
-    def head(self) -> str:
-        """The only head there is."""
+    def head(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return f"triplet:negatives={self.group - 2}"
 
     @classmethod
@@ -81,11 +80,12 @@ class TripletTask(Task):
         tokenizer: "PreTrainedTokenizerBase",
         config: WindowConfig,
         *,
-        tokenizer_fingerprint: str,
-        cache: Path | None = None,
+        cache: Path | None,
     ) -> tuple[Windows, str]:
         """The windows of a triplet side by side."""
-        parts = [data.fingerprint, tokenizer_fingerprint, asdict(config), self.config()]
+        from bertvision.encoder.load import tokenizer_fingerprint
+
+        parts = [data.fingerprint, tokenizer_fingerprint(tokenizer), asdict(config), self.config()]
         return triplet_windows(data, tokenizer, config), content_hash([parts])
 
     def ids(self, data: TripletData) -> list[str]:

@@ -1,18 +1,15 @@
 """One walk over hidden states gives the logits of any number of heads, whatever their tasks and whatever they read.
 
 Heads read what their folder names: all tokens or the classification token alone, all layers or some. A walk hands out
-the union, once, and `narrow` cuts each head's part out of it. Where all heads read the classification token alone, the
-states of the other tokens are never put together. Heads of paragraphs alone (positions "context") have a walk of their
-own.
-
-A batch of a walk is as large as the encoder likes it. A head that would take more memory for it than `activation_gb`
-reads it in several parts; what a training step keeps is the measure, which evaluation stays below.
+the union, once, and `narrow` cuts each head's part out of it. Heads of paragraphs alone (positions "context") have a
+walk of their own. A head that would take more memory for a batch than `activation_gb` (measured by what a training step
+keeps) reads it in several parts.
 """
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -71,7 +68,7 @@ def walk(
     collectors = {name: reader.task.collector(windows) for name, reader in readers.items()}
     kept = {
         one: None if one.positions == "all" else kept_tokens(windows, one.positions)
-        for one in _selections(readers)
+        for one in {reader.selection for reader in readers.values()}
     }
     for reader in readers.values():
         reader.head.eval()
@@ -105,46 +102,34 @@ def walk_windows(
     """Logits of heads that may read different states of `windows`.
 
     `opened` gives the states of a selection; by default they come straight from the encoder, and no more of them than
-    the heads use.
+    the heads use: the last state alone, or the first token alone, where a head reads no other.
     """
     num_states = encoder.num_states
-    if opened is None:
-        # Where the first token is the classification token, heads that read no other get it alone.
-        first = not windows.null.any()
-        readers = {
-            name: replace(one, selection=_used(one, num_states, first)) for name, one in readers.items()
-        }
-        opened = partial(_live, encoder, windows)
+    # Where the first token is the classification token, heads that read no other get it alone.
+    first = opened is None and not windows.null.any()
+    tokens = _CPU_TOKENS if encoder.device.type == "cpu" else 0
     alike: dict[bool | Selection, dict[str, Reader]] = {}
     for name, reader in readers.items():
-        selection = reader.selection
-        own = replace(reader, selection=selection.resolved(num_states))
-        alike.setdefault(selection.positions == "context" and selection, {})[name] = own
+        head, own = reader.head, reader.selection
+        own = _narrowed(own, num_states, opened is None and head.last_only, first and head.cls_only)
+        own_walk = own.positions == "context" and own
+        alike.setdefault(own_walk, {})[name] = replace(reader, selection=own)
     found: dict[str, Logits] = {}
     for group in alike.values():
-        states = opened(wide_selection(frozenset(_selections(group)), num_states))
+        selection = wide_selection(frozenset(one.selection for one in group.values()), num_states)
+        if opened is None:
+            states = LiveStates(encoder, windows, tokens_per_call=tokens, selection=selection)
+        else:
+            states = opened(selection)
         found |= walk(states, group, label=label)
     return {name: found[name] for name in readers}
-
-
-def _selections(readers: Mapping[str, Reader]) -> dict[Selection, None]:
-    return dict.fromkeys(reader.selection for reader in readers.values())
-
-
-def _live(encoder: Encoder, windows: Windows, selection: Selection) -> LiveStates:
-    tokens = _CPU_TOKENS if encoder.device.type == "cpu" else 0
-    return LiveStates(encoder, windows, tokens_per_call=tokens, selection=selection)
-
-
-def _used(reader: Reader, num_states: int, first: bool) -> Selection:
-    """What its head uses: the last state alone, or the first token alone, where it reads no other."""
-    return _narrowed(reader.selection, num_states, reader.head.last_only, reader.head.cls_only and first)
 
 
 @lru_cache(maxsize=1024)  # a short text is read in the time that working this out for ten heads would take
 def _narrowed(selection: Selection, num_states: int, last_only: bool, cls_only: bool) -> Selection:
     layers = selection.numbers(num_states)[-1:] if last_only else selection.layers
-    return replace(selection, layers=layers, positions="cls" if cls_only else selection.positions)
+    positions = "cls" if cls_only else selection.positions
+    return replace(selection, layers=layers, positions=positions).resolved(num_states)
 
 
 @lru_cache(maxsize=1024)

@@ -125,7 +125,7 @@ class Job(JobConfig):
         group, classes = self.task.group, None
         lengths = self.train.windows.lengths.reshape(-1, group).max(axis=1) * group
         if self.sampling != "natural":
-            classes = self.task.sampling_classes(self.train.data, self.train.windows, self.bins)
+            classes = self.task.sampling_classes(self.train.windows, self.bins)
         size = self.batch_size or batch_size
         return TaskPlan(lengths, size, tokens, classes, self.sampling, self.subset, group)
 

@@ -21,7 +21,6 @@ from bertvision.data.texts import Reframe
 from bertvision.data.windows import WindowConfig, Windows, labels_are_positions
 from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.load import tokenizer_fingerprint
 from bertvision.errors import ArtifactError, ConfigError
 from bertvision.heads.base import Geometry, Head, load_head
 from bertvision.states.base import LiveStates, States
@@ -103,15 +102,10 @@ def window_split(
         task.check_data(data)
     data = task.prepare(data, text.reframe)
     encoder.check_length(config.max_seq_length)
-    windows, fingerprint = task.windows(
-        data,
-        encoder.tokenizer,
-        config,
-        tokenizer_fingerprint=tokenizer_fingerprint(encoder.tokenizer),
-        cache=default_cache_dir() if keep else None,
-    )
+    cache = default_cache_dir() if keep else None
+    windows, fingerprint = task.windows(data, encoder.tokenizer, config, cache=cache)
     if learned and text.balance:
-        task = task.weighted(data, windows, balance=True)
+        task = task.balanced(windows)
     return Split(data, windows, fingerprint, config, task=task, text=text)
 
 
@@ -123,8 +117,7 @@ def geometry_of(encoder: Encoder, task: Task, layers: Collection[int]) -> Geomet
 
 def null_weighted(split: Split, weight: float) -> Split:
     """The same to train on, its windows without an answer counted `weight` times as much as those with one."""
-    task = split.task.weighted(split.data, split.windows, null_weight=weight)
-    return split if task is split.task else replace(split, task=task)
+    return split if weight == 1 else replace(split, task=split.task.null_weighted(split.windows, weight))
 
 
 def load_split(

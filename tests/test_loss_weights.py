@@ -1,7 +1,6 @@
-"""--null-weight: what windows without an answer count in the loss of spans."""
+"""--null-weight and --text.balance: what windows without an answer, and those of each class, count in the loss."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,17 +23,21 @@ from torch.nn import functional as F
 from tuning_helpers import config_of, largest_difference, losses, tuned
 
 from bertvision.artifacts import read_json
+from bertvision.data.examples import TextData, TextExample
+from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, OutputError
 from bertvision.heads.base import read_head_config
 from bertvision.states.base import MemoryStates
 from bertvision.states.config import StatesConfig
-from bertvision.tasks.span import SPAN, SpanTask
+from bertvision.tasks.label import LabelTask
+from bertvision.tasks.settings import TextConfig
+from bertvision.tasks.span import SpanTask
 from bertvision.train.config import FitConfig
 from bertvision.train.fit import FitRun, fit
 from bertvision.train.job import Job
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import Split, load_split, null_weighted
+from bertvision.train.splits import Split, load_split, null_weighted, window_split
 from bertvision.train.zoo import fit_zoo, zoo_members
 
 
@@ -48,47 +51,6 @@ def counts(train: Split, weight: float) -> NDArray[np.float64]:
     pairs = train.windows.labels, train.windows.null
     raw = [weight if start == null else 1.0 for (start, _), null in zip(*pairs, strict=True)]
     return np.array(raw) / np.mean(raw)
-
-
-# ---- the loss
-
-
-def losses_of(task: SpanTask, logits: Tensor, mask: Tensor, targets: Tensor, bounds: Tensor) -> Tensor:
-    batch: Any = SimpleNamespace(mask=mask, targets=targets, bounds=bounds)
-    return task.loss(logits, batch)
-
-
-@pytest.mark.parametrize("outputs", [2, 6])
-def test_loss_of_each_window_is_that_of_a_plain_loop(outputs: int) -> None:
-    """With the null token in front and, as in some encoders, at the end; vmapped over heads as it is stacked."""
-    torch.manual_seed(0)
-    length = [9, 7, 9, 5, 8]
-    mask = torch.arange(9) < torch.tensor(length)[:, None]
-    bounds = torch.tensor([[4, 8], [3, 6], [4, 9], [0, 3], [0, 6]])
-    labels = torch.tensor([[4, 7], [0, 0], [8, 8], [4, 4], [5, 5]])
-    without = [False, True, False, True, False]
-    logits = torch.randn(3, 5, 9, outputs)
-    task = SpanTask(weights=(0.5, 3.0))
-
-    def weighted(one: Tensor) -> Tensor:
-        return losses_of(task, one, mask, labels, bounds)
-
-    found = torch.func.vmap(weighted)(logits)
-    for head in range(3):
-        plain = losses_of(SPAN, logits[head], mask, labels, bounds)
-        for row in range(5):
-            alone = losses_of(
-                SPAN, logits[head, row : row + 1, : length[row]], mask[row : row + 1, : length[row]],
-                labels[row : row + 1], bounds[row : row + 1],
-            )  # fmt: skip
-            assert float(plain[row]) == pytest.approx(float(alone), rel=1e-5)
-            if outputs == 2:
-                start, end = (
-                    F.cross_entropy(logits[head, row, : length[row], i], labels[row, i]) for i in (0, 1)
-                )
-                assert float(alone) == pytest.approx(float(start + end) / 2, rel=1e-5)
-            wanted = float(alone) * (3.0 if without[row] else 0.5)
-            assert float(found[head, row]) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_mean_over_the_windows_stays_one(train: Split) -> None:
@@ -188,23 +150,16 @@ def test_the_key_and_the_head_keep_it(tmp_path: Path, lively: Path, train: Split
         fit_zoo(encoder, train, folder=tmp_path / "2", config=other, **about)
 
 
-def test_flag_reaches_every_verb(tmp_path: Path, lively: Path, toy_squad: Path) -> None:
-    given = ("--train", toy_squad, "--max-seq-length", "64", "--device", "cpu")
-    for verb, more in (("finetune", ("--encoder", lively)), ("fit", (lively, "--heads", "last_state"))):
-        done = bertvision(verb, *given, *more, "--null-weight", "2", "--out", tmp_path / verb)
-        assert done.code == 0, done.err
-    tuned_key = read_json(tmp_path / "finetune" / "stage.json")["key"]
-    assert tuned_key["finetune"]["null_weight"] == 2.0
-    fitted_key = next((tmp_path / "fit").rglob("stage.json"))
-    assert read_json(fitted_key)["key"]["fit"]["null_weight"] == 2.0
+def test_a_run_has_one_of_each_stage(tmp_path: Path, lively: Path, toy_squad: Path) -> None:
+    words = ("--train", toy_squad, "--dev", toy_squad, "--max-seq-length", "64", "--out", tmp_path)
     flags = ("--finetune.null-weight", "2", "--fit.null-weight", "3", "--fit.heads", "last_state")
-    done = bertvision(
-        "run", "--encoder", lively, *given, "--dev", toy_squad, *flags, "--out", tmp_path / "run"
-    )
+    done = bertvision("run", "--encoder", lively, *words, *flags)
     assert done.code == 0, done.err
-    told = "\n".join(file.read_text() for file in (tmp_path / "run").rglob("stage.json"))
-    assert '"null_weight": 2.0' in told
-    assert '"null_weight": 3.0' in told
+    keys = [read_json(file)["key"] for file in tmp_path.rglob("stage.json")]
+    assert {key[stage]["null_weight"] for key in keys for stage in ("finetune", "fit") if stage in key} == {
+        2,
+        3,
+    }
 
 
 def test_other_tasks_refuse_it_before_anything_is_written(tmp_path: Path, lively: Path) -> None:
@@ -219,3 +174,22 @@ def test_other_tasks_refuse_it_before_anything_is_written(tmp_path: Path, lively
                 encoder_about={"name": "toy"}, states=StatesConfig(),
             )  # fmt: skip
     assert not (tmp_path / "out").exists()
+
+
+# ---- --text.balance
+
+
+def test_all_windows_of_a_class_weigh_the_same_together(tiny_bert: Path) -> None:
+    encoder, how = Encoder.load(str(tiny_bert)), TextConfig(balance=True)
+
+    def split(labels: list[int], kind: Any = "label", **more: Any) -> Split:
+        examples = [TextExample(str(i), f"text number {i}", label=label) for i, label in enumerate(labels)]
+        data = TextData(examples, kind, ("a", "b", "c") if kind == "label" else (), "toy")
+        return window_split(data, encoder, WindowConfig(max_seq_length=32), keep=False, text=how, **more)
+
+    task = split([0] * 6 + [1] * 2 + [2]).task
+    assert isinstance(task, LabelTask)
+    assert [count * weight for count, weight in zip((6, 2, 1), task.weights, strict=True)] == [3.0, 3.0, 3.0]
+    assert split([0, 1], task=task).task == task, "dev counts as train does"
+    with pytest.raises(ConfigError, match=r"--text\.balance is for classes"):
+        split([1, 2], "score")
