@@ -8,12 +8,12 @@ kind to it. It makes n-best lists too; ours are made on demand, so the time is g
 must be equal, question by question.
 """
 
-import argparse
 import sys
 import time
 from typing import Any
 
 import numpy as np
+from common import arguments
 
 from bertvision.data.examples import Example, SpanData
 from bertvision.data.windows import Windows
@@ -165,10 +165,7 @@ def time_ours(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=7, help="decodings, of which the median counts")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = arguments(__doc__, repeats=7, seed=0)
     data, windows, logits = make_case(args.seed)
     lengths = np.diff(windows.offsets)
     print(f"{len(data)} questions, {len(lengths)} windows, {lengths.mean():.0f} tokens on average")

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import arguments, write
 
 import bertvision as bv
 from bertvision.config import to_mapping
@@ -79,17 +80,14 @@ def write_heads(folder: Path, encoder: Encoder) -> Path:
 class Phase:
     """What came of the requests of a phase."""
 
-    offered: float
-    """Requests a second that were sent; 0 = as fast as answers came."""
+    offered: float  # requests a second that were sent; 0 = as fast as answers came
     seconds: float = 0.0
     statuses: Counter[str] = field(default_factory=Counter)
     wrong: int = 0
-    times: list[float] = field(default_factory=list)
-    """Seconds to the answers that were given."""
+    times: list[float] = field(default_factory=list)  # seconds to the answers that were given
     late: float = 0.0
     """The most seconds that a request was sent after its time: where the load itself lacks a processor."""
-    memory: float = 0.0
-    """MB of the server when the phase was over."""
+    memory: float = 0.0  # MB of the server when the phase was over
 
     def row(self) -> dict[str, Any]:
         times = sorted(self.times)
@@ -278,17 +276,8 @@ def verdicts(rows: dict[str, Any], code: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--encoder", default="embedded")
-    parser.add_argument("--seconds", type=float, default=14.0, help="of each phase")
-    parser.add_argument("--rounds", type=int, default=4, help="of four times the sustained rate")
-    parser.add_argument("--most", type=int, default=20_000, help="requests of each phase")
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument(
-        "--threads", type=int, default=1, help="of the server; the load needs a core of its own"
-    )
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
+    # seconds of each phase, requests of each phase at most, threads of the server: the load needs a core of its own
+    args = arguments(__doc__, encoder="embedded", seconds=14.0, rounds=4, most=20_000, clients=32, threads=1)
     torch.set_num_threads(args.threads)
     with tempfile.TemporaryDirectory() as name:
         folder = write_heads(Path(name) / "heads", Encoder.load(args.encoder, device="cpu"))
@@ -314,8 +303,7 @@ def main() -> None:
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait(60)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    write(args, rows=rows)
     failures = verdicts(rows, code)
     if failures:
         raise SystemExit(f"failed: {'; '.join(failures)}")

@@ -8,13 +8,13 @@ run sees that reads both from its store). Differences to fp16 are paired, questi
 but each head's threshold.
 """
 
-import argparse
-import json
 import logging
 import shutil
 import time
 from pathlib import Path
 from typing import Any
+
+from common import arguments, write
 
 from bertvision import console
 from bertvision.data.windows import WindowConfig
@@ -40,30 +40,6 @@ Members = dict[str, list[Record]]
 """What the seeds of each head answer, by its label."""
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--encoder", default="embedded")
-    parser.add_argument("--train", default="demo:train")
-    parser.add_argument("--dev", default="demo:dev")
-    parser.add_argument("--out", type=Path, default=Path("runs/quality"))
-    parser.add_argument(
-        "--max-tune-examples", type=int, default=None, help="questions the snapshot is tuned on"
-    )
-    parser.add_argument("--max-train-examples", type=int, default=None, help="questions heads are fitted on")
-    parser.add_argument("--max-dev-examples", type=int, default=None)
-    parser.add_argument("--max-seq-length", type=int, default=384)
-    parser.add_argument("--tune-epochs", type=float, default=1.0)
-    parser.add_argument("--tune-lr", type=float, default=1e-4)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--heads", nargs="+", default=["adapter", "learned_pooling"])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--sources", nargs="+", default=["live", "fp32", "fp16", "bf16", "int8"])
-    parser.add_argument("--json", type=Path, default=None)
-    return parser.parse_args()
-
-
 def states_config(source: str, out: Path) -> StatesConfig:
     if source == "live":
         return StatesConfig(source="live")
@@ -82,7 +58,12 @@ def score(zoo: RunFolder, encoder: Encoder, dev: Split, config: StatesConfig) ->
 
 
 def main() -> None:
-    args = arguments()
+    args = arguments(
+        __doc__, encoder="embedded", train="demo:train", dev="demo:dev", out=Path("runs/quality"),
+        max_tune_examples=int, max_train_examples=int, max_dev_examples=int, max_seq_length=384, tune_epochs=1.0,
+        tune_lr=1e-4, epochs=2, heads=["adapter", "learned_pooling"], seeds=[0, 1, 2],
+        sources=["live", "fp32", "fp16", "bf16", "int8"],
+    )  # fmt: skip
     console.setup_logging()
     logging.getLogger("bertvision").setLevel(logging.INFO)
     windows = WindowConfig(max_seq_length=args.max_seq_length)
@@ -95,8 +76,7 @@ def main() -> None:
     dev = load_split(args.dev, encoder, windows, max_examples=args.max_dev_examples)
     config = FitConfig(heads=tuple(args.heads), seeds=tuple(args.seeds), epochs=args.epochs, batch_size=32)
     found: dict[str, Any] = {
-        "settings": {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()},
-        "device": str(encoder.device), "precision": encoder.precision, "train_windows": len(train.windows),
+        "precision": encoder.precision, "train_windows": len(train.windows),
         "train_tokens": train.windows.num_tokens, "dev_questions": len(dev.data), "sources": {},
     }  # fmt: skip
     scores: dict[str, dict[str, Members]] = {}
@@ -120,9 +100,9 @@ def main() -> None:
                 on: {label: [member.scores["dev"][metric] for member in own] for label, own in by.items()}
                 for on, by in scores[source].items()
             }
-        _write(found, args.json)
+        write(args, **found)
     found["against_fp16"] = _differences(scores)
-    _write(found, args.json)
+    write(args, **found)
     for source, by in found["against_fp16"].items():
         for on, heads in by.items():
             for label, gap in heads.items():
@@ -156,11 +136,6 @@ def _differences(scores: dict[str, dict[str, Members]]) -> dict[str, Any]:
 
 def _difference(metric: str, ours: list[Record], theirs: list[Record]) -> Difference:
     return ours[0].task.compare(metric, [m.member("dev") for m in ours], [m.member("dev") for m in theirs])
-
-
-def _write(found: dict[str, Any], path: Path | None) -> None:
-    if path is not None:
-        path.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,15 +23,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import new_store
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.states.config import EVERYTHING, StateType
+from bertvision.states.config import StateType
 from bertvision.states.plan import head_batches
 from bertvision.states.shard import encode
-from bertvision.states.store import Identity, Origin, Store, open_store
+from bertvision.states.store import open_store
 from bertvision.states.stored import StoredStates
 
 PADDED = 386
@@ -54,8 +55,7 @@ class Case:
     """What is stored and in which batches it is read."""
 
     folder: Path
-    encoder: Encoder
-    """Gives the shape; it computes nothing."""
+    encoder: Encoder  # gives the shape; it computes nothing
     windows: Windows
     batch_size: int
 
@@ -82,14 +82,11 @@ class Way:
     """One layout with one way to read it."""
 
     name: str
-    place: str
-    """File or folder below the case's folder; ways may share one."""
+    place: str  # file or folder below the case's folder; ways may share one
     write: Callable[[Case, Path], None]
     open: Callable[[Case, Path], Reader]
-    exact: bool = True
-    """Whether it keeps every bit of half precision."""
-    threads: int = 1
-    """Threads torch may use in the loop that asks; 0 = all."""
+    exact: bool = True  # whether it keeps every bit of half precision
+    threads: int = 1  # threads torch may use in the loop that asks; 0 = all
 
     @property
     def library(self) -> str:
@@ -283,12 +280,6 @@ def open_zarr(ragged: bool) -> Callable[[Case, Path], Reader]:
 
 
 # ---- bertvision
-
-
-def new_store(root: Path, encoder: Encoder, windows: Windows, dtype: StateType) -> Store:
-    """An empty store below `root`."""
-    identity = Identity.of(encoder, Origin("benchmark", {}, "benchmark"), EVERYTHING, dtype)
-    return Store.at(str(root), identity, windows, encoder=encoder.name, data="benchmark").begin()
 
 
 def write_store(dtype: StateType) -> Callable[[Case, Path], None]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import arguments
 
 from bertvision.config import from_mapping, read_yaml, recipe_path
 from bertvision.data.examples import join_texts
@@ -257,21 +258,11 @@ def pretrained(study: Study, encoder: Encoder, seed: int) -> Encoder:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--encoder", required=True)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--parts", default="glue,cs224n,answerable")
-    parser.add_argument("--tasks", default="", help="GLUE tasks, by default all")
-    parser.add_argument("--variants", default="", help="of cs224n, by default all")
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--epochs", type=float, default=0, help="of cs224n; 0 = as the recipe says")
-    parser.add_argument("--max-examples", type=int)
-    parser.add_argument("--limit", type=float, default=1e9, help="seconds after which no new run begins")
-    parser.add_argument("--device", default="auto")
-    args = parser.parse_args()
+    # tasks are GLUE's and variants cs224n's, by default all; epochs of cs224n 0: as the recipe says
+    args = arguments(
+        __doc__, encoder=str, data=str, parts="glue,cs224n,answerable", tasks="", variants="", seeds="0,1,2",
+        epochs=0.0, max_examples=int, limit=1e9, device="auto",
+    )  # fmt: skip
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     args.seeds = [int(seed) for seed in args.seeds.split(",")]
     args.tasks = [task for task in args.tasks.split(",") if task]

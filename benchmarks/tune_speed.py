@@ -18,10 +18,10 @@ import json
 import logging
 import math
 import os
-import platform
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,7 @@ os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # as th
 
 import numpy as np
 import torch
-import transformers
-from fit_speed import LENGTHS
-from fit_speed import make_encoder as random_encoder
+from common import DEVICE, arguments, random_encoder, random_windows, write
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -43,51 +41,11 @@ from bertvision.heads import Geometry, parse_head
 from bertvision.heads.base import Head
 from bertvision.states.base import StateBatch
 from bertvision.tasks.span import SPAN
+from bertvision.train import finetune
 from bertvision.train.config import FinetuneConfig
-from bertvision.train.finetune import tune
 from bertvision.train.job import Job
 from bertvision.train.run_folder import read_metrics
 from bertvision.train.splits import Split, dev_logits, load_split, score_logits
-
-
-class _Tokenizer:
-    """What saving an encoder asks of one."""
-
-    pad_token_id = 0
-    backend_tokenizer: Any = None
-
-    def save_pretrained(self, folder: Path) -> None:
-        pass
-
-
-def make_encoder(shape: str, device: str) -> Encoder:
-    """One with random weights that can be saved and is not looked up by what it is."""
-    encoder = random_encoder(shape, device)
-    encoder.tokenizer = _Tokenizer()
-    encoder._fingerprint = shape
-    encoder.changed = lambda: None
-    return encoder
-
-
-def marked_windows(count: int) -> Windows:
-    """Random tokens with SQuAD's lengths; the answer begins and ends with marks."""
-    rng = np.random.default_rng(0)
-    lengths = np.interp(rng.random(count), np.linspace(0, 1, len(LENGTHS)), LENGTHS).round().astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    ids = rng.integers(1000, 30000, int(offsets[-1])).astype(np.int32)
-    start = 14 + (rng.random(count) * (lengths - 18)).astype(np.int64)
-    ids[offsets[:-1] + start], ids[offsets[:-1] + start + 2] = 500, 501
-    return Windows(
-        ids=ids,
-        types=np.zeros(len(ids), np.uint8),
-        chars=np.zeros((len(ids), 2), np.int32),
-        offsets=offsets,
-        example=np.arange(count, dtype=np.int32),
-        context=np.stack([np.full(count, 14), lengths - 1], axis=1).astype(np.int32),
-        labels=np.stack([start, start + 2], axis=1).astype(np.int32),
-        null=np.zeros(count, np.int32),
-        best=np.ones(len(ids), np.bool_),
-    )
 
 
 class Laps:
@@ -114,16 +72,35 @@ def eighths(losses: list[float]) -> list[float]:
 
 
 def bertvision(
-    encoder: Encoder, train: Split, batch: int, lr: float, seed: int, laps: Laps
-) -> dict[str, Any]:
-    folder = Path(tempfile.mkdtemp())
-    config = FinetuneConfig(batch_size=batch, lr=lr, seed=seed)
-    began = time.perf_counter()
-    stage, _ = tune(encoder, [Job.only(train, None, config)], folder=folder, config=config)
+    encoder: Encoder, train: Split, batch: int, lr: float, seed: int
+) -> tuple[dict[str, Any], Head]:
+    """bertvision's run, its steps counted, and the head it trained."""
+    kept: list[Any] = []
+    plain, folder = finetune.make_steps, Path(tempfile.mkdtemp())
+    laps = Laps(math.ceil(len(train.windows) / batch), encoder.device)
+
+    def counting(*values: Any) -> Any:
+        steps = plain(*values)
+        kept.append(steps.heads[0])
+        update = steps.update
+
+        def counted() -> None:
+            update()
+            laps.step()
+
+        steps.update = counted
+        return steps
+
+    finetune.make_steps, began = counting, time.perf_counter()
+    try:
+        config = FinetuneConfig(batch_size=batch, lr=lr, seed=seed)
+        stage, _ = finetune.tune(encoder, [Job.only(train, None, config)], folder=folder, config=config)
+    finally:
+        finetune.make_steps = plain
     found, total = stage.results, time.perf_counter() - began
     losses = [record["loss"] for record in read_metrics(stage.metrics)]
     shutil.rmtree(folder)
-    return {
+    row = {
         "steady": laps.rate(train.windows.num_tokens),
         "whole": found["tokens_per_second"],
         "seconds": found["train_seconds"],
@@ -131,6 +108,7 @@ def bertvision(
         "peak_gb": found["peak_bytes"] / 1e9,
         "losses": eighths(losses),
     }
+    return row, kept[0]
 
 
 class _Reader(nn.Module):
@@ -190,7 +168,7 @@ def _collate(items: list[dict[str, Any]]) -> dict[str, Tensor]:
     }
 
 
-def trainer(encoder: Encoder, train: Split, batch: int, lr: float, seed: int) -> dict[str, Any]:
+def trainer(encoder: Encoder, train: Split, batch: int, lr: float, seed: int) -> tuple[dict[str, Any], Head]:
     on_gpu = encoder.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
@@ -234,22 +212,16 @@ def trainer(encoder: Encoder, train: Split, batch: int, lr: float, seed: int) ->
         "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if on_gpu else 0.0,
         "losses": eighths(losses),
     }
-    return result | {"head": model.head}
+    return result, model.head
 
 
-def scored(encoder: Encoder, head: Head, dev: Split) -> dict[str, float]:
-    encoder.model.eval()
-    return score_logits(dev_logits(encoder, head.to(encoder.device), dev), dev)
-
-
-def case(text: str, args: argparse.Namespace, save: Any) -> None:
+def case(text: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """bertvision, Trainer (both seeds), bertvision again; before them a short run of each that does not count."""
     shape, size = text.split(":")
-    batch = int(size)
     rows: list[dict[str, Any]] = []
     ways = (("bertvision", 0), ("Trainer", 0), ("Trainer", 1), ("bertvision", 1))
     for number, (way, seed) in enumerate((*ways[:2], *ways)):
-        warm_up = number < 2
+        warm_up, dev = number < 2, None
         if args.device == "cuda":
             torch.cuda.empty_cache()
         if shape == "real":
@@ -258,90 +230,41 @@ def case(text: str, args: argparse.Namespace, save: Any) -> None:
             train = load_split(args.train, encoder, WindowConfig(), max_examples=most)
             dev = load_split(args.dev, encoder, WindowConfig()) if args.dev and not warm_up else None
         else:
-            encoder = make_encoder(shape, args.device)
-            windows = marked_windows(min(1024, args.windows) if warm_up else args.windows)
+            encoder = random_encoder(shape, args.device)
+            windows = random_windows(min(1024, args.windows) if warm_up else args.windows)
             train = Split(SpanData([], [], "marks"), windows, "", WindowConfig())
-            dev = None
-        if way == "Trainer":
-            found = trainer(encoder, train, batch, args.lr, seed)
-            head = found.pop("head")
-        else:
-            found, head = tuned_here(encoder, train, batch, args.lr, seed)
+        run = trainer if way == "Trainer" else bertvision
+        found, head = run(encoder, train, int(size), args.lr, seed)
         if warm_up:
             continue
         if dev is not None:
-            found |= scored(encoder, head, dev)
+            encoder.model.eval()
+            found |= score_logits(dev_logits(encoder, head.to(encoder.device), dev), dev)
         rows.append({"case": text, "way": way, "seed": seed} | found)
-        print(json.dumps(rows[-1]), flush=True)
-        save(rows[-1])
-    line: dict[str, Any] = {"case": text}
-    for name in ("steady", "whole"):
-        ours, theirs = (
-            float(np.mean([row[name] for row in rows if row["way"] == way]))
-            for way in ("bertvision", "Trainer")
-        )
-        line[f"{name}_ratio"] = ours / theirs
-    print(json.dumps(line), flush=True)
-    save(line)
-
-
-def tuned_here(
-    encoder: Encoder, train: Split, batch: int, lr: float, seed: int
-) -> tuple[dict[str, Any], Head]:
-    """bertvision's run, and the head it trained."""
-    from bertvision.train import finetune as module
-
-    kept: list[Any] = []
-    plain = module.make_steps
-    laps = Laps(math.ceil(len(train.windows) / batch), encoder.device)
-
-    def counting(*values: Any) -> Any:
-        steps = plain(*values)
-        kept.append(steps.heads[0])
-        update = steps.update
-
-        def counted() -> None:
-            update()
-            laps.step()
-
-        steps.update = counted
-        return steps
-
-    module.make_steps = counting
-    try:
-        found = bertvision(encoder, train, batch, lr, seed, laps)
-    finally:
-        module.make_steps = plain
-    return found, kept[0]
+        yield rows[-1]
+    means = {
+        (way, name): float(np.mean([row[name] for row in rows if row["way"] == way]))
+        for way in ("bertvision", "Trainer")
+        for name in ("steady", "whole")
+    }
+    ratios = {
+        f"{name}_ratio": means["bertvision", name] / means["Trainer", name] for name in ("steady", "whole")
+    }
+    yield {"case": text} | ratios
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cases", default="base:12,base:48,large:12,large:48")
-    parser.add_argument("--windows", type=int, default=8192)
-    parser.add_argument("--lr", type=float, default=5e-5)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--encoder", default="embedded")
-    parser.add_argument("--train", default="demo:train")
-    parser.add_argument("--dev", default="")
-    parser.add_argument("--max-train-examples", type=int)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
+    args = arguments(
+        __doc__, cases="base:12,base:48,large:12,large:48", windows=8192, lr=5e-5, device=DEVICE, encoder="embedded",
+        train="demo:train", dev="", max_train_examples=int,
+    )  # fmt: skip
     logging.disable(logging.WARNING)
     rows: list[dict[str, Any]] = []
-
-    def save(row: dict[str, Any]) -> None:
-        rows.append(row)
-        if args.json:
-            device = torch.cuda.get_device_name() if args.device == "cuda" else platform.processor()
-            versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-            settings = {"device": device, "windows": args.windows, "lr": args.lr, **versions}
-            args.json.write_text(json.dumps({"settings": settings, "rows": rows}, indent=1))
-
     for text in args.cases.split(","):
-        case(text, args, save)
+        for row in case(text, args):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+            write(args, rows=rows)
 
 
 if __name__ == "__main__":

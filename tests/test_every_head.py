@@ -1,5 +1,12 @@
-"""What every head promises, whoever wrote it; the formulas stand in test_heads_formulas.py and test_heads_conv.py."""
+"""What every head promises, whoever wrote it; then heads as text and as files: options, mistakes, damaged folders.
 
+The formulas stand in test_heads_formulas.py and test_heads_conv.py.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +17,24 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
-from bertvision.errors import ConfigError
-from bertvision.heads import Geometry, Head, StateBatch, cost, head_names, load_head, parse_head, save_head
-from bertvision.heads.base import head_class
-from bertvision.heads.costs import activation_bytes
+from bertvision.artifacts import write_tensors
+from bertvision.errors import ArtifactError, ConfigError
+from bertvision.heads import (
+    Geometry,
+    Head,
+    StateBatch,
+    base,
+    cost,
+    head_names,
+    load_head,
+    parse_head,
+    register,
+    save_head,
+)
+from bertvision.heads.base import activation_bytes, head_class
 from bertvision.heads.layers import Dropout, set_noise
 from bertvision.heads.papers.conv import BatchNorm
+from bertvision.heads.spec import CATALOGUE, for_windows
 
 every_head = pytest.mark.parametrize(("text", "geometry"), CASES, ids=IDS)
 NOTHING_KEPT = {"last_state.v1", "layer_reader.v1"}
@@ -34,7 +53,6 @@ def loss_and_gradients(head: Head, batch: StateBatch) -> list[Tensor]:
 def test_every_registered_head_is_in_the_list() -> None:
     units = {(parse_head(text).name, geometry.unit) for text, geometry in CASES}
     assert units == {(name, unit) for name in head_names() for unit in head_class(name).units}
-    assert len(set(IDS)) == len(IDS)
 
 
 @every_head
@@ -122,9 +140,9 @@ def test_a_saved_head_comes_back_bit_by_bit(text: str, geometry: Geometry, tmp_p
     assert (loaded.config, loaded.geometry) == (head.config, head.geometry)
     assert (config["label"], config["parameters"]) == ("mine", head.num_parameters)
     assert not loaded.training
-    ours, theirs = head.state_dict(), loaded.state_dict()
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    theirs = loaded.state_dict()
+    assert all(torch.equal(value, theirs.pop(name)) for name, value in head.state_dict().items())
+    assert not theirs
     assert torch.equal(head(batch), loaded(batch))
     assert loaded.layer_weights() == head.layer_weights()
     assert sum(head.layer_weights() or [1.0]) == pytest.approx(1)
@@ -227,3 +245,191 @@ def test_another_unit_is_refused(name: str) -> None:
             make()
         listed = str(caught.value).partition("use one of ")[2].split(", ")
         assert set(listed) == {name for name in head_names() if other.unit in head_class(name).units}
+
+
+# ---- heads as text
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "values", "train", "label"),
+    [
+        ("adapter", "adapter.v1", {"size": 386, "skip": False}, {}, "adapter-386"),
+        ("adapter.v1:size=64", "adapter.v1", {"size": 64}, {}, "adapter-64"),
+        (" adapter:size=64, skip ", "adapter.v1", {"size": 64, "skip": True}, {}, "adapter-64-skip"),
+        ("adapter:skip=0", "adapter.v1", {"skip": False}, {}, "adapter-386"),
+        ("adapter:gelu=erf,lr=3e-4", "adapter.v1", {"gelu": "erf"}, {"lr": 3e-4}, "adapter-386-gelu=erf-lr=0.0003"),
+        ("learned_pooling:weight-decay=0.1,seed=3", "learned_pooling.v1", {}, {"weight_decay": 0.1, "seed": 3},
+         "learned-pooling-weight_decay=0.1"),
+        ("adapter:optimizer=sgd,schedule=linear,warmup=0.2,clip=0,patience=3", "adapter.v1", {},
+         {"optimizer": "sgd", "schedule": "linear", "warmup": 0.2, "clip": 0.0, "patience": 3},
+         "adapter-386-optimizer=sgd-schedule=linear-warmup=0.2-clip=0.0-patience=3"),
+    ],
+)  # fmt: skip
+def test_specs_are_read(text: str, name: str, values: Any, train: dict[str, Any], label: str) -> None:
+    spec = parse_head(text)
+    assert (spec.name, spec.label) == (name, label)
+    assert dataclasses.asdict(spec.config) | values == dataclasses.asdict(spec.config)
+    assert {k: v for k, v in dataclasses.asdict(spec.train).items() if v is not None} == train
+
+
+WRONG = {
+    # names and syntax
+    "adaptor": "did you mean adapter",
+    "zzz": "known: .*learned_pooling",
+    "adapter.v9": r"adapter\.v9",
+    "": "no head ''",
+    "adapter:sise=64": "did you mean size",
+    "last_state:size=3": "no option 'size'",
+    "adapter:size=64,size=32": "size twice",
+    # kinds of values
+    "adapter:size=many": "int, not 'many'",
+    "adapter:size=6.5": "int",
+    "adapter:size": "int",
+    "adapter:skip=perhaps": "bool",
+    "adapter:gelu=none": "tanh, erf",
+    "adapter:lr=fast": "float",
+    "adapter:optimizer=lion": "adamw, adam, sgd",
+    "adapter:patience=soon": "int",
+    "adapter:patience=-1": "patience",
+    # values that do not go together, or lie outside a range of their own
+    "adapter:size=10000000": "size of adapter must lie between 1 and 1,000,000",
+    "ladder:size=6,heads=4": "multiple of heads",
+    "layer_attention:size=6,heads=4": "multiple of heads",
+    "head2toe:keep=0": "keep of head2toe",
+    "head2toe:select_at=1.5": "select_at of head2toe",
+    "minbert:vectors=3": "vectors of minbert",
+    "cnn:adapter=8": "input=learned",
+    "cacnn:n=3": "n of cacnn .* even",
+    "cacnn:bank=3-x": "bank of cacnn",
+    "cacnn:bank=": "bank of cacnn",
+    "cacnn:bank=0-3": "bank of cacnn",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_head_is_one_sentence(text: str) -> None:
+    with pytest.raises(ConfigError, match=WRONG[text]) as caught:
+        parse_head(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name.removesuffix(".v1") for name in base.registered()])
+def test_every_range_is_enforced(name: str) -> None:
+    for field in dataclasses.fields(parse_head(name).config):
+        wrong = ["1", "-0.1", "nan"] if "rate" in field.metadata else []
+        if (least := field.metadata.get("least")) is not None:
+            wrong = [str(least - 1)]
+        assert least is not None or field.type is not int or field.name == "vectors", (
+            "every number has a range"
+        )
+        for value in wrong:
+            with pytest.raises(ConfigError, match=f"{field.name} of {name} must"):
+                parse_head(f"{name}:{field.name}={value}")
+
+
+def test_every_head_of_the_catalogue_has_a_label_that_can_be_a_folder() -> None:
+    labels = [parse_head(text).label for text in [*(row.head for row in CATALOGUE), "adapter:lr=0.01"]]
+    assert len(set(labels)) == len(labels)
+    assert not any(character in label for label in labels for character in "/\\: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("ap_glue", "ap_glue:tokens=77"),
+        ("ap_glue:size=4", "ap_glue:size=4,tokens=77"),
+        ("ap_glue:tokens=5", "ap_glue:tokens=5"),
+        ("cls_linear", "cls_linear"),
+    ],
+)
+def test_a_head_with_weights_for_every_place_takes_the_length_of_the_windows(text: str, made: str) -> None:
+    assert for_windows(text, 77) == made
+
+
+# ---- files
+
+
+def _change(key: str, **values: Any) -> Callable[[Path], Any]:
+    def apply(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (config[key] if key else config).update(values)
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return apply
+
+
+def _cut(name: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-5])
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no config": (lambda f: (f / "config.json").unlink(), "config.json is missing"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
+    "cut weights": (_cut("model.safetensors"), "damaged"),
+    "cut config": (_cut("config.json"), "JSON"),
+    "list": (lambda f: (f / "config.json").write_text("[1]"), "does not describe a bertvision head"),
+    "an encoder's": (lambda f: (f / "config.json").write_text('{"model_type": "bert"}'), "does not describe"),
+    "newer": (_change("", schema=99, bertvision="9.0"), r"format 99 by bertvision 9\.0"),
+    "unknown head": (_change("head", name="adaptor.v1"), "adaptor.*adapter"),
+    "bad setting": (_change("head", config={"size": 0}), "size"),
+    "other geometry": (_change("geometry", hidden=13), r"down\.weight.*\[3, 12\].*\[3, 13\]"),
+    "bad geometry": (_change("geometry", depth=1), "cannot build"),
+    "lost tensor": (
+        lambda f: write_tensors(f / "model.safetensors", {"a": torch.ones(1)}),
+        "different heads",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_damaged_folder_is_one_sentence(case: str, tmp_path: Path) -> None:
+    spoil, words = DAMAGE[case]
+    save_head(shaken("adapter:size=3"), tmp_path, about={})
+    assert {file.name for file in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+    assert str(tmp_path) not in (tmp_path / "config.json").read_text(), "the folder can be moved"
+    spoil(tmp_path)
+    with pytest.raises(ArtifactError, match=words) as caught:
+        load_head(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# ---- a user's own
+
+
+@dataclass(frozen=True)
+class WideConfig:
+    width: int
+    bias: bool = True
+
+
+def _own(name: str) -> type[Head]:
+    @register(name, WideConfig)
+    class Wide(Head):
+        """states[0] -> Linear(width) -> Linear(C)."""
+
+        def __init__(self, config: WideConfig, geometry: Geometry) -> None:
+            super().__init__(config, geometry)
+            self.first = nn.Linear(geometry.hidden, config.width, bias=config.bias)
+            self.last = nn.Linear(config.width, geometry.outputs)
+
+        def forward(self, batch: StateBatch) -> Tensor:
+            return self.last(self.first(batch.states[0]))
+
+    return Wide
+
+
+def test_versions_and_costs_of_a_users_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    head_names()  # what ships is registered
+    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+    first, second = _own("wide.v1"), _own("wide.v2")
+    assert "wide.v2" in head_names()
+    spec = parse_head("wide:width=6,bias=false")
+    assert type(spec.build(TOKEN, seed=0)) is second, "the newest version answers to the bare name"
+    assert type(parse_head("wide.v1:width=6").build(TOKEN, seed=0)) is first
+    assert cost(spec, TOKEN).parameters == 12 * 6 + 6 * 2 + 2
+    assert cost(spec, TOKEN).flops_per_token == 2 * (12 * 6 + 6 * 2)
+    with pytest.raises(ConfigError, match="needs a value for width"):
+        parse_head("wide")
+    with pytest.raises(ValueError, match="registered already"):
+        _own("wide.v1")

@@ -16,7 +16,7 @@ from head_cases import TOKEN, TOKEN_SPECS
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head
-from bertvision.heads.costs import activation_bytes, rows_at_once
+from bertvision.heads.base import activation_bytes, rows_at_once
 from bertvision.heads.papers.conv import BatchNorm, ConvHead
 from bertvision.states.base import LiveStates, MemoryStates
 from bertvision.tasks.span import SPAN as SPAN_TASK
@@ -141,12 +141,12 @@ def test_evaluation_in_parts_is_evaluation(states: MemoryStates) -> None:
 
 def test_evaluation_measures_what_training_keeps(states: MemoryStates) -> None:
     """It runs without gradients, under which a head keeps nothing: such a measure would be believed by the next fit."""
-    sys.modules["bertvision.heads.costs"]._window_bytes.cache_clear()
+    sys.modules["bertvision.heads.base"]._window_bytes.cache_clear()
     head = parse_head("adapter:size=8").build(Geometry(3, 32), seed=0)
     head_logits(states, {"x": head}, SPAN_TASK)
     tokens = states.windows.lengths.max().item()
     found = rows_at_once(head, tokens, 1.0)
-    sys.modules["bertvision.heads.costs"]._window_bytes.cache_clear()
+    sys.modules["bertvision.heads.base"]._window_bytes.cache_clear()
     assert found == rows_at_once(head, tokens, 1.0) < 1e6
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from head_cases import CASES, TOKEN, WINDOW, batch_of, cast, changed, real, shaken
+from head_cases import CASES, CONV, TOKEN, WINDOW, batch_of, cast, changed, real, shaken
 from torch import Tensor
 
 from bertvision.errors import ConfigError
@@ -14,7 +14,7 @@ from bertvision.heads.base import bare_batch
 from bertvision.heads.readouts import channels, layer_of
 
 LARGE = Geometry(states=25, hidden=1024)
-DENSE = [case for case in CASES if not case[0].startswith(("cnn", "cacnn", "inception", "xception"))]
+DENSE = [case for case in CASES if case not in CONV]
 
 
 # ---- parts
@@ -214,22 +214,9 @@ def attention_pooler(head: Any, window: Tensor, pooled: Tensor) -> Tensor:
     return dense(head.project, (softmax(scores).T @ tokens).flatten())
 
 
-PER_TOKEN = (
-    last_state, last_state_mlp, average_pooling, learned_pooling, adapter, pooled_adapter, twin_adapter, biaffine,
-    recurrent, layer_attention, head2toe, layer_reader,
-)  # fmt: skip
-PER_WINDOW = (
-    tenney_small, adapter_pooler, cls_linear, cls_mlp, ap_glue, minbert, mean_pooler, attention_pooler,
-)  # fmt: skip
-REFERENCES: dict[str, Any] = {f.__name__: f for f in (*PER_TOKEN, *PER_WINDOW, ladder)} | {
-    "biaffine": adapter
-}
-
-
 def reference(head: Any, batch: StateBatch) -> Tensor:
     """Logits of all real tokens, or of all examples."""
-    name = head.name.removesuffix(".v1")
-    formula, found = REFERENCES[name], []
+    formula, found = globals()[head.name.removesuffix(".v1")], []
     for b, length in enumerate(batch.mask.sum(1).tolist()):
         window = batch.states[:, b, :length]
         if formula is ladder:
@@ -338,21 +325,26 @@ def test_attention_begins_as_a_mean() -> None:
         torch.testing.assert_close(shares, even.expand_as(shares), rtol=1e-6, atol=0)
 
 
-def test_zero_parameters_leave_zero() -> None:
-    """What begins at zero for a reason gets a gradient from the first step on."""
-    for text, geometry, name in (
+@pytest.mark.parametrize(
+    ("text", "geometry", "name"),
+    [
         ("attention_pooler:size=3", WINDOW, "query"),
         ("attention_pooler:size=3,over=layers+tokens", WINDOW, "query"),
         ("layer_attention:size=4,heads=2", TOKEN, "query.weight"),
-    ):
-        head = parse_head(text).build(geometry, seed=0)
-        head(batch_of(geometry)).pow(2).sum().backward()
-        gradient = head.get_parameter(name).grad
-        assert gradient is not None
-        assert gradient.abs().min() > 0
+    ],
+)
+def test_what_begins_at_zero_leaves_it(text: str, geometry: Geometry, name: str) -> None:
+    head = parse_head(text).build(geometry, seed=0)
+    head(batch_of(geometry)).pow(2).sum().backward()
+    gradient = head.get_parameter(name).grad
+    assert gradient is not None
+    assert gradient.abs().min() > 0
+
+
+def test_starts_and_ends_begin_independent() -> None:
     logits = parse_head("biaffine:size=3,rank=2").build(TOKEN, seed=0)(batch_of(TOKEN))
     assert logits[..., :4].abs().min() > 0
-    assert not logits[..., 4:].any(), "starts and ends begin independent"
+    assert not logits[..., 4:].any()
 
 
 # ---- window heads
@@ -442,10 +434,10 @@ def test_head2toe_keeps_the_features_that_matter() -> None:
     assert head.layer_weights() == pytest.approx((norms / norms.sum()).tolist(), abs=1e-6)
 
 
-def test_head2toe_begins_with_noise_of_its_seed_that_says_nothing() -> None:
-    first, second = (parse_head("head2toe").build(LARGE, seed=seed).state_dict()["weight"] for seed in (0, 1))
-    assert first.std().item() == pytest.approx(1e-3, rel=0.02)
-    assert abs(torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1]) < 0.02
+def test_seeds_of_head2toe_begin_with_noise_of_their_own() -> None:
+    weights = [parse_head("head2toe").build(LARGE, seed=seed).state_dict()["weight"] for seed in (0, 1)]
+    assert weights[0].std().item() == pytest.approx(1e-3, rel=0.02)
+    assert abs(torch.corrcoef(torch.stack(weights).flatten(1))[0, 1]) < 0.02
 
 
 def test_head2toe_penalty_is_the_group_lasso() -> None:
@@ -477,11 +469,9 @@ def test_head2toe_goes_on_where_it_was(stop: int) -> None:
         assert torch.equal(value, second.state_dict()[name]), name
 
 
-def test_head2toe_keeps_at_least_one_feature_or_all() -> None:
-    one: Any = parse_head("head2toe:keep=0.001").build(TOKEN, seed=0)
-    one.penalty(0.5)
-    assert one.mask.sum() == 1
-    assert one.mask.flatten().float().argmax() == one.weight.detach().norm(dim=1).argmax()
-    every: Any = parse_head("head2toe:keep=1").build(TOKEN, seed=0)
-    every.penalty(0.99)
-    assert bool(every.mask.all())
+@pytest.mark.parametrize(("keep", "kept"), [(0.001, 1), (1, 36)])
+def test_head2toe_keeps_at_least_one_feature_and_the_strongest(keep: float, kept: int) -> None:
+    head: Any = parse_head(f"head2toe:keep={keep}").build(TOKEN, seed=0)
+    head.penalty(0.5)
+    assert head.mask.sum() == kept
+    assert head.mask.flatten()[head.weight.detach().norm(dim=1).argmax()]

@@ -19,16 +19,25 @@ from bertvision.cli import VERBS, find_command
 from bertvision.cli.flags import parse
 from bertvision.cli.heads import bert_parameters
 from bertvision.errors import ConfigError
-from bertvision.heads import Geometry, base, cost, head_names, load_head, parse_head
+from bertvision.heads import (
+    Geometry,
+    base,
+    cost,
+    head_names,
+    load_head,
+    parse_head,
+)
 from bertvision.heads.base import bare_batch, head_class
-from bertvision.heads.catalogue import CATALOGUE, SETS, expand, find_row
 from bertvision.heads.readouts import layer_of
-from bertvision.heads.spec import TrainOverrides, for_windows
+from bertvision.heads.spec import CATALOGUE, SETS, TrainOverrides, expand, find_row, for_windows
 from bertvision.train.config import FitConfig
 from bertvision.train.zoo import zoo_members
 
 DOCS = (Path(__file__).parents[1] / "docs" / "heads.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", DOCS, re.MULTILINE | re.DOTALL)
+
+
+# ---- sizes
 
 # Typed from the papers' facts at 25 states of 1024: (row, trainable where published, total, printed percentage).
 SPAN_ROWS: dict[int, tuple[int | None, int, float]] = {
@@ -72,9 +81,6 @@ def refused(*words: str | Path) -> str:
     return outcome.err
 
 
-# ---- sizes
-
-
 def test_every_model_of_the_papers(large: list[dict[str, Any]]) -> None:
     spans = [row for row in large if row["section"].startswith(("3.2", "3.3"))]
     assert [int(row["section"].rpartition(" ")[2]) for row in spans] == list(range(1, 21)), "in their order"
@@ -116,6 +122,14 @@ H, L, A = 1024, 25, 64
         ("minbert", Geometry(13, 768, 5, "window"), 2_372_357),
         ("minbert:vectors=2", Geometry(13, 768, 1, "window", True), 2_959_105),
         ("minbert:blocks=5", Geometry(13, 768, 5, "window"), 2_964_485),
+        ("cacnn", Geometry(13, 768), 11_802_630),
+        ("cacnn:kernel=3,n=2", Geometry(13, 768), 3 * 768 * 1536 + 2 * 1536 + 2 * 2),
+        ("cacnn:variant=ctx", Geometry(13, 768), 15 * 768 * 256 + 768 + 5 * 40 + 40 + 2 * 5),
+        (
+            "cacnn:variant=ctx,fill=tile,filters=10,maps=7,bank=4,kernel=3,n=2",
+            Geometry(13, 768),
+            4 * 7680 + 42,
+        ),
         ("attention_pooler:queries=3", Geometry(13, 768, unit="window"), 769 * 64 + 3 * (64 + 1536) + 2 + 14),
         ("mean_pooler", Geometry(13, 768, unit="window"), 13 + 1 + 769 * 2),
     ],
@@ -176,13 +190,11 @@ def test_every_registered_head_has_a_row_and_every_row_is_one_head() -> None:
 
 def test_sets() -> None:
     token, window = SETS["token"], SETS["window"]
-    names = ("papers", "pooling+adapters", "controls", "beyond", "default")
-    assert [len(token[name]) for name in names] == [20, 12, 4, 5, 5]
-    assert [len(window[name]) for name in ("papers", "controls", "default")] == [8, 3, 6]
-    assert set(token["all"]) == {row.head for row in CATALOGUE if row.unit == "token"}
-    assert {row.head for row in CATALOGUE if row.unit == "window"} - set(window["all"]) == {
-        "minbert:vectors=2"
-    }
+    sizes = {"papers": 20, "pooling+adapters": 12, "controls": 4, "beyond": 5, "default": 5, "each_layer": 1}
+    assert {name: len(heads) for name, heads in token.items() if name != "all"} == sizes
+    sizes = {"papers": 8, "controls": 3, "default": 6, "each_layer": 1}
+    assert {name: len(heads) for name, heads in window.items() if name != "all"} == sizes
+    assert {row.head for row in CATALOGUE} - {*token["all"], *window["all"]} == {"minbert:vectors=2"}
     for unit, sets in SETS.items():
         for name, heads in sets.items():
             assert list(expand([name, "layer_reader:lr=1"], unit))[:-1] == [(head, True) for head in heads]
@@ -192,13 +204,6 @@ def test_sets() -> None:
                 assert built.windows == 1, "one fit reads all heads of a set through the same windows"
         readers = [(f"layer_reader:layer={k}", True) for k in range(3)]
         assert list(expand(["each_layer"], unit, states=3)) == readers
-
-
-def test_distances_are_not_fitted() -> None:
-    assert "triplet.v1" not in head_names()
-    assert parse_head("triplet:negatives=3").build(Geometry(3, 8, unit="window"), seed=0).windows == 5
-    with pytest.raises(ConfigError, match="triplet pre-training"):
-        list(expand(["triplet.v1"], "window"))
 
 
 def test_a_fit_takes_sets_beside_heads_and_every_head_once() -> None:
@@ -224,7 +229,7 @@ def test_a_fit_takes_sets_beside_heads_and_every_head_once() -> None:
 def test_help_and_sets_need_no_torch() -> None:
     code = (
         "import sys; from bertvision.cli import main\n"
-        "from bertvision.heads.catalogue import CATALOGUE, expand\n"
+        "from bertvision.heads.spec import CATALOGUE, expand\n"
         "assert len(list(expand(['papers', 'controls']))) == 24\n"
         "try: main(['heads', '--help'])\n"
         "except SystemExit: pass\n"

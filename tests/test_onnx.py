@@ -15,9 +15,9 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
 from bertvision.heads import StateBatch, base, head_names, parse_head
 from bertvision.heads.base import Head, head_class
-from bertvision.heads.catalogue import CATALOGUE
-from bertvision.heads.papers import cnn, inception, xception
-from bertvision.heads.papers.xception import XceptionBlock
+from bertvision.heads.papers import cnn
+from bertvision.heads.papers.cnn import XceptionBlock
+from bertvision.heads.spec import CATALOGUE
 from bertvision.model import onnx
 from bertvision.model.model import Model
 from bertvision.model.onnx import Graph, export_onnx, use_onnx
@@ -82,12 +82,11 @@ class Shallow(XceptionBlock):
 
 def shorten_deep_heads(patch: pytest.MonkeyPatch) -> None:
     """Heads of dozens of equal blocks with one or two of each kind: tracing takes its time for every operation."""
-    patch.setattr(xception, "XceptionBlock", Shallow)
-    patch.setattr(xception, "_middle_blocks", lambda number, kernel: [])
+    patch.setattr(cnn, "XceptionBlock", Shallow)
+    patch.setattr(cnn, "_middle_blocks", lambda number, kernel: [])
     patch.setattr(cnn, "STAGES", (cnn.STAGES[0], cnn.STAGES[-1]))
-    patch.setattr(inception, "MODULES", {"3a": inception.MODULES["3a"]})
-    patch.setattr(inception, "POOL_AFTER", {"3a": 3})
-    patch.setattr(inception, "STRIDES", inception.STRIDES[:4])
+    patch.setattr(cnn, "MODULES", {"3a": cnn.MODULES["3a"]})
+    patch.setattr(cnn, "POOL_AFTER", {"3a": 3})
 
 
 class Exported:

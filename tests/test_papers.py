@@ -15,8 +15,7 @@ from toy import squad_json
 
 from bertvision.cli import find_command
 from bertvision.cli.flags import parse
-from bertvision.heads.catalogue import expand
-from bertvision.heads.spec import parse_head
+from bertvision.heads.spec import expand, parse_head
 from papers.__main__ import main
 from papers.data import Data, questions
 from papers.figures import TITLES

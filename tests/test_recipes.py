@@ -10,8 +10,7 @@ from bertvision.cli.flags import parse
 from bertvision.config import from_mapping, read_yaml, recipe_path, recipes
 from bertvision.encoder.policy import parse_policy
 from bertvision.heads.base import head_class
-from bertvision.heads.catalogue import find_row
-from bertvision.heads.spec import parse_head
+from bertvision.heads.spec import find_row, parse_head
 from bertvision.pipeline.config import RunArgs
 from bertvision.tasks.label import LabelTask
 from bertvision.tasks.span import SPAN

@@ -23,7 +23,7 @@ from tuning_helpers import fixture_no_dropout as fixture_no_dropout
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import TrainingError
 from bertvision.heads import Geometry, Head, StateBatch, cost, head_names, load_head, parse_head, register
-from bertvision.heads.costs import rows_at_once
+from bertvision.heads.base import rows_at_once
 from bertvision.states.base import MemoryStates, States
 from bertvision.states.config import StatesConfig
 from bertvision.states.plan import head_batches

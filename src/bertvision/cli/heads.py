@@ -1,16 +1,17 @@
 """`bertvision heads`: what each head costs, for any encoder size."""
 
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from bertvision.cli.flags import JsonFlag
+from bertvision.cli.flags import Result, refuse
 from bertvision.heads.spec import Unit
 from bertvision.options import POSITIONAL, OptionalInt, arg
 
 
 @dataclass(frozen=True)
-class HeadsArgs(JsonFlag):
+class HeadsArgs:
     """Show structure, parameters and FLOPs of heads, for an encoder of any size."""
 
     heads: Annotated[tuple[str, ...], POSITIONAL, arg(metavar="[HEAD ...]")] = ()
@@ -40,15 +41,18 @@ def bert_parameters(layers: int, hidden: int) -> int:
     return embeddings + layers * layer + H * H + H + 2 * H + 2
 
 
-def heads(args: HeadsArgs) -> None:
-    from bertvision import console
-    from bertvision.errors import ConfigError
-    from bertvision.heads.catalogue import CATALOGUE, expand
+def heads(args: HeadsArgs) -> Result:
+    from bertvision.heads.spec import CATALOGUE, expand
 
-    for name in ("layers", "hidden", "tokens", "encoder_parameters"):
-        value, most = getattr(args, name), 10**15 if name == "encoder_parameters" else 10**6
-        if value is not None and not 1 <= value <= most:
-            raise ConfigError(f"--{name.replace('_', '-')} must lie between 1 and {most:,}, not {value}")
+    for name, most in {
+        "layers": 10**6,
+        "hidden": 10**6,
+        "tokens": 10**6,
+        "encoder_parameters": 10**15,
+    }.items():
+        value, flag = getattr(args, name), "--" + name.replace("_", "-")
+        wrong = value is not None and not 1 <= value <= most
+        refuse((wrong, f"{flag} must lie between 1 and {most:,}, not {value}"))
     if args.heads:
         sets: Unit = "window" if args.unit == "window" else "token"
         texts = list(dict.fromkeys(text for text, _ in expand(args.heads, sets, states=args.layers + 1)))
@@ -56,25 +60,18 @@ def heads(args: HeadsArgs) -> None:
         texts = [row.head for row in CATALOGUE if args.unit in (row.unit, "all")]
     encoder = args.encoder_parameters or bert_parameters(args.layers, args.hidden)
     rows = [_row(text, args, encoder) for text in texts]
-    if args.json:
-        console.emit_json(rows)
-        return
-    width = console.terminal_width()
     source = "as given" if args.encoder_parameters else "a BERT of this size with its output layer"
     title = (
         f"{args.layers + 1} states of {args.hidden}, windows of {args.tokens} tokens. FLOPs: forward pass, a token. "
         f"%: of {encoder:,} parameters ({source})."
     )
-    for line in [*textwrap.wrap(title, width), "", *_table(rows, width), "", *_structures(rows, width)]:
-        console.emit(line)
+    return rows, lambda: _show(title, rows)
 
 
 def _row(text: str, args: HeadsArgs, encoder: int) -> dict[str, Any]:
     """All facts about one head."""
-    from bertvision.heads.base import Geometry, head_class
-    from bertvision.heads.catalogue import CatalogueRow, find_row
-    from bertvision.heads.costs import cost
-    from bertvision.heads.spec import for_windows, parse_head
+    from bertvision.heads.base import Geometry, cost, head_class
+    from bertvision.heads.spec import CatalogueRow, find_row, for_windows, parse_head
 
     found = find_row(parse_head(text))
     known = found or CatalogueRow(text)
@@ -103,10 +100,11 @@ def _row(text: str, args: HeadsArgs, encoder: int) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]], width: int) -> list[str]:
-    """The numbers, no line longer than `width`."""
+def _show(title: str, rows: list[dict[str, Any]]) -> None:
+    """The numbers of all heads, then each one's structure in a sentence; no line is wider than the terminal."""
     from bertvision import console, words
 
+    width = console.terminal_width()
     cells = [
         {
             "head": row["head"],
@@ -120,20 +118,16 @@ def _table(rows: list[dict[str, Any]], width: int) -> list[str]:
         }
         for row in rows
     ]
-    lines = console.columns(cells, width, optional=("printed", "total", "origin", "section"))
+    table = console.columns(cells, width, optional=("printed", "total", "origin", "section"))
     if any(row["percent_of"] == "total" for row in rows):
-        lines += textwrap.wrap("* of the total, as printed: running means and variances included", width)
-    return lines
+        table += textwrap.wrap("* of the total, as printed: running means and variances included", width)
+    for line in [*textwrap.wrap(title, width), "", *table, "", *_structures(rows, width)]:
+        console.emit(line)
 
 
-def _structures(rows: list[dict[str, Any]], width: int) -> list[str]:
-    """Each head's structure in one sentence."""
+def _structures(rows: list[dict[str, Any]], width: int) -> Iterator[str]:
     found = {row["name"].removesuffix(".v1"): row["structure"] for row in rows}
     indent = max(map(len, found)) + 2
-    return [
-        line
-        for name, text in found.items()
-        for line in textwrap.wrap(
-            f"{name:<{indent}}{text}", max(width, indent + 20), subsequent_indent=" " * indent
-        )
-    ]
+    for name, text in found.items():
+        sentence = f"{name:<{indent}}{text}"
+        yield from textwrap.wrap(sentence, max(width, indent + 20), subsequent_indent=" " * indent)

@@ -7,17 +7,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertvision.heads.base import Geometry, Head, StateBatch, load_head, register, save_head
-    from bertvision.heads.catalogue import head_names
-    from bertvision.heads.costs import cost
-    from bertvision.heads.spec import parse_head
+    from bertvision.heads.base import Geometry, Head, StateBatch, cost, load_head, register, save_head
+    from bertvision.heads.spec import head_names, parse_head
 
-_MODULES = {
-    "base": ("Geometry", "Head", "StateBatch", "load_head", "register", "save_head"),
-    "catalogue": ("head_names",),
-    "costs": ("cost",),
-    "spec": ("parse_head",),
-}
 __all__ = [
     "Geometry",
     "Head",
@@ -32,7 +24,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"bertvision.heads.{module}"), name)
-    raise AttributeError(f"module 'bertvision.heads' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'bertvision.heads' has no attribute {name!r}")
+    module = "spec" if name in ("head_names", "parse_head") else "base"
+    return getattr(importlib.import_module(f"bertvision.heads.{module}"), name)

@@ -12,10 +12,9 @@ the output layer is applied layer by layer, so that the wide vector is never wri
 
 biaffine:  score(i, j) = s_i + e_j + u_i . v_j / sqrt(r),  i <= j, where s, e (1) and u, v (r) are outputs of a token.
 The papers' heads choose the start and the end independently, so a window with two likely answers gets spans from the
-start of one to the end of the other, and an end before its start has to be repaired when decoding. Here one softmax
-over all pairs i <= j is trained (the span task's loss), and u_i . v_j says whether j ends what i begins: a bilinear
-form of rank r in the token's representation. Dozat and Manning, "Deep Biaffine Attention for Neural Dependency
-Parsing", 2017; Yu, Bohnet and Poesio, "Named Entity Recognition as Dependency Parsing", 2020.
+start of one to the end of the other. Here one softmax over all pairs i <= j is trained (the span task's loss), and
+u_i . v_j says whether j ends what i begins (Dozat and Manning, "Deep Biaffine Attention for Neural Dependency Parsing",
+2017; Yu, Bohnet and Poesio, "Named Entity Recognition as Dependency Parsing", 2020).
 """
 
 from dataclasses import dataclass
@@ -32,13 +31,14 @@ from bertvision.heads.layers import (
     Dropout,
     gelu,
     glorot_linear,
+    map_layers,
     project_with_skip,
     split_columns,
     truncated_normal_,
     wide,
 )
-from bertvision.heads.readouts import LearnedMix, Pooling, channels, make_mix, num_channels
-from bertvision.heads.spec import DownConfig, Gelu, at_least, rate
+from bertvision.heads.readouts import Mix, Pooling, channels, num_channels
+from bertvision.heads.spec import Gelu, HeadConfig, at_least, rate
 from bertvision.shapes import Float
 
 _SIGMA = 1e-3
@@ -59,18 +59,13 @@ class Down(nn.Module):
 
     def raw(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T padded"]:
         """W x; on a GPU padded with zero columns to a multiple of 8."""
-        weight = wide(self.weight.to(states.dtype), states)
-        if weight.ndim == 2:
-            return F.linear(states, weight)
-        L, B, T, H = states.shape
-        return torch.bmm(states.reshape(L, B * T, H), weight.mT).view(L, B, T, -1)
+        return map_layers(states, wide(self.weight.to(states.dtype), states))
 
     def padded(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T padded"]:
         """The reduced states, padded like `raw`."""
         if self.weight.ndim == 2:
             weight = wide(self.weight, states)
-            extra = weight.shape[0] - self.size
-            bias = F.pad(self.bias, (0, extra)) if extra else self.bias
+            bias = F.pad(self.bias, (0, weight.shape[0] - self.size))
             return gelu(F.linear(states, weight, bias), self.kind)
         raw = self.raw(states)
         bias = F.pad(self.bias, (0, raw.shape[-1] - self.size)).to(raw.dtype)
@@ -88,37 +83,37 @@ class Down(nn.Module):
         raw = self.raw(states)
         L, B, T, padded = raw.shape
         bias = F.pad(self.bias.view(-1, self.size), (0, padded - self.size))
-        per_layer = F.pad(per_layer_weight(weight, self.size, L), (0, padded - self.size))
+        per_layer = per_layer_weight(weight, self.size, padded)
         return fused.adapter_tail(raw.view(L, B * T, padded), bias, per_layer, self.kind).view(B, T, -1)
 
 
-def per_layer_weight(weight: Float[Tensor, "C flat"], size: int, layers: int) -> Float[Tensor, "L C a"]:
-    """An output layer's weight, whose input is feature-major and layer-minor, cut by layers."""
-    return weight.view(-1, size, layers).permute(2, 0, 1)
+def per_layer_weight(weight: Float[Tensor, "C flat"], size: int, padded: int) -> Float[Tensor, "L C padded"]:
+    """An output layer's weight, whose input is feature-major and layer-minor, cut by layers; zeros behind."""
+    return F.pad(weight.unflatten(1, (size, -1)).permute(2, 0, 1), (0, padded - size))
 
 
 def project_layers(
     reduced: Float[Tensor, "L B T padded"], weight: Float[Tensor, "C flat"], size: int
 ) -> Float[Tensor, "B T C"]:
     """The flat vector of all layers (feature-major, layer-minor) times `weight`, layer by layer."""
-    L, B, T, padded = reduced.shape
-    per_layer = F.pad(per_layer_weight(weight, size, L), (0, padded - size))
-    per_layer = wide(per_layer, reduced).to(reduced.dtype)
-    logits = torch.bmm(reduced.reshape(L, B * T, padded), per_layer.mT).sum(0)
-    return logits[:, : weight.shape[0]].view(B, T, -1)
+    per_layer = wide(per_layer_weight(weight, size, reduced.shape[-1]), reduced).to(reduced.dtype)
+    return map_layers(reduced, per_layer).sum(0)[..., : weight.shape[0]]
 
 
 # ---- tokens
 
 
 @dataclass(frozen=True)
+class DownConfig(HeadConfig):
+    size: int = at_least(1, 386)  # a: numbers a state is reduced to
+    gelu: Gelu = "tanh"
+
+
+@dataclass(frozen=True)
 class AdapterConfig(DownConfig):
-    unshared: bool = False
-    """A projection of its own for every layer."""
-    skip: bool = False
-    """Give the last hidden state to the output layer too."""
-    dropout: float = rate()
-    """Part of the reduced numbers that is dropped while training."""
+    unshared: bool = False  # a projection of its own for every layer
+    skip: bool = False  # give the last hidden state to the output layer too
+    dropout: float = rate()  # of the reduced numbers
 
 
 @register("adapter.v1", AdapterConfig)
@@ -151,12 +146,9 @@ class Adapter(Head):
 @dataclass(frozen=True)
 class BiaffineConfig(DownConfig):
     size: int = at_least(1, 64)
-    rank: int = at_least(1, 16)
-    """r: numbers a start and an end are compared in."""
-    skip: bool = True
-    """Give the last hidden state to the output layer too."""
-    dropout: float = rate()
-    """Part of the reduced numbers that is dropped while training."""
+    rank: int = at_least(1, 16)  # r: numbers a start and an end are compared in
+    skip: bool = True  # give the last hidden state to the output layer too
+    dropout: float = rate()  # of the reduced numbers
 
 
 @register("biaffine.v1", BiaffineConfig)
@@ -172,11 +164,13 @@ class Biaffine(Adapter):
 
 
 @dataclass(frozen=True)
-class PooledAdapterConfig(DownConfig):
-    pooling: Pooling = "learned"
-    """How the layers are pooled first."""
-    skip: bool = True
-    """Give the last hidden state to the output layer too; the published count needs it."""
+class AdapterPoolerConfig(DownConfig):
+    pooling: Pooling = "learned"  # how the layers (of a text: the channels) are pooled first
+
+
+@dataclass(frozen=True)
+class PooledAdapterConfig(AdapterPoolerConfig):
+    skip: bool = True  # give the last hidden state to the output layer too; the published count needs it
 
 
 @register("pooled_adapter.v1", PooledAdapterConfig)
@@ -185,11 +179,13 @@ class PooledAdapter(Head):
 
     stackable = True
 
-    def __init__(self, config: PooledAdapterConfig, geometry: Geometry) -> None:
+    def __init__(self, config: Any, geometry: Geometry) -> None:
         super().__init__(config, geometry)
-        self.mix = make_mix(config.pooling, geometry.states)
+        states = num_channels(geometry) if geometry.unit == "window" else geometry.states
+        self.mix = Mix(states, config.pooling)
         self.down = Down(geometry.hidden, config.size, config.gelu)
-        self.project = glorot_linear(config.size + (geometry.hidden if config.skip else 0), geometry.outputs)
+        beside = geometry.hidden if getattr(config, "skip", True) else 0
+        self.project = glorot_linear(config.size + beside, geometry.outputs)
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
         reduced = self.down(self.mix(batch.states))
@@ -205,7 +201,7 @@ class TwinAdapter(Head):
     def __init__(self, config: DownConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
         self.down = Down(geometry.hidden, config.size, config.gelu)
-        self.mix = LearnedMix(geometry.states)
+        self.mix = Mix(geometry.states)
         self.pooled_down = Down(geometry.hidden, config.size, config.gelu)
         self.project = glorot_linear(config.size * (geometry.states + 1), geometry.outputs)
 
@@ -218,39 +214,23 @@ class TwinAdapter(Head):
 # ---- windows
 
 
-@dataclass(frozen=True)
-class AdapterPoolerConfig(DownConfig):
-    pooling: Pooling = "learned"
-    """How the channels are pooled first."""
-
-
 @register("adapter_pooler.v1", AdapterPoolerConfig)
-class AdapterPooler(Head):
+class AdapterPooler(PooledAdapter):
     """pooling over the [CLS] channels -> GELU(W x + b), concat with channel -1 -> Linear(C)."""
 
     units = ("window",)
-    stackable = True
     cls_only = True
-
-    def __init__(self, config: AdapterPoolerConfig, geometry: Geometry) -> None:
-        super().__init__(config, geometry)
-        self.mix = make_mix(config.pooling, num_channels(geometry))
-        self.down = Down(geometry.hidden, config.size, config.gelu)
-        self.project = glorot_linear(config.size + geometry.hidden, geometry.outputs)
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
         read = channels(batch)
-        reduced = self.down(self.mix(read))  # (B, a)
-        return self.project(torch.cat([reduced, read[-1]], dim=-1))
+        return self.project(torch.cat([self.down(self.mix(read)), read[-1]], dim=-1))
 
 
 @dataclass(frozen=True)
 class ApGlueConfig(DownConfig):
     size: int = at_least(1, 8)
-    gelu: Gelu = "erf"
-    """The exact GELU of the papers' torch code, or its tanh approximation."""
-    tokens: int = at_least(1, 250)
-    """Tokens of the longest window it can read."""
+    gelu: Gelu = "erf"  # as in the papers' torch code
+    tokens: int = at_least(1, 250)  # of the longest window it can read
 
 
 @register("ap_glue.v1", ApGlueConfig)

@@ -1,22 +1,27 @@
-"""What a head is, the registry that finds it by its versioned name, and its two files.
+"""What a head is, what it costs, the registry that finds it by its versioned name, and its two files.
 
     @register("mine.v1", MyConfig)
     class Mine(Head):
         def __init__(self, config: MyConfig, geometry: Geometry): ...
         def forward(self, batch: StateBatch): ...      # -> (B, T, C) for tokens, (B, C) for windows
 
-A saved head is `config.json` and `model.safetensors`, never a pickle. config.json holds the head's versioned name,
-config and geometry, the library version, and whatever the caller adds (encoder and its fingerprint, windows, decoding,
-training settings). A head that changes its structure gets a new version, so that saved heads keep their code.
+A saved head is `config.json` (versioned name, config and geometry, and whatever the caller adds) and
+`model.safetensors`. A head that changes its structure gets a new version, so that saved heads keep their code.
 docs/heads.md shows a whole head in twenty lines.
+
+Costs are counted by running the head on the meta device, which computes shapes and no numbers: every head, a user's own
+too, is counted by the same rule. Operations are those of matrix products and convolutions, two per multiply-add.
+Memory is what the backward pass keeps of the forward pass, the states themselves excluded.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib
+import logging
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -25,13 +30,17 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from bertvision._version import __version__
 from bertvision.artifacts import read_json, read_tensors, write_json, write_tensors
 from bertvision.errors import ArtifactError, ConfigError, nearest
-from bertvision.heads.spec import HeadConfig, Unit
+from bertvision.heads.layers import BYTES_DRAWN, Dropout
+from bertvision.heads.spec import HeadConfig, HeadSpec, Unit
 from bertvision.shapes import Bool, Float, Int
 from bertvision.states.base import StateBatch
+
+logger = logging.getLogger(__name__)
 
 SCHEMA = 1
 _UNITS: dict[Unit, str] = {"token": "each token (spans)", "window": "whole windows (labels, scores)"}
@@ -41,16 +50,13 @@ _UNITS: dict[Unit, str] = {"token": "each token (spans)", "window": "whole windo
 class Geometry:
     """The shape of what a head reads and writes."""
 
-    states: int
-    """L: embedding output and every layer, or those of them that are read."""
-    hidden: int
-    """H."""
-    outputs: int = 2
-    """C: logits for each token or window; 2 for the start and end of a span."""
-    unit: Unit = "token"
-    """What a row of logits belongs to."""
-    pooled: bool = False
-    """Whether the encoder has a pooler, whose output window heads read as one more channel."""
+    states: int  # L: embedding output and every layer, or those of them that are read
+    hidden: int  # H
+    outputs: int = 2  # C: logits for each token or window; 2 for the start and end of a span
+    unit: Unit = "token"  # what a row of logits belongs to
+    pooled: bool = (
+        False  # whether the encoder has a pooler, whose output window heads read as one more channel
+    )
 
 
 class Head(nn.Module, ABC):
@@ -70,6 +76,8 @@ class Head(nn.Module, ABC):
     For a head that suits both units the class says what holds for windows, the instance what it was built for."""
     reads_context: bool = False
     """Reads batch.context: an exported graph then takes the context mask as an input."""
+    windows: int = 1
+    """Windows of one example: 2 for a pair of texts encoded apart, 7 for a triplet with five negatives."""
 
     def __init__(self, config: Any, geometry: Geometry) -> None:
         super().__init__()
@@ -82,11 +90,6 @@ class Head(nn.Module, ABC):
 
         The logits of pads mean nothing; the task masks them.
         """
-
-    @property
-    def windows(self) -> int:
-        """Windows of one example: 2 for a pair of texts encoded apart, 7 for a triplet with five negatives."""
-        return 1
 
     def penalty(self, progress: float) -> Tensor | None:
         """What a training step adds to the loss, asked before its forward pass.
@@ -133,12 +136,14 @@ def running_statistics(head: nn.Module) -> list[Tensor]:
     return [b for name, b in head.named_buffers() if name.endswith(("running_mean", "running_var"))]
 
 
+# ---- the registry
+
 _REGISTRY: dict[str, type[Head]] = {}
 _H = TypeVar("_H", bound=type[Head])
 
 
-def register(name: str, config_class: type) -> Callable[[_H], _H]:
-    """Register a head under a versioned name such as `adapter.v1`."""
+def register(name: str, config_class: type = HeadConfig) -> Callable[[_H], _H]:
+    """Register a head under a versioned name such as `adapter.v1`; without a config it has no options."""
 
     def wrap(cls: _H) -> _H:
         if name in _REGISTRY:
@@ -168,12 +173,15 @@ def registered() -> list[str]:
     return sorted(_REGISTRY)
 
 
-def head_class(name: str, unit: Unit | None = None) -> type[Head]:
-    """The class of `adapter.v1`, or of the newest version of `adapter`; refused if it cannot give logits for `unit`."""
-    _import_shipped()
-    versions = [known for known in _REGISTRY if name in (known, known.rsplit(".v", 1)[0])]
+def head_class(name: str, unit: Unit | None = None, *, sets: Iterable[str] = ()) -> type[Head]:
+    """The class of `adapter.v1`, or of the newest version of `adapter`; refused if it cannot give logits for `unit`.
+
+    `sets` are further names that the user may have meant.
+    """
+    versions = [known for known in registered() if name in (known, known.rsplit(".v", 1)[0])]
     if not versions:
-        raise ConfigError(f"there is no head {name!r}: {nearest(name, registered())}")
+        bare = dict.fromkeys(known.rsplit(".v", 1)[0] for known in registered())
+        raise ConfigError(f"there is no head {name!r}: {nearest(name, [*sets, *bare])}")
     cls = _REGISTRY[max(versions, key=lambda known: (len(known), known))]
     if unit is None or not cls.units or unit in cls.units:
         return cls
@@ -221,15 +229,91 @@ def load_head(folder: Path) -> tuple[Head, dict[str, Any]]:
         cls = head_class(config["head"]["name"])
         head = cls(cls.config_class(**config["head"]["config"]), Geometry(**config["geometry"]))
     except (ConfigError, TypeError, KeyError) as error:
-        raise ArtifactError(
-            f"{folder / 'config.json'} names a head this version cannot build: {error}"
-        ) from error
+        where = folder / "config.json"
+        raise ArtifactError(f"{where} names a head this version cannot build: {error}") from error
     tensors, _ = read_tensors(folder / "model.safetensors")
     try:
         head.load_state_dict(tensors)
     except RuntimeError as error:
-        first = shorten(str(error).splitlines()[1], 200)  # of hundreds in a large head
-        raise ArtifactError(
-            f"{folder / 'model.safetensors'} and its config.json belong to different heads: {first}"
-        ) from error
+        where, first = folder / "model.safetensors", shorten(str(error).splitlines()[1], 200)  # of hundreds
+        raise ArtifactError(f"{where} and its config.json belong to different heads: {first}") from error
     return head.eval(), config
+
+
+# ---- costs
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    parameters: int  # trainable
+    total: int  # with running means and variances
+    flops_per_token: (
+        int | None
+    )  # forward pass; None where a head reads values, which the meta device does not have
+
+
+def cost(head: Head | HeadSpec, geometry: Geometry, *, tokens: int = 384) -> HeadCost:
+    """Parameters and FLOPs of a head for a window of `tokens` tokens, without allocating memory."""
+    module, batch = _on_meta(head, geometry, tokens)
+    flops = None
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+            module.eval()(batch)
+        flops = counter.get_total_flops() // tokens
+    return HeadCost(module.num_parameters, module.num_total, flops)
+
+
+def activation_bytes(head: Head | HeadSpec, geometry: Geometry, *, tokens: int) -> int:
+    """Bytes kept for the backward pass of one window of `tokens` tokens in float32, states excluded.
+
+    Includes what the largest dropout needs while it draws, and the scores of pairs of tokens that the loss keeps.
+    """
+    module, batch = _on_meta(head, geometry, tokens)
+    own = {id(t.untyped_storage()) for t in (batch.states, *module.parameters())}
+    kept: dict[int, Any] = {}  # storages are held, so that no id is given twice
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if id(storage) not in own:
+            kept[id(storage)] = storage
+        return tensor
+
+    drawn = [0]
+    for layer in (m for m in module.modules() if isinstance(m, Dropout) and m.active):
+        layer.register_forward_hook(lambda _, inputs, __: drawn.append(inputs[0].numel() * BYTES_DRAWN))
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with torch.device("meta"), torch.enable_grad(), hooks:
+        logits = module.train()(batch)
+        # A head that scores pairs gives factors beside its two logits (tasks/span_loss.py).
+        pairs = (
+            12 * tokens**2 if logits.shape[-1] > geometry.outputs else 0
+        )  # scores, softmax and its gradient
+        return sum(storage.nbytes() for storage in kept.values()) + max(drawn) + pairs
+
+
+def _on_meta(head: Head | HeadSpec, geometry: Geometry, tokens: int) -> tuple[Head, StateBatch]:
+    cls = head_class(head.name, geometry.unit)
+    with torch.device("meta"):
+        module = cls(head.config, geometry)
+        states = torch.empty(geometry.states, module.windows, tokens, geometry.hidden)
+        mask = torch.ones(module.windows, tokens, dtype=torch.bool)
+        pooled = torch.empty(module.windows, geometry.hidden) if geometry.pooled else None
+    return module, bare_batch(states, mask, pooled=pooled)
+
+
+@functools.lru_cache(maxsize=4096)
+def _window_bytes(name: str, config: Any, geometry: Geometry, tokens: int) -> int:
+    try:
+        return max(1, activation_bytes(HeadSpec(name, config), geometry, tokens=tokens))
+    except (RuntimeError, NotImplementedError) as error:
+        # A user's head may look at values, which the meta device does not have.
+        why = str(error).splitlines()[0]
+        logger.info("the memory of head %s cannot be measured (%s): it reads every batch whole", name, why)
+        return 1
+
+
+def rows_at_once(head: Head, tokens: int, budget_gb: float) -> int:
+    """How many windows of `tokens` tokens a head can read at once within the budget; 0 when not even one."""
+    rounded = -(-tokens // 32) * 32  # few different lengths, because each is measured once
+    window = _window_bytes(head.name, head.config, head.geometry, rounded) * tokens / rounded
+    return int(budget_gb * 1e9 / window)

@@ -43,6 +43,14 @@ def wide(weight: Float[Tensor, "*lead rows columns"], like: Tensor) -> Float[Ten
     return F.pad(weight, (0, 0, 0, missing)) if missing else weight
 
 
+def map_layers(states: Float[Tensor, "L B T H"], weight: Float[Tensor, "*L a H"]) -> Float[Tensor, "L B T a"]:
+    """W x of every state, with one W for all of any shape, or one for each layer."""
+    if weight.ndim == 2:
+        return F.linear(states, weight)
+    L, B, T, H = states.shape
+    return torch.bmm(states.reshape(L, B * T, H), weight.mT.to(states.dtype)).view(L, B, T, -1)
+
+
 def split_columns(layer: nn.Linear, size: int) -> tuple[Float[Tensor, "C size"], Float[Tensor, "C rest"]]:
     """A layer's weight for the first `size` inputs, and for the others."""
     own, rest = layer.weight.split([size, layer.in_features - size], dim=1)

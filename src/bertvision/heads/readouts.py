@@ -1,21 +1,22 @@
-"""Readouts: one vector of a token or a text, then a linear layer.
+"""Readouts: one vector of a token or a text, then a linear layer or a few dense ones.
 
     last_state        states[-1]                                         the head of plain fine-tuning
     layer_reader      states[k]                                          what the encoder knows at one layer
     average_pooling   mean over layers, or of the first and the last     no parameters of its own
-    learned_pooling   gamma * sum_l softmax(w)_l states_l                L + 1 parameters
+    learned_pooling   gamma * sum_l softmax(w)_l states_l                Tenney's scalar mix, L + 1 parameters
     cls_linear        the pooler's vector, or the last layer's [CLS]
     tenney_small      learned pooling of the [CLS] channels
     mean_pooler       mean over the real tokens of a text, then learned pooling
+    last_state_mlp    states[-1] --> Linear(h) --> GELU --> Linear(C)
+    cls_mlp           the same of the last layer's [CLS]
+    minbert           pooled vector, or two --> [Linear --> LayerNorm --> dropout --> ReLU] x blocks --> Linear(C)
     triplet           distances between the [CLS] vectors of texts; no linear layer
 
 last_state and cls_linear are controls: fitted again on a frozen snapshot they show what refitting the classifier gains.
-A layer_reader for each hidden state (`fit --heads each_layer`) shows at which layer an answer can be read: a linear
-layer adds next to nothing of its own, and state 0 is the embedding output, what the words alone say. Learned pooling is
-Tenney's scalar mix; the mean of the first and the last layer is from Ma et al., "Universal Text Representation from
-BERT: An Empirical Study", 2019. Encoders that were tuned for sentences put the meaning of a text into the mean of its
-tokens, not into [CLS] (Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks", 2019);
-`mean_pooler:last` is the control for what the mix of layers gains.
+The width h of the MLPs follows from an adapter over all layers: what that gains beyond an MLP of as many parameters
+comes from the other layers, not from its size. Encoders that were tuned for sentences put the meaning of a text into
+the mean of its tokens, not into [CLS] (Reimers and Gurevych, "Sentence-BERT", 2019); the mean of the first and the last
+layer is from Ma et al., "Universal Text Representation from BERT", 2019.
 
 Sums are taken in the order that writes least: token heads mix the projected states instead of projecting a mixed copy
 of all states, and mean_pooler takes the mean over tokens before the mix. All these steps are linear.
@@ -34,8 +35,8 @@ from torch.nn import functional as F
 from bertvision.errors import ConfigError
 from bertvision.heads import fused
 from bertvision.heads.base import Geometry, Head, StateBatch, register
-from bertvision.heads.layers import glorot_linear, wide
-from bertvision.heads.spec import HeadConfig, NoOptions, at_least
+from bertvision.heads.layers import Dropout, gelu, glorot_linear, wide
+from bertvision.heads.spec import HeadConfig, at_least, rate
 from bertvision.shapes import Float
 
 Pooling = Literal["learned", "average"]
@@ -45,48 +46,30 @@ Pooling = Literal["learned", "average"]
 
 
 class Mix(nn.Module):
-    """A weighted sum of layers."""
+    """A weighted sum of layers: gamma * softmax(w), one weight a layer, or the same weight for all (average)."""
+
+    share: Tensor
+
+    def __init__(self, states: int, pooling: Pooling = "learned") -> None:
+        super().__init__()
+        self.learned = pooling == "learned"
+        if self.learned:
+            self.w = nn.Parameter(torch.empty(states).normal_(std=0.05))
+            self.gamma = nn.Parameter(torch.ones(1))
+        else:
+            self.register_buffer("share", torch.full((states,), 1 / states), persistent=False)
 
     def weights(self) -> Float[Tensor, " L"]:
-        raise NotImplementedError
+        return self.gamma * self.w.softmax(0) if self.learned else self.share
+
+    def shares(self) -> list[float] | None:
+        """The learned weight of each layer, without the common scale."""
+        return self.w.detach().softmax(0).tolist() if self.learned else None
 
     def forward(self, states: Float[Tensor, "L *batch H"]) -> Float[Tensor, "*batch H"]:
         if fused.usable(states):
             return fused.mix(states, self.weights())
         return (self.weights().to(states.dtype) @ states.flatten(1)).view(states.shape[1:])
-
-
-class LearnedMix(Mix):
-    """gamma * softmax(w): one weight a layer."""
-
-    def __init__(self, states: int) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.empty(states).normal_(std=0.05))
-        self.gamma = nn.Parameter(torch.ones(1))
-
-    def weights(self) -> Float[Tensor, " L"]:
-        return self.gamma * self.w.softmax(0)
-
-    def shares(self) -> list[float]:
-        """The learned weight of each layer, without the common scale."""
-        return self.w.detach().softmax(0).tolist()
-
-
-class AverageMix(Mix):
-    """The same weight for every layer."""
-
-    share: Tensor
-
-    def __init__(self, states: int) -> None:
-        super().__init__()
-        self.register_buffer("share", torch.full((states,), 1 / states), persistent=False)
-
-    def weights(self) -> Float[Tensor, " L"]:
-        return self.share
-
-
-def make_mix(pooling: Pooling, states: int) -> LearnedMix | AverageMix:
-    return LearnedMix(states) if pooling == "learned" else AverageMix(states)
 
 
 def channels(batch: StateBatch) -> Float[Tensor, "S B H"]:
@@ -108,7 +91,7 @@ def cls_vector(batch: StateBatch) -> Float[Tensor, "B H"]:
     return batch.first[-1] if batch.pooled is None else batch.pooled
 
 
-# ---- heads
+# ---- a linear layer
 
 
 class Readout(Head):
@@ -118,18 +101,17 @@ class Readout(Head):
 
     def __init__(self, config: Any, geometry: Geometry, mix: Mix | None = None) -> None:
         super().__init__(config, geometry)
-        self.mix = mix
+        self.mix: Any = mix
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
 
     def project_mixed(self, states: Float[Tensor, "L B T H"]) -> Float[Tensor, "B T C"]:
         """project(mix(states))."""
-        assert self.mix is not None
         projected = F.linear(states, wide(self.project.weight, states))  # (L, B, T, C)
         mixed = torch.einsum("l,lbtc->btc", self.mix.weights().to(projected.dtype), projected)
         return mixed[..., : self.project.out_features] + self.project.bias
 
 
-@register("last_state.v1", NoOptions)
+@register("last_state.v1")
 class LastState(Readout):
     """states[-1] -> Linear(H, C)."""
 
@@ -141,8 +123,9 @@ class LastState(Readout):
 
 @dataclass(frozen=True)
 class LayerReaderConfig(HeadConfig):
-    layer: int = at_least(-1, -1)
-    """Index of the hidden state among those that are read: 0 is the embedding output, -1 the last one."""
+    layer: int = at_least(
+        -1, -1
+    )  # among the states that are read: 0 is the embedding output, -1 the last one
 
 
 @register("layer_reader.v1", LayerReaderConfig)
@@ -173,8 +156,7 @@ def layer_of(head: Head) -> int | None:
 
 @dataclass(frozen=True)
 class AveragePoolingConfig(HeadConfig):
-    of: Literal["all", "first-last"] = "all"
-    """The layers whose mean is taken."""
+    of: Literal["all", "first-last"] = "all"  # the layers whose mean is taken
 
 
 @register("average_pooling.v1", AveragePoolingConfig)
@@ -182,7 +164,7 @@ class AveragePooling(Readout):
     """mean over layers -> Linear(H, C)."""
 
     def __init__(self, config: AveragePoolingConfig, geometry: Geometry) -> None:
-        super().__init__(config, geometry, AverageMix(geometry.states))
+        super().__init__(config, geometry, Mix(geometry.states, "average"))
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
         if self.config.of == "first-last":
@@ -190,18 +172,18 @@ class AveragePooling(Readout):
         return self.project_mixed(batch.states)
 
 
-@register("learned_pooling.v1", NoOptions)
+@register("learned_pooling.v1")
 class LearnedPooling(Readout):
     """gamma * softmax(w) over layers -> Linear(H, C)."""
 
-    def __init__(self, config: NoOptions, geometry: Geometry) -> None:
-        super().__init__(config, geometry, LearnedMix(geometry.states))
+    def __init__(self, config: HeadConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry, Mix(geometry.states))
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
         return self.project_mixed(batch.states)
 
 
-@register("cls_linear.v1", NoOptions)
+@register("cls_linear.v1")
 class ClsLinear(Readout):
     """pooled vector (last layer's [CLS] without a pooler) -> Linear(H, C)."""
 
@@ -213,25 +195,23 @@ class ClsLinear(Readout):
         return self.project(cls_vector(batch))
 
 
-@register("tenney_small.v1", NoOptions)
+@register("tenney_small.v1")
 class TenneySmall(Readout):
     """gamma * softmax(w) over the [CLS] channels -> Linear(H, C)."""
 
     units = ("window",)
     cls_only = True
 
-    def __init__(self, config: NoOptions, geometry: Geometry) -> None:
-        super().__init__(config, geometry, LearnedMix(num_channels(geometry)))
+    def __init__(self, config: HeadConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry, Mix(num_channels(geometry)))
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
-        assert self.mix is not None
         return self.project(self.mix(channels(batch)))
 
 
 @dataclass(frozen=True)
 class MeanPoolerConfig(HeadConfig):
-    last: bool = False
-    """Read the last state alone instead of a learned mix of all."""
+    last: bool = False  # read the last state alone instead of a learned mix of all
 
 
 @register("mean_pooler.v1", MeanPoolerConfig)
@@ -241,21 +221,113 @@ class MeanPooler(Readout):
     units = ("window",)
 
     def __init__(self, config: MeanPoolerConfig, geometry: Geometry) -> None:
-        super().__init__(config, geometry, None if config.last else LearnedMix(geometry.states))
+        super().__init__(config, geometry, None if config.last else Mix(geometry.states))
         self.last_only = config.last
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
-        states = batch.states[-1:] if self.mix is None else batch.states
+        states = batch.states[-1:] if self.config.last else batch.states
         sums = (batch.mask.to(states.dtype)[:, None] @ states).squeeze(-2)  # (L, B, H)
         # In float32: in bf16 a factor of 1/T is off by up to 0.4 %, the same for all numbers of a text.
         means = sums / batch.mask.sum(-1, keepdim=True).clamp(min=1).float()
-        return self.project(means[0] if self.mix is None else self.mix(means))
+        return self.project(means[0] if self.config.last else self.mix(means))
+
+
+# ---- dense layers
+
+
+@dataclass(frozen=True)
+class ClsMLPConfig(HeadConfig):
+    match: int = at_least(
+        1, 386
+    )  # size of the adapter (or adapter_pooler) whose parameter count it comes nearest to
+    width: int = at_least(0, 0)  # hidden numbers; 0 = from `match`
+    dropout: float = rate()
+
+
+@dataclass(frozen=True)
+class LastStateMLPConfig(ClsMLPConfig):
+    activation: Literal["gelu", "none"] = "gelu"  # none: a linear map of the same number of parameters
+
+
+@register("last_state_mlp.v1", LastStateMLPConfig)
+class LastStateMLP(Head):
+    """states[-1] -> Linear(H, h) -> GELU -> Linear(h, C), as many parameters as an adapter."""
+
+    stackable = True
+    last_only = True
+
+    def __init__(self, config: Any, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        L, H, C, match = geometry.states, geometry.hidden, geometry.outputs, config.match
+        # Beside the output bias: a mix of the channels, and an output layer that reads channel -1 too; or one over all.
+        others = num_channels(geometry) + 1 + (match + H) * C if self.cls_only else match * L * C
+        self.width = config.width or max(1, round((match * (H + 1) + others) / (H + 1 + C)))
+        self.down = glorot_linear(H, self.width)
+        self.dropout = Dropout(config.dropout)
+        self.project = glorot_linear(self.width, C)
+
+    def forward(self, batch: StateBatch) -> Float[Tensor, "B *T C"]:
+        hidden = self.down(batch.first[-1] if self.cls_only else batch.states[-1])
+        linear = getattr(self.config, "activation", "gelu") == "none"
+        return self.project(self.dropout(hidden if linear else gelu(hidden, "tanh")))
+
+
+@register("cls_mlp.v1", ClsMLPConfig)
+class ClsMLP(LastStateMLP):
+    """last layer's [CLS] -> Linear(H, h) -> GELU -> Linear(h, C), as many parameters as adapter_pooler."""
+
+    units = ("window",)
+    cls_only = True
+
+
+@dataclass(frozen=True)
+class MinBertConfig(HeadConfig):
+    blocks: int = at_least(0, 4)  # hidden layers
+    width: int = at_least(0, 0)  # numbers in each of them; 0 = H
+    dropout: float = rate(0.1)
+    vectors: int = 1  # 2 reads two texts that were encoded apart, 1 reads one window
+
+    def check(self) -> None:
+        if self.vectors not in (1, 2):
+            raise ConfigError(f"vectors of minbert must be 1 or 2, not {self.vectors}")
+
+
+@register("minbert.v1", MinBertConfig)
+class MinBert(Head):
+    """pooled vector, or two -> (Linear -> LayerNorm -> dropout -> ReLU) x blocks -> Linear(C).
+
+    The study says "5 densely connected layers", which is read as four blocks and the output layer. With `vectors=2`
+    rows 2i and 2i + 1 of a batch are the texts of example i, encoded apart.
+    """
+
+    units = ("window",)
+    stackable = True
+    last_only = True
+    cls_only = True
+
+    def __init__(self, config: MinBertConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        self.windows = config.vectors
+        width, inputs = config.width or geometry.hidden, config.vectors * geometry.hidden
+        layers: list[nn.Module] = []
+        for _ in range(config.blocks):
+            layers += [nn.Linear(inputs, width), nn.LayerNorm(width), Dropout(config.dropout), nn.ReLU()]
+            inputs = width
+        self.blocks = nn.Sequential(*layers)
+        self.project = nn.Linear(inputs, geometry.outputs)
+
+    def forward(self, batch: StateBatch) -> Float[Tensor, "examples C"]:
+        vector = cls_vector(batch)
+        pairs = vector.reshape(vector.shape[0] // self.windows, -1)  # (examples, vectors * H)
+        return self.project(self.blocks(pairs))
+
+
+# ---- distances
 
 
 @dataclass(frozen=True)
 class TripletConfig(HeadConfig):
-    negatives: int = at_least(1, 5)
-    """n: texts of an example that should be far from the anchor."""
+    negatives: int = at_least(1, 5)  # n: texts of an example that should be far from the anchor
 
 
 @register("triplet.v1", TripletConfig)
@@ -274,9 +346,9 @@ class Triplet(Head):
     last_only = True
     cls_only = True
 
-    @property
-    def windows(self) -> int:
-        return 2 + self.config.negatives
+    def __init__(self, config: TripletConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        self.windows = 2 + config.negatives
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "E D"]:
         cls = batch.first[-1]  # (B, H)

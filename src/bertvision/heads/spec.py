@@ -1,19 +1,28 @@
-"""Heads as the user writes them, `adapter:size=64,skip=true,lr=3e-4`, and the options they have.
+"""Heads as the user writes them, `adapter:size=64,skip=true,lr=3e-4`, their options, and the heads and sets that ship.
 
 The part before the colon is a registered name, with or without its version. What follows sets fields of the head's
-config or of its training (`lr`, `optimizer`, `schedule`, `seed` ...); `skip` alone means `skip=true`. A config is a
-frozen dataclass whose fields carry the range of their values:
+config or of its training (`lr`, `optimizer` ...). A config is a frozen dataclass whose fields carry their range:
 
     @dataclass(frozen=True)
     class LadderConfig(HeadConfig):
         size: int = at_least(1, 64)       # 64 by default, never below 1
         dropout: float = rate()           # 0 by default, below 1
 
-Torch is imported when a head is parsed or built.
+catalogue.csv has a row for every head that ships: what to type, the section of the papers' facts that it comes from
+(docs/heads.md), its sets, and how sure its structure is:
+
+    exact          the structure follows from public code or from the published count, and the count is met
+    reconstructed  other structures would meet the count too, or no count was published
+    ours           not in the papers: controls, and heads with a reason and a source of their own
+
+Torch is imported when a head is parsed or built: `--help` and the checks of settings read the sets without it.
 """
 
+import csv
 import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_type_hints
 
 from bertvision.errors import ConfigError, nearest
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
 Unit = Literal["token", "window"]
 """What one row of logits belongs to: a token (answer spans), or a window (labels, scores, distances)."""
 Gelu = Literal["tanh", "erf"]
+"""The approximation of the papers' TensorFlow code, or the exact function."""
 
 _MOST = 10**6
 """Largest size: more can only be a typing error."""
@@ -44,7 +54,7 @@ def rate(default: float = 0.0) -> Any:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """Checks the ranges of its fields when it is made."""
+    """Checks the ranges of its fields when it is made. As it stands: a head without options."""
 
     head: ClassVar[str] = ""
     """Name of the head, set when it is registered."""
@@ -61,21 +71,6 @@ class HeadConfig:
 
     def check(self) -> None:
         """Refuse values that do not go together."""
-
-
-@dataclass(frozen=True)
-class NoOptions(HeadConfig):
-    pass
-
-
-@dataclass(frozen=True)
-class DownConfig(HeadConfig):
-    """Options of heads that reduce states by a `Down` (heads/adapter.py)."""
-
-    size: int = at_least(1, 386)
-    """a: numbers a state is reduced to."""
-    gelu: Gelu = "tanh"
-    """tanh approximation as in the papers' TensorFlow code, erf for the exact one."""
 
 
 @dataclass(frozen=True)
@@ -139,32 +134,23 @@ def parse_head(text: str) -> HeadSpec:
 
     name, _, options = text.partition(":")
     cls = head_class(name.strip())
-    own, training = get_type_hints(cls.config_class), get_type_hints(TrainOverrides)
+    types = get_type_hints(TrainOverrides) | get_type_hints(cls.config_class)
+    own = {field.name: field for field in dataclasses.fields(cls.config_class)}
+    known = [*own, *(field.name for field in dataclasses.fields(TrainOverrides))]
     values: dict[str, Any] = {}
-    for option in filter(None, (part.strip() for part in options.split(","))):
+    for option in filter(None, map(str.strip, options.split(","))):
         key, equals, value = option.partition("=")
         key = key.strip().replace("-", "_")
-        if key not in (known := training | own):
+        if key not in known:
             raise ConfigError(f"head {text!r} has no option {key!r}: {nearest(key, sorted(known))}")
         if key in values:
             raise ConfigError(f"head {text!r} sets {key} twice")
-        value = value.strip() if equals else "true"
-        values[key] = _convert(value, known[key], f"{key} of head {text!r}")
-    for field in dataclasses.fields(cls.config_class):
-        if field.default is field.default_factory is dataclasses.MISSING and field.name not in values:
-            raise ConfigError(f"head {text!r} needs a value for {field.name}: {name}:{field.name}=...")
-    config = cls.config_class(**{key: value for key, value in values.items() if key in own})
-    return HeadSpec(
-        cls.name, config, TrainOverrides(**{k: value for k, value in values.items() if k not in own})
-    )
-
-
-def for_windows(text: str, tokens: int) -> str:
-    """The text of a head with weights for every place of a window (ap_glue), made for this length unless it sets its
-    own; the text of any other head as it is."""
-    if not hasattr(parse_head(text).config, "tokens") or "tokens=" in text:
-        return text
-    return f"{text}{',' if ':' in text else ':'}tokens={tokens}"
+        values[key] = _convert(value.strip() if equals else "true", types[key], f"{key} of head {text!r}")
+    for key, field in own.items():
+        if field.default is field.default_factory is dataclasses.MISSING and key not in values:
+            raise ConfigError(f"head {text!r} needs a value for {key}: {name}:{key}=...")
+    config = cls.config_class(**{key: values.pop(key) for key in own if key in values})
+    return HeadSpec(cls.name, config, TrainOverrides(**values))
 
 
 def _convert(text: str, kind: Any, where: str) -> Any:
@@ -182,3 +168,105 @@ def _convert(text: str, kind: Any, where: str) -> Any:
         return kind(text)
     except (ValueError, KeyError) as error:
         raise ConfigError(f"{where} must be a {kind.__name__}, not {text!r}") from error
+
+
+def for_windows(text: str, tokens: int) -> str:
+    """The text of a head with weights for every place of a window (ap_glue), made for this length unless it sets its
+    own; the text of any other head as it is."""
+    if not hasattr(parse_head(text).config, "tokens") or "tokens=" in text:
+        return text
+    return f"{text}{',' if ':' in text else ':'}tokens={tokens}"
+
+
+# ---- the catalogue
+
+
+@dataclass(frozen=True)
+class CatalogueRow:
+    head: str  # what to type
+    unit: Unit = "token"
+    origin: Literal["exact", "reconstructed", "ours"] = "ours"
+    section: str = ""  # section and row of the papers' facts; empty for ours
+    paper: str = ""  # the paper's name for it
+    published: float | None = None  # percent of the encoder's parameters, as printed
+    counted: Literal["trainable", "total"] = (
+        "trainable"  # what that counts; total includes running statistics
+    )
+    sets: tuple[str, ...] = ()
+
+
+def _read_catalogue() -> Iterator[CatalogueRow]:
+    with Path(__file__).with_name("catalogue.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            published = float(row["published"]) if row["published"] else None
+            yield CatalogueRow(**row | {"published": published, "sets": tuple(row["sets"].split())})  # pyright: ignore
+
+
+CATALOGUE: tuple[CatalogueRow, ...] = tuple(_read_catalogue())
+"""Every head that ships, in the sizes of its paper: token heads first, the papers' in their order."""
+
+EACH_LAYER = "each_layer"
+"""The set of a reader for every hidden state (heads/readouts.py)."""
+
+
+def _sets(unit: Unit) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {EACH_LAYER: ("layer_reader:layer=0",)}
+    for row in CATALOGUE:
+        for name in row.sets if row.unit == unit else ():
+            found[name] = (*found.get(name, ()), row.head)
+    return found
+
+
+SETS: dict[Unit, dict[str, tuple[str, ...]]] = {"token": _sets("token"), "window": _sets("window")}
+"""Names for several heads at once, for `fit --heads`; all heads of a set read one window an example."""
+
+
+def head_names() -> list[str]:
+    """Versioned names of all heads that can be fitted."""
+    from bertvision.heads.base import head_class, registered
+
+    return [name for name in registered() if head_class(name).units]
+
+
+def expand(texts: Sequence[str], unit: Unit = "token", *, states: int = 0) -> Iterator[tuple[str, bool]]:
+    """(head, whether a set named it) of everything in `texts`, with the sets of `unit` written out.
+
+    Whether a head that was named by itself suits the unit is not checked here (`head_class`). `states` is the number of
+    hidden states that are read, for each_layer; 0 = not known yet, where one reader stands for all.
+    """
+    readers = tuple(f"layer_reader:layer={k}" for k in range(states))
+    sets = SETS[unit] | ({EACH_LAYER: readers} if states else {})
+    for text in map(str.strip, texts):
+        if text in sets:
+            yield from ((head, True) for head in sets[text])
+        else:
+            _check_name(text, unit)
+            yield text, False
+
+
+def _check_name(text: str, unit: Unit) -> None:
+    """Refuse what is not a head that can be fitted."""
+    from bertvision.heads.base import head_class
+
+    name, sets = text.partition(":")[0].strip(), SETS[unit]
+    if name in sets:
+        raise ConfigError(
+            f"{name} is a set of heads and takes no options, not {text!r}: name its heads one by one"
+        )
+    if any(name in others for others in SETS.values()):
+        raise ConfigError(
+            f"{name} is a set of heads for another kind of task: use {', '.join(sets)} or the name of a head"
+        )
+    if not head_class(name, sets=sets).units:
+        raise ConfigError(
+            f"{name} gives distances between texts and has nothing to fit: it is for triplet pre-training"
+        )
+
+
+def find_row(spec: HeadSpec) -> CatalogueRow | None:
+    """The row of a head, however it was written; its training settings do not count."""
+    for row in CATALOGUE:
+        found = parse_head(row.head)
+        if (found.name, found.config) == (spec.name, spec.config):
+            return row
+    return None

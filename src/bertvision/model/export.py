@@ -22,7 +22,7 @@ from bertvision.data.texts import Columns
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import BELOW, EMBEDDED, bases_of, delta_folder, lasting_name, read_about
 from bertvision.errors import BertvisionError, ConfigError, OutputError
-from bertvision.heads.costs import cost
+from bertvision.heads.base import cost
 from bertvision.model import CardConfig, Keep
 from bertvision.model.card import CardEncoder, card_text, describe, file_name, plain_command
 from bertvision.model.load import FILES, FORMAT, check_repo, hub_errors, read_package

@@ -11,8 +11,7 @@ from bertvision.encoder.device import choose_device
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import check_apart
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Head, load_head
-from bertvision.heads.costs import cost
+from bertvision.heads.base import Head, cost, load_head
 from bertvision.model.record import record
 from bertvision.pipeline.config import FitArgs
 from bertvision.states.config import StatesConfig

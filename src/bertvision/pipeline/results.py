@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 
 from bertvision._version import __version__
-from bertvision.heads.base import Head
-from bertvision.heads.costs import cost
+from bertvision.heads.base import Head, cost
 from bertvision.model.record import Record, commit, environment
 from bertvision.report.results import SCHEMA
 from bertvision.train.run_folder import RunFolder, read_metrics
@@ -193,7 +192,7 @@ def _about(system: System, encoder: int, out: Path, length: int) -> dict[str, An
     if (head := system.head) is not None:
         price = cost(head, head.geometry, tokens=length)
         row |= {"head": head.name, "parameters": price.parameters, "total": price.total}
-        row |= {"percent": price.percent_of(encoder), "flops_per_token": price.flops_per_token}
+        row |= {"percent": 100 * price.parameters / encoder, "flops_per_token": price.flops_per_token}
         if system.infos:
             row["seconds"] = float(np.mean([info["seconds"] for info in system.infos]))
     return row

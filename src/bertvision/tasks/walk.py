@@ -18,8 +18,7 @@ from torch import Tensor
 from bertvision.console import progress
 from bertvision.data.windows import Windows, kept_tokens
 from bertvision.encoder.encoder import Encoder
-from bertvision.heads.base import Head
-from bertvision.heads.costs import rows_at_once
+from bertvision.heads.base import Head, rows_at_once
 from bertvision.states.base import LiveStates, StateBatch, States, call_tokens
 from bertvision.states.config import Selection
 from bertvision.states.plan import cut_by_tokens, group_rows

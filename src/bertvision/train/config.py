@@ -17,8 +17,7 @@ from typing import Any, ClassVar, Literal
 from bertvision.config import part_of, to_mapping
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
-from bertvision.heads.catalogue import expand
-from bertvision.heads.spec import HeadSpec, TrainOverrides, parse_head
+from bertvision.heads.spec import HeadSpec, TrainOverrides, expand, parse_head
 from bertvision.tasks.settings import TextConfig
 
 Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]

@@ -25,8 +25,7 @@ from torch import Tensor
 from bertvision.console import progress
 from bertvision.encoder.device import Clock
 from bertvision.errors import TrainingError
-from bertvision.heads.base import Head
-from bertvision.heads.costs import rows_at_once
+from bertvision.heads.base import Head, rows_at_once
 from bertvision.heads.spec import HeadSpec
 from bertvision.states.base import StateBatch, States
 from bertvision.states.plan import head_batches

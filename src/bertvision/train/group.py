@@ -25,8 +25,7 @@ from torch.func import functional_call, vmap
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import fused
-from bertvision.heads.base import Head, running_statistics
-from bertvision.heads.costs import rows_at_once
+from bertvision.heads.base import Head, rows_at_once, running_statistics
 from bertvision.heads.layers import Dropout, set_noise
 from bertvision.heads.papers.conv import ConvHead
 from bertvision.heads.spec import HeadSpec

@@ -24,8 +24,7 @@ import numpy as np
 from bertvision.config import from_mapping
 from bertvision.errors import ConfigError, nearest
 from bertvision.heads.base import head_class
-from bertvision.heads.catalogue import EACH_LAYER, expand
-from bertvision.heads.spec import TrainOverrides, Unit, parse_head
+from bertvision.heads.spec import EACH_LAYER, TrainOverrides, Unit, expand, parse_head
 
 BATCH = "batch_size"
 """The one name that belongs to the fit and not to a head."""

@@ -19,8 +19,7 @@ from bertvision.config import from_mapping, to_mapping
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.heads.base import Head, head_class, save_head
-from bertvision.heads.catalogue import expand
-from bertvision.heads.spec import HeadSpec, for_windows, parse_head
+from bertvision.heads.spec import HeadSpec, expand, for_windows, parse_head
 from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Selection, StatesConfig
 from bertvision.states.source import choose_source, open_states
@@ -47,7 +46,7 @@ def zoo_members(
     `tokens` is the longest window there may be, for heads that have weights for every place; `states` how many hidden
     states are read, for the set that has a head for each.
 
-    Sets of heads (`papers`, see heads/catalogue.py) are put in full. What a set names and somebody else names too
+    Sets of heads (`papers`, see heads/spec.py) are put in full. What a set names and somebody else names too
     is fitted once; a head written twice by itself is a mistake. Without a task, which is known only when the data is
     read, heads are refused that are wrong for every one.
     """

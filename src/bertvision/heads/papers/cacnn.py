@@ -30,30 +30,24 @@ from bertvision.shapes import Bool, Float
 
 @dataclass(frozen=True)
 class CaCnnConfig(HeadConfig):
-    variant: Literal["simple", "ctx"] = "simple"
-    """How filters are made: from stretches of the text, or from one context vector."""
-    n: int = at_least(0, 0)
-    """Filters of a window, half of them for the start; 0 = 4 (simple) or 8 (ctx)."""
-    rows: int = at_least(0, 0)
-    """Tokens a filter spans; 0 = 6 (simple, what the study has at 384 tokens) or 5 (ctx)."""
-    kernel: int = at_least(1, 5)
-    """Tokens (simple) or numbers of the context vector (ctx) that a filter's number is made from."""
-    pool: Literal["max", "mean"] = "max"
-    """simple: what a row takes from its stretch of the text."""
-    dropout: float = rate(0.2)
-    """simple: part of the numbers dropped before that while training."""
-    bank: str = "3-5-7"
-    """ctx: widths of the convolutions that read the text."""
-    filters: int = at_least(0, 0)
-    """ctx: outputs of each of them; 0 = H in all."""
-    reduce: Literal["max", "sum"] = "max"
-    """ctx: how the context vector is made from all tokens."""
-    maps: int = at_least(0, 0)
-    """ctx: numbers made from each number of the context vector; 0 = rows * n."""
-    fill: Literal["concat", "tile"] = "concat"
-    """ctx: these numbers are the filters as they come, or are repeated and cut to fit."""
-    mask_question: bool = False
-    """Slide over the paragraph alone; this hides [CLS], where no answer is marked, as well."""
+    variant: Literal["simple", "ctx"] = (
+        "simple"  # filters from stretches of the text, or from one context vector
+    )
+    n: int = at_least(0, 0)  # filters of a window, half of them for the start; 0 = 4 (simple) or 8 (ctx)
+    rows: int = at_least(0, 0)  # tokens a filter spans; 0 = 6 (simple, the study's at 384 tokens) or 5 (ctx)
+    kernel: int = at_least(1, 5)  # tokens (ctx: numbers of the vector) that a filter's number is made from
+    pool: Literal["max", "mean"] = "max"  # simple: what a row takes from its stretch of the text
+    dropout: float = rate(0.2)  # simple: before that
+    bank: str = "3-5-7"  # ctx: widths of the convolutions that read the text
+    filters: int = at_least(0, 0)  # ctx: outputs of each of them; 0 = H in all
+    reduce: Literal["max", "sum"] = "max"  # ctx: how the context vector is made from all tokens
+    maps: int = at_least(0, 0)  # ctx: numbers made from each number of the context vector; 0 = rows * n
+    fill: Literal["concat", "tile"] = (
+        "concat"  # ctx: filters are these as they come, or repeated and cut to fit
+    )
+    mask_question: bool = (
+        False  # slide over the paragraph alone; hides [CLS], where no answer is marked, as well
+    )
 
     def check(self) -> None:
         if self.n % 2:
@@ -106,13 +100,6 @@ def pool_rows(
     return torch.stack(found, dim=-1)
 
 
-def _largest(x: Float[Tensor, "B F T"], width: int) -> Float[Tensor, "B F S"]:
-    """The largest of every `width` neighbours along T."""
-    if torch.compiler.is_exporting():  # only the pool over two axes is exported for any T
-        return F.max_pool2d(x[:, :, None], (1, width), stride=1)[:, :, 0]
-    return F.max_pool1d(x, width, stride=1)
-
-
 class SimpleFilters(nn.Module):
     """conv(H, H * n) -> ReLU + bias -> max over 8 tokens -> dropout -> pooled along T to `rows`."""
 
@@ -127,7 +114,8 @@ class SimpleFilters(nn.Module):
     def forward(self, z: Float[Tensor, "B H T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B n H rows"]:
         x = self.generate(z).relu()
         x = (x + self.after_bias[:, None].to(x.dtype)).masked_fill(~mask[:, None], float("-inf"))
-        x = _largest(F.pad(x, (3, 4), value=float("-inf")), 8)
+        # Of 8 neighbours along T; only the pool over two axes is exported for any T.
+        x = F.max_pool2d(F.pad(x, (3, 4), value=float("-inf"))[:, :, None], (1, 8), stride=1)[:, :, 0]
         x = self.dropout(x.masked_fill(~mask[:, None], 0))  # zero times infinity is NaN
         return pool_rows(x, mask, self.rows, self.config.pool).view(z.shape[0], self.n, z.shape[1], self.rows)
 

@@ -12,7 +12,7 @@ A head with `recompute` keeps only the inputs of its blocks and computes the res
 far less memory, the same numbers to the last bit.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
@@ -27,8 +27,6 @@ from bertvision.heads.layers import pack, unpack
 from bertvision.shapes import Bool, Float
 
 _RECOMPUTING: ContextVar[bool] = ContextVar("recomputing", default=False)
-_PART = 1024
-"""Tokens that go through a head at once in evaluation: nothing mixes them there, and memory stays small."""
 
 
 @contextmanager
@@ -50,22 +48,14 @@ class ConvHead(Head):
         if not (self.recompute and torch.is_grad_enabled()):
             return block(*inputs)
         # Nothing in a head draws from a random stream, so no random state has to be restored.
-        return checkpoint(
-            block,
-            *inputs,
-            use_reentrant=False,
-            preserve_rng_state=False,
-            context_fn=lambda: (nullcontext(), _recomputing()),
-        )
+        how: Any = {"use_reentrant": False, "preserve_rng_state": False}
+        return checkpoint(block, *inputs, context_fn=lambda: (nullcontext(), _recomputing()), **how)
 
-    def in_parts(self, run: Callable[..., Tensor], *inputs: Tensor, tokens: int = 1) -> Tensor:
-        """run(*inputs), a part of the rows at a time in evaluation; a row holds `tokens` tokens."""
-        if torch.compiler.is_exporting():  # one graph for any number of rows
-            return run(*inputs)
-        rows = max(1, _PART // tokens)
-        if self.training or torch.is_grad_enabled() or len(inputs[0]) <= rows:
-            return run(*inputs)
-        return torch.cat([run(*part) for part in zip(*(x.split(rows) for x in inputs), strict=True)])
+    def run_blocks(self, blocks: nn.Module, x: Tensor, *mask: Tensor) -> Tensor:
+        """Through one block after the other."""
+        for block in blocks.children():
+            x = self.run_block(block, x, *mask)
+        return x
 
 
 def same_padding(size: int, kernel: int, stride: int = 1, dilation: int = 1) -> tuple[int, int]:
@@ -102,19 +92,18 @@ class Conv(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Float[Tensor, "N C ... W"]) -> Float[Tensor, "N D ... V"]:
-        span = (self.kernel - 1) * self.dilation + 1
-        both, right, beside = 0, 0, span // 2 if len(self.stride) == 2 else 0
+        dims, span = len(self.stride), (self.kernel - 1) * self.dilation + 1
+        both, right, beside = 0, 0, span // 2 if dims == 2 else 0
         if not self.valid:
             both, right = same_padding(x.shape[-1], self.kernel, self.stride[-1], self.dilation)
         if not self.valid and (torch.compiler.is_exporting() or min(x.shape[2:]) < span):
             # Explicit zeros: a tap that reads none but implied ones may get an arbitrary gradient (oneDNN, bf16).
-            x = F.pad(x, (both, both + right, beside, beside)[: 2 * len(self.stride)])
+            x = F.pad(x, (both, both + right, beside, beside)[: 2 * dims])
             both = beside = 0
         elif right:
             x = F.pad(x, (0, right))
-        if len(self.stride) == 1:
-            return F.conv1d(x, self.weight, self.bias, self.stride, both, self.dilation, self.groups)
-        return F.conv2d(x, self.weight, self.bias, self.stride, (beside, both), self.dilation, self.groups)
+        run, padding = (F.conv1d, both) if dims == 1 else (F.conv2d, (beside, both))
+        return run(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
 
 class Separable(nn.Module):
@@ -165,15 +154,12 @@ class BatchNorm(nn.Module):
         # The kernel sums in float32 whatever x is, and keeps nothing but x for the backward pass.
         out = F.batch_norm(x, mean, var, self.weight, self.bias, train, momentum=1.0, eps=1e-3)
         if train and not _RECOMPUTING.get():  # otherwise this step has been counted already
-            self._remember(mean, var)
+            # A tensor, not a number: reading it would wait for the device.
+            share = (self.steps + 1).to(mean.dtype).reciprocal().clamp(min=0.01)
+            self.running_mean.lerp_(mean, share)
+            self.running_var.lerp_(var, share)
+            self.steps += 1
         return out
-
-    def _remember(self, mean: Float[Tensor, " C"], var: Float[Tensor, " C"]) -> None:
-        # A tensor, not a number: reading it would wait for the device.
-        share = (self.steps + 1).to(mean.dtype).reciprocal().clamp(min=0.01)
-        self.running_mean.lerp_(mean, share)
-        self.running_var.lerp_(var, share)
-        self.steps += 1
 
 
 class ConvNorm(nn.Module):
