@@ -140,7 +140,7 @@ def one_error(outcome: Outcome) -> None:
 def test_read_only_output(disk: Callable[..., Path], tiny_bert: Path, toy_squad: Path) -> None:
     folder = disk("ro,size=100k")
     flags = ("--encoder", tiny_bert, "--train", toy_squad, "--dev", toy_squad, "--out", folder / "run", *TINY)
-    assert "the file system is read-only" in refused("run", *flags, untouched=folder)
+    assert "read-only file system" in refused("run", *flags, untouched=folder)
 
 
 def scores(run: Path) -> list[Any]:

@@ -281,7 +281,7 @@ def test_a_failure_inside_leaves_the_old_content(tmp_path: Path) -> None:
     write("old")
     with pytest.raises(RuntimeError):
         write("half", RuntimeError())
-    with pytest.raises(OutputError, match=r"file: no space is left on the disk; .*same command again"):
+    with pytest.raises(OutputError, match=r"file: no space left on device; .*same command again"):
         write("half", OSError(errno.ENOSPC, "No space left on device"))
     assert (tmp_path / "folder" / "value").read_text() == (tmp_path / "file").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]

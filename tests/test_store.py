@@ -529,7 +529,7 @@ def test_a_finished_store_that_nobody_may_write_to(
         with nobody():
             states = StoredStates(encoder, toy_store(root, encoder, windows), tokens_per_call=200)
             assert len(epoch_states(states)) == len(windows)
-            with pytest.raises(OutputError, match="permission is denied"):
+            with pytest.raises(OutputError, match="permission denied"):
                 toy_store(root, encoder, windows, dtype="fp16")
         assert sorted(os.listdir(store.folder)) == before
         for path in (Path(root), store.folder):

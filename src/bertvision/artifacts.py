@@ -20,19 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_DISK_TROUBLE = {
-    errno.ENOSPC: "no space is left on the disk",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EACCES: "permission is denied",
-    errno.EPERM: "permission is denied",
-    errno.EROFS: "the file system is read-only",
-    errno.ENOTDIR: "a part of the path is a file, not a folder",
-    errno.EEXIST: "a file of that name stands there",
-    errno.ENOENT: "the folder cannot be made there",
-    errno.ENAMETOOLONG: "the name is too long",
-    errno.EFBIG: "a file may not become that large here",
-}
-
 _SAFETENSORS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint32": "U32", "uint8": "U8",
@@ -47,20 +34,16 @@ def disk_trouble(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _DISK_TROUBLE:
+        if error.errno is None:
             raise
         raise OutputError(
-            f"cannot write {path}: {_DISK_TROUBLE[error.errno]}; choose another folder or make room, "
-            "then run the same command again"
+            f"cannot write {path}: {os.strerror(error.errno).lower()}; choose another folder or make room, then run "
+            "the same command again"
         ) from error
 
 
 def check_output(path: Path) -> None:
-    """Prove that `path` can be created and written, without leaving a trace.
-
-    Commands call it first: a mistyped --out should not cost an hour, and a command that fails for another reason should
-    not leave an empty folder behind.
-    """
+    """Prove that `path` can be written, without leaving a trace: a mistyped --out should not cost an hour."""
     with disk_trouble(path):
         nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not nearest.is_dir():
@@ -120,7 +103,6 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def _aside(path: Path) -> Path:
-    """Where the old folder waits while a new one takes its place."""
     return path.with_name(f".{path.name}.old")
 
 

@@ -81,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         sentence, code = _explained(error, words[0])
         if debug or not sentence:
             raise
-        _fail(sentence, code)
+        sys.stderr.write(f"error: {sentence}\n")
+        sys.exit(code)
 
 
 def _explained(error: BaseException, verb: str) -> tuple[str, int]:
@@ -97,11 +98,6 @@ def _explained(error: BaseException, verb: str) -> tuple[str, int]:
     if type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "allocate memory" in str(error):
         return "out of memory: lower the batch size, --states.tokens-per-call or --states.memory-gb", 2
     return "", 2
-
-
-def _fail(sentence: str, code: int) -> None:
-    sys.stderr.write(f"error: {sentence}\n")
-    sys.exit(code)
 
 
 def _run(words: list[str]) -> None:

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     from bertvision.pipeline.finetune import Tuned
     from bertvision.pipeline.fit import Fitted
 
-_SYSTEMS = 10
-"""Candidates of a sweep that are shown on the terminal."""
-_METRICS = 4
-"""Metrics of a run that are."""
+_SYSTEMS, _METRICS = 10, 4  # candidates of a sweep, and metrics of a run, that are shown on the terminal
 
 
 def run(args: RunArgs) -> Result:
@@ -195,13 +192,8 @@ def _show_fitted(fitted: "Fitted", out: Path) -> None:
 
 def _profile_text(profile: Mapping[str, float]) -> str:
     """Where the time of a fit went; a store's threads read beside it."""
-    names = {
-        "encoder": "encoder",
-        "heads": "heads",
-        "waiting": "waiting for states",
-        "writing": "writing a store",
-        "other": "other",
-    }
+    names = {"encoder": "encoder", "heads": "heads", "waiting": "waiting for states"}
+    names |= {"writing": "writing a store", "other": "other"}
     total = max(profile["total"], 1e-9)
     parts = [
         f"{name} {profile[key]:.1f} s ({profile[key] / total:.1%})"
