@@ -1,7 +1,7 @@
 // Is there an answer at all? The head's doubt as a bar, and a threshold to move: above it the head says "no answer".
 //
-// The server tells score_diff (how much better no answer scores than the best answer), the threshold that was tuned on
-// held-out data, and shift and temperature that turn a difference into a probability. So moving asks nobody.
+// The server sends score_diff (how much better no answer scores than the best answer), the threshold that was tuned on
+// held-out data, and shift and temperature that turn a difference into a probability. So moving it asks the server nothing.
 
 import { el, percent } from "./dom.js";
 
@@ -49,19 +49,19 @@ export class Gauge {
   }
 
   show(task, own) {
-    const told = verdict(task, own);
-    this.fill.style.setProperty("inline-size", `${100 * told.doubt}%`);
-    this.fill.classList.toggle("over", told.none);
-    this.tick.style.setProperty("inset-inline-start", `${100 * told.tuned}%`);
-    const value = String(Math.round(STEPS * told.threshold));
+    const reply = verdict(task, own);
+    this.fill.style.setProperty("inline-size", `${100 * reply.doubt}%`);
+    this.fill.classList.toggle("over", reply.none);
+    this.tick.style.setProperty("inset-inline-start", `${100 * reply.tuned}%`);
+    const value = String(Math.round(STEPS * reply.threshold));
     if (this.slider.value !== value) this.slider.value = value;
-    this.slider.setAttribute("aria-valuetext", `${percent(told.threshold)}: ${told.none ? "no answer" : "answers"}`);
-    this.shown.textContent = percent(told.threshold);
+    this.slider.setAttribute("aria-valuetext", `${percent(reply.threshold)}: ${reply.none ? "no answer" : "answers"}`);
+    this.shown.textContent = percent(reply.threshold);
     this.back.hidden = own === null;
-    const doubt = told.calibrated
-      ? [el("b", {}, percent(told.doubt)), " that the passage holds no answer"]
-      : ["It leans ", el("b", {}, percent(told.doubt)), " towards no answer (not calibrated)"];
-    const [side, does] = told.none ? ["above", "it says no answer"] : ["not above", "it answers"];
+    const doubt = reply.calibrated
+      ? [el("b", {}, percent(reply.doubt)), " that the passage holds no answer"]
+      : ["It leans ", el("b", {}, percent(reply.doubt)), " towards no answer (not calibrated)"];
+    const [side, does] = reply.none ? ["above", "it says no answer"] : ["not above", "it answers"];
     this.says.replaceChildren(...doubt, `: ${side} the threshold, so `, el("b", {}, does), ".");
   }
 }

@@ -15,9 +15,9 @@ function bar(share, kind = "") {
 export function drawHeads(place, tasks, models, chosen, thresholds, choose) {
   const head = ["Head", "Answer", "Sure", "No answer", "Parameters"];
   const rows = Object.entries(tasks).map(([name, task]) => {
-    const told = verdict(task, thresholds[name] ?? null);
+    const reply = verdict(task, thresholds[name] ?? null);
     const best = task.nbest[0];
-    const answer = told.none ? el("span", { class: "none" }, "no answer") : best.text;
+    const answer = reply.none ? el("span", { class: "none" }, "no answer") : best.text;
     const id = `head-${Object.keys(tasks).indexOf(name)}`;
     return el(
       "tr",

@@ -4,9 +4,9 @@
 const FIELDS = ["mode", "text", "with", "head", "layer", "threshold"];
 
 export function readLink() {
-  const told = new URLSearchParams(location.hash.slice(1));
-  if (!told.has("text")) return null;
-  const view = Object.fromEntries(FIELDS.map((name) => [name, told.get(name) ?? ""]));
+  const reply = new URLSearchParams(location.hash.slice(1));
+  if (!reply.has("text")) return null;
+  const view = Object.fromEntries(FIELDS.map((name) => [name, reply.get(name) ?? ""]));
   const threshold = Number.parseFloat(view.threshold);
   return {
     mode: view.mode,
@@ -19,10 +19,10 @@ export function readLink() {
 }
 
 export function writeLink(view) {
-  const told = new URLSearchParams();
+  const reply = new URLSearchParams();
   for (const name of FIELDS) {
     const value = view[name];
-    if (value !== null && value !== undefined && value !== "") told.set(name, value);
+    if (value !== null && value !== undefined && value !== "") reply.set(name, value);
   }
-  if (`#${told}` !== location.hash) history.replaceState(null, "", `#${told}`);
+  if (`#${reply}` !== location.hash) history.replaceState(null, "", `#${reply}`);
 }

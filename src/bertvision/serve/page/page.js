@@ -1,7 +1,7 @@
 // The page: what is typed goes to POST /v1/explain, what comes back is drawn, and the address keeps the view.
 //
-// `view` is all that decides what is seen; `told` is the server's last answer. Choosing a head or a layer, or moving the
-// threshold, draws again from `told` and asks nobody.
+// `view` is all that decides what is seen; `reply` is the server's last answer. Choosing a head or a layer, or moving the
+// threshold, draws again from `reply` and asks the server nothing.
 
 import { $, el, percent } from "./dom.js";
 import { EXAMPLES } from "./examples.js";
@@ -22,7 +22,7 @@ const BEAT = 700;
 const view = { mode: "ask", text: "", with: "", head: "", layer: null, thresholds: {} };
 let known = { models: [], limits: { text: Infinity } };
 let byName = {};
-let told = null;
+let reply = null;
 let asking = new AbortController();
 let playing = 0;
 /** What the rows were drawn for: thousands of small rectangles, and a slider moves often. */
@@ -75,7 +75,7 @@ async function ask() {
   const began = performance.now();
   try {
     const answer = await explain(body(), own.signal);
-    told = { ...answer, seconds: (performance.now() - began) / 1000 };
+    reply = { ...answer, seconds: (performance.now() - began) / 1000 };
     draw();
   } catch (error) {
     if (own.signal.aborted) return;
@@ -102,7 +102,7 @@ function complain(error) {
 
 // ---- drawing
 
-const ofKind = (spans) => Object.fromEntries(Object.entries(told.tasks).filter(([, task]) => (task.kind === "span") === spans));
+const ofKind = (spans) => Object.fromEntries(Object.entries(reply.tasks).filter(([, task]) => (task.kind === "span") === spans));
 
 function draw() {
   const spans = ofKind(true);
@@ -114,12 +114,12 @@ function draw() {
   $("spans").hidden = !names.length;
   $("texts").hidden = !Object.keys(texts).length;
   if (names.length) {
-    passage.load(told.text, told.tokens);
+    passage.load(reply.text, reply.tokens);
     $("outside").hidden = passage.whole;
     drawSpans();
   } else say(Object.entries(texts).map(([name, task]) => `${name}: ${task.label ?? task.score.toFixed(2)}`).join(", "));
-  drawCards($("cards"), texts, told.layers, byName);
-  $("weights").hidden = !drawWeights($("weight-figures"), told.tasks);
+  drawCards($("cards"), texts, reply.layers, byName);
+  $("weights").hidden = !drawWeights($("weight-figures"), reply.tasks);
   if (names.length) $("beside").append($("weights"));
   else $("texts").after($("weights"));
   writeLink(link());
@@ -128,7 +128,7 @@ function draw() {
 const link = () => ({ ...view, threshold: view.thresholds[view.head] ?? null });
 const say = (words) => ($("live").textContent = words);
 /** Of a head without readers of its own those of another: they read the same states for the same task. */
-const layersOf = (name) => told.layers[name] ?? Object.entries(told.layers).find(([other]) => told.tasks[other]?.kind === "span")?.[1] ?? [];
+const layersOf = (name) => reply.layers[name] ?? Object.entries(reply.layers).find(([other]) => reply.tasks[other]?.kind === "span")?.[1] ?? [];
 
 function drawSpans() {
   const spans = ofKind(true);
@@ -144,10 +144,10 @@ function drawSpans() {
   drawHeads($("heads-table"), spans, byName, view.head, view.thresholds, chooseHead);
   $("forming").hidden = !layers.length;
   $("forming-about").textContent = formingWords(layers, best, none);
-  if (rowsOf.told !== told || rowsOf.head !== view.head || rowsOf.none !== none) {
-    rowsOf = { told, head: view.head, none };
+  if (rowsOf.reply !== reply || rowsOf.head !== view.head || rowsOf.none !== none) {
+    rowsOf = { reply, head: view.head, none };
     const head = { name: view.head, ...task, answer: best, probability: task.prediction.probability, none };
-    drawRows($("rows"), layers, head, told.tokens, chooseLayer);
+    drawRows($("rows"), layers, head, reply.tokens, chooseLayer);
   }
   drawView(task, layers, best, none);
   say(none ? `${view.head}: no answer.` : `${view.head}: ${best.text}, ${percent(task.prediction.probability)}.`);
@@ -163,7 +163,7 @@ function drawView(task, layers, best, none) {
   $("answer").replaceChildren(hidden || !answer?.text ? el("span", { class: "none" }, "no answer") : answer.text);
   const one = row ?? { probability: task.prediction.probability, no_answer: task.no_answer };
   const sure = hidden ? `${percent(one.no_answer)} sure that there is none · best guess ${percent(one.probability)}` : `${percent(one.probability)} sure · no answer ${percent(one.no_answer)}`;
-  $("numbers").textContent = row ? sure : `${sure} · answered in ${Math.max(1, Math.round(1000 * told.seconds))} ms`;
+  $("numbers").textContent = row ? sure : `${sure} · answered in ${Math.max(1, Math.round(1000 * reply.seconds))} ms`;
   $("found-word").textContent = hidden ? "the best it found, kept back" : row ? "the best guess" : "the answer";
   document.querySelector(".swatch.found").classList.toggle("kept-back", hidden);
   chooseRow($("rows"), view.layer);
@@ -186,7 +186,7 @@ function chooseLayer(layer) {
 
 function lookAt(layer) {
   view.layer = layer;
-  const task = told.tasks[view.head];
+  const task = reply.tasks[view.head];
   drawView(task, layersOf(view.head), task.nbest[0] ?? null, verdict(task, view.thresholds[view.head] ?? null).none);
 }
 

@@ -25,14 +25,14 @@ async function call(address, options, signal) {
     if (signal.aborted) throw error;
     throw new Trouble("gone", "The server does not answer. Is it still running?");
   }
-  let told = null;
+  let reply = null;
   try {
-    told = await answer.json();
+    reply = await answer.json();
   } catch (error) {
     if (signal.aborted) throw error;
   }
-  if (answer.ok && told !== null) return told;
-  const sentence = typeof told?.error === "string" ? told.error : `the server answered with ${answer.status}`;
+  if (answer.ok && reply !== null) return reply;
+  const sentence = typeof reply?.error === "string" ? reply.error : `the server answered with ${answer.status}`;
   const kind = answer.status === 401 ? "key" : answer.status === 429 || answer.status >= 500 ? "gone" : "refused";
   throw new Trouble(kind, sentence[0].toUpperCase() + sentence.slice(1) + ".");
 }
