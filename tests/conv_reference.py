@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertvision.heads import StateBatch
 from bertvision.heads.papers.cnn import Module, XceptionBlock
-from bertvision.heads.papers.conv import BatchNorm, Conv, ConvNorm, Separable
+from bertvision.heads.papers.conv import BatchNorm, Conv
 
 
 def slide(size: int, kernel: int, stride: int, dilation: int = 1) -> list[list[tuple[int, int]]]:
@@ -50,7 +50,7 @@ def convolved(x: Tensor, layer: Conv) -> Tensor:
     return out if layer.bias is None else out + layer.bias
 
 
-def separated(x: Tensor, layer: Separable) -> Tensor:
+def separated(x: Tensor, layer: Any) -> Tensor:
     return convolved(convolved(x, layer.depthwise), layer.pointwise)
 
 
@@ -153,7 +153,7 @@ def xception_reference(head: Any, windows: list[Tensor]) -> list[Tensor]:
     for block in head.blocks:
         if isinstance(block, XceptionBlock):
             windows = block_reference(block, windows)
-        elif isinstance(block, ConvNorm):
+        elif hasattr(block, "conv"):
             windows = relu(normed([convolved(x, block.conv) for x in windows], block.norm))
         else:
             windows = relu(normed([separated(x, block[0]) for x in windows], block[1]))

@@ -1,7 +1,6 @@
 """`bertvision heads`: what each head costs, for any encoder size."""
 
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -44,15 +43,10 @@ def bert_parameters(layers: int, hidden: int) -> int:
 def heads(args: HeadsArgs) -> Result:
     from bertvision.heads.spec import CATALOGUE, expand
 
-    for name, most in {
-        "layers": 10**6,
-        "hidden": 10**6,
-        "tokens": 10**6,
-        "encoder_parameters": 10**15,
-    }.items():
-        value, flag = getattr(args, name), "--" + name.replace("_", "-")
+    for name in ("layers", "hidden", "tokens", "encoder_parameters"):
+        value, most = getattr(args, name), 10**15 if name == "encoder_parameters" else 10**6
         wrong = value is not None and not 1 <= value <= most
-        refuse((wrong, f"{flag} must lie between 1 and {most:,}, not {value}"))
+        refuse((wrong, f"--{name.replace('_', '-')} must lie between 1 and {most:,}, not {value}"))
     if args.heads:
         sets: Unit = "window" if args.unit == "window" else "token"
         texts = list(dict.fromkeys(text for text, _ in expand(args.heads, sets, states=args.layers + 1)))
@@ -69,7 +63,6 @@ def heads(args: HeadsArgs) -> Result:
 
 
 def _row(text: str, args: HeadsArgs, encoder: int) -> dict[str, Any]:
-    """All facts about one head."""
     from bertvision.heads.base import Geometry, cost, head_class
     from bertvision.heads.spec import CatalogueRow, find_row, for_windows, parse_head
 
@@ -121,13 +114,11 @@ def _show(title: str, rows: list[dict[str, Any]]) -> None:
     table = console.columns(cells, width, optional=("printed", "total", "origin", "section"))
     if any(row["percent_of"] == "total" for row in rows):
         table += textwrap.wrap("* of the total, as printed: running means and variances included", width)
-    for line in [*textwrap.wrap(title, width), "", *table, "", *_structures(rows, width)]:
-        console.emit(line)
-
-
-def _structures(rows: list[dict[str, Any]], width: int) -> Iterator[str]:
     found = {row["name"].removesuffix(".v1"): row["structure"] for row in rows}
     indent = max(map(len, found)) + 2
-    for name, text in found.items():
-        sentence = f"{name:<{indent}}{text}"
-        yield from textwrap.wrap(sentence, max(width, indent + 20), subsequent_indent=" " * indent)
+    how: Any = {"width": max(width, indent + 20), "subsequent_indent": " " * indent}
+    structures = [
+        line for name, text in found.items() for line in textwrap.wrap(f"{name:<{indent}}{text}", **how)
+    ]
+    for line in [*textwrap.wrap(title, width), "", *table, "", *structures]:
+        console.emit(line)

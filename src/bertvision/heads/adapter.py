@@ -11,10 +11,10 @@ There is no up-projection, no residual and no norm. The flat vector is feature-m
 the output layer is applied layer by layer, so that the wide vector is never written.
 
 biaffine:  score(i, j) = s_i + e_j + u_i . v_j / sqrt(r),  i <= j, where s, e (1) and u, v (r) are outputs of a token.
-The papers' heads choose the start and the end independently, so a window with two likely answers gets spans from the
-start of one to the end of the other. Here one softmax over all pairs i <= j is trained (the span task's loss), and
-u_i . v_j says whether j ends what i begins (Dozat and Manning, "Deep Biaffine Attention for Neural Dependency Parsing",
-2017; Yu, Bohnet and Poesio, "Named Entity Recognition as Dependency Parsing", 2020).
+With start and end chosen independently, a window with two likely answers gets spans from one to the other. Here one
+softmax over all pairs i <= j is trained, and u_i . v_j says whether j ends what i begins (Dozat and Manning, "Deep
+Biaffine Attention for Neural Dependency Parsing", 2017; Yu, Bohnet and Poesio, "Named Entity Recognition as Dependency
+Parsing", 2020).
 """
 
 from dataclasses import dataclass
@@ -41,9 +41,6 @@ from bertvision.heads.readouts import Mix, Pooling, channels, num_channels
 from bertvision.heads.spec import Gelu, HeadConfig, at_least, rate
 from bertvision.shapes import Float
 
-_SIGMA = 1e-3
-"""Spread of the initial weights."""
-
 
 class Down(nn.Module):
     """GELU(W x + b), H to a numbers, with one W for all states or (`layers`) one for each."""
@@ -55,7 +52,7 @@ class Down(nn.Module):
         lead = () if layers is None else (layers,)
         self.weight = nn.Parameter(torch.empty(*lead, size, hidden))  # ([L,] a, H)
         self.bias = nn.Parameter(torch.zeros(*lead, size))
-        truncated_normal_(self.weight, _SIGMA)
+        truncated_normal_(self.weight, 1e-3)
 
     def raw(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T padded"]:
         """W x; on a GPU padded with zero columns to a multiple of 8."""
@@ -77,7 +74,7 @@ class Down(nn.Module):
     def project(
         self, states: Float[Tensor, "L B T H"], weight: Float[Tensor, "C flat"]
     ) -> Float[Tensor, "B T C"]:
-        """The reduced states of all layers side by side, times `weight`: `project_layers` without the wide tensors."""
+        """`project_layers` of the reduced states, on a GPU without writing them."""
         if not fused.usable(states, weight.shape[0]):
             return project_layers(self.padded(states), weight, self.size)
         raw = self.raw(states)
@@ -88,7 +85,7 @@ class Down(nn.Module):
 
 
 def per_layer_weight(weight: Float[Tensor, "C flat"], size: int, padded: int) -> Float[Tensor, "L C padded"]:
-    """An output layer's weight, whose input is feature-major and layer-minor, cut by layers; zeros behind."""
+    """An output layer's weight (feature-major, layer-minor) cut by layers; zeros behind."""
     return F.pad(weight.unflatten(1, (size, -1)).permute(2, 0, 1), (0, padded - size))
 
 
@@ -238,8 +235,7 @@ class ApGlue(Head):
     """shared GELU(W x + b) of every token and layer -> concat -> Linear(tokens * a * L, C).
 
     The GLUE head of the papers' torch code. The output layer has weights for each of `tokens` places (token-major,
-    layer-minor). A shorter window uses the first of them; the reduced states of pads are set to zero, which W and b
-    alone would not do.
+    layer-minor). A shorter window uses the first of them, and reduced states of pads are zero.
     """
 
     units = ("window",)
@@ -257,10 +253,8 @@ class ApGlue(Head):
             states, mask = states[:, :, :most], mask[:, :most]
         L, B, T, _ = states.shape
         if most < T:
-            raise ConfigError(
-                f"ap_glue was built for windows of at most {most} tokens and cannot read one of {T}: "
-                f"give the head tokens={T} or cut the windows shorter"
-            )
+            also = f"give the head tokens={T} or cut the windows shorter"
+            raise ConfigError(f"ap_glue was built for at most {most} tokens and cannot read {T}: {also}")
         reduced = self.down.padded(states)  # (L, B, T, a), on a GPU with zero columns behind
         padded = reduced.shape[-1]
         reduced = reduced.masked_fill(~mask[None, :, :, None], 0)

@@ -5,13 +5,12 @@
         def __init__(self, config: MyConfig, geometry: Geometry): ...
         def forward(self, batch: StateBatch): ...      # -> (B, T, C) for tokens, (B, C) for windows
 
-A saved head is `config.json` (versioned name, config and geometry, and whatever the caller adds) and
+A saved head is `config.json` (versioned name, config, geometry, library version, and what the caller adds) and
 `model.safetensors`. A head that changes its structure gets a new version, so that saved heads keep their code.
 docs/heads.md shows a whole head in twenty lines.
 
-Costs are counted by running the head on the meta device, which computes shapes and no numbers: every head, a user's own
-too, is counted by the same rule. Operations are those of matrix products and convolutions, two per multiply-add.
-Memory is what the backward pass keeps of the forward pass, the states themselves excluded.
+Costs are counted by running the head on the meta device, which computes shapes and no numbers. Operations are those of
+matrix products and convolutions, two per multiply-add; memory is what the backward pass keeps, the states excluded.
 """
 
 import contextlib
@@ -48,15 +47,11 @@ _UNITS: dict[Unit, str] = {"token": "each token (spans)", "window": "whole windo
 
 @dataclass(frozen=True)
 class Geometry:
-    """The shape of what a head reads and writes."""
-
     states: int  # L: embedding output and every layer, or those of them that are read
     hidden: int  # H
     outputs: int = 2  # C: logits for each token or window; 2 for the start and end of a span
     unit: Unit = "token"  # what a row of logits belongs to
-    pooled: bool = (
-        False  # whether the encoder has a pooler, whose output window heads read as one more channel
-    )
+    pooled: bool = False  # whether there is a pooler's output, which window heads read as one more channel
 
 
 class Head(nn.Module, ABC):
@@ -67,15 +62,15 @@ class Head(nn.Module, ABC):
     units: ClassVar[tuple[Unit, ...]] = ("token",)
     """What it can give logits for; none: it has nothing to fit."""
     stackable: ClassVar[bool] = False
-    """Whether `forward` writes no buffer and branches on no value: heads of equal shape then run as one batched
-    computation (torch.func.vmap), and a step can be captured."""
+    """`forward` writes no buffer and branches on no value: equal heads can run as one batched computation
+    (torch.func.vmap), and a step can be captured."""
     last_only: bool = False
     """Reads states[-1] and pooled alone. A head whose options decide this sets it on the instance."""
     cls_only: bool = False
-    """Reads batch.first and pooled alone: the states of the classification token of a whole dataset fit into memory.
-    For a head that suits both units the class says what holds for windows, the instance what it was built for."""
+    """Reads batch.first and pooled alone, which fit into memory for a whole dataset. Of a head for both units the class
+    says what holds for windows, the instance what it was built for."""
     reads_context: bool = False
-    """Reads batch.context: an exported graph then takes the context mask as an input."""
+    """Reads batch.context, which is an input of an exported graph then."""
     windows: int = 1
     """Windows of one example: 2 for a pair of texts encoded apart, 7 for a triplet with five negatives."""
 
@@ -86,16 +81,12 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: StateBatch) -> Tensor:
-        """Logits of every token (B, T, C), or of every window (B, C).
-
-        The logits of pads mean nothing; the task masks them.
-        """
+        """Logits of every token (B, T, C), or of every window (B, C); those of pads mean nothing."""
 
     def penalty(self, progress: float) -> Tensor | None:
-        """What a training step adds to the loss, asked before its forward pass.
+        """What a training step adds to the loss, asked before its forward pass; such a step is never captured.
 
-        `progress` is the part of all steps that is done, from 0 to below 1. A step of a head with a penalty is never
-        captured.
+        `progress` is the part of all steps that is done, from 0 to below 1.
         """
         return None
 
@@ -103,11 +94,6 @@ class Head(nn.Module, ABC):
     def num_parameters(self) -> int:
         """Trainable parameters."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
-
-    @property
-    def num_total(self) -> int:
-        """All parameters and the running means and variances, as Keras counts a model."""
-        return sum(p.numel() for p in [*self.parameters(), *running_statistics(self)])
 
     def layer_weights(self) -> list[float] | None:
         """The weight of each hidden state, where it is learned; that of the pooled vector comes first."""
@@ -161,7 +147,7 @@ def register(name: str, config_class: type = HeadConfig) -> Callable[[_H], _H]:
 
 @functools.cache
 def _import_shipped() -> None:
-    """Import all modules of this package, which registers the heads that ship with bertvision."""
+    """Registers the heads that ship with bertvision."""
     package = importlib.import_module("bertvision.heads")
     for module in pkgutil.walk_packages(package.__path__, "bertvision.heads."):
         importlib.import_module(module.name)
@@ -174,10 +160,7 @@ def registered() -> list[str]:
 
 
 def head_class(name: str, unit: Unit | None = None, *, sets: Iterable[str] = ()) -> type[Head]:
-    """The class of `adapter.v1`, or of the newest version of `adapter`; refused if it cannot give logits for `unit`.
-
-    `sets` are further names that the user may have meant.
-    """
+    """The class of `adapter.v1`, or of the newest `adapter`, if it suits `unit`; `sets` may have been meant too."""
     versions = [known for known in registered() if name in (known, known.rsplit(".v", 1)[0])]
     if not versions:
         bare = dict.fromkeys(known.rsplit(".v", 1)[0] for known in registered())
@@ -215,10 +198,9 @@ def read_head_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or "head" not in config or "geometry" not in config:
         raise ArtifactError(f"{folder / 'config.json'} does not describe a bertvision head: check the folder")
     if config.get("schema") != SCHEMA:
-        raise ArtifactError(
-            f"{folder} was written in head format {config.get('schema')} by bertvision {config.get('bertvision')}, "
-            f"this is {__version__} and reads format {SCHEMA}: install that version"
-        )
+        found = f"head format {config.get('schema')} by bertvision {config.get('bertvision')}"
+        here = f"this is {__version__} and reads format {SCHEMA}"
+        raise ArtifactError(f"{folder} was written in {found}, {here}: install that version")
     return config
 
 
@@ -246,10 +228,10 @@ def load_head(folder: Path) -> tuple[Head, dict[str, Any]]:
 @dataclass(frozen=True)
 class HeadCost:
     parameters: int  # trainable
-    total: int  # with running means and variances
+    total: int  # all, and running means and variances, as Keras counts
     flops_per_token: (
         int | None
-    )  # forward pass; None where a head reads values, which the meta device does not have
+    )  # of a forward pass; None: the head reads values, and the meta device has none
 
 
 def cost(head: Head | HeadSpec, geometry: Geometry, *, tokens: int = 384) -> HeadCost:
@@ -260,7 +242,8 @@ def cost(head: Head | HeadSpec, geometry: Geometry, *, tokens: int = 384) -> Hea
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
             module.eval()(batch)
         flops = counter.get_total_flops() // tokens
-    return HeadCost(module.num_parameters, module.num_total, flops)
+    total = sum(t.numel() for t in [*module.parameters(), *running_statistics(module)])
+    return HeadCost(module.num_parameters, total, flops)
 
 
 def activation_bytes(head: Head | HeadSpec, geometry: Geometry, *, tokens: int) -> int:
@@ -284,10 +267,8 @@ def activation_bytes(head: Head | HeadSpec, geometry: Geometry, *, tokens: int) 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with torch.device("meta"), torch.enable_grad(), hooks:
         logits = module.train()(batch)
-        # A head that scores pairs gives factors beside its two logits (tasks/span_loss.py).
-        pairs = (
-            12 * tokens**2 if logits.shape[-1] > geometry.outputs else 0
-        )  # scores, softmax and its gradient
+        # A head that scores pairs gives factors beside its two logits: scores, softmax and its gradient.
+        pairs = 12 * tokens**2 if logits.shape[-1] > geometry.outputs else 0
         return sum(storage.nbytes() for storage in kept.values()) + max(drawn) + pairs
 
 

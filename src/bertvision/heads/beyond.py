@@ -14,11 +14,10 @@ recurrent  z_l      = W x_l / rms(x_l) + b_l                 (a)    one W for al
 
 both       [h; last hidden state] --> Linear(C)
 
-The papers' heads give a layer the same weight for every token. The ladder's null token, which carries "no answer",
-attends to what every other token collected (Sung, Cho, Bansal: "LST: Ladder Side-Tuning", 2022); in the recurrent cell
-what was read so far decides how much of the next layer is taken in (Wang et al.: "READ: Recurrent Adaptation of Large
-Transformers", 2023; a gated recurrent unit, Cho et al., 2014). Gates begin at c_l = log(l + 1), which makes the state
-the running mean of all layers read so far: equal gates would forget the early layers at a geometric rate.
+The ladder's null token, which carries "no answer", attends to what every other token collected (Sung, Cho, Bansal:
+"LST: Ladder Side-Tuning", 2022); in the recurrent cell what was read so far decides how much of the next layer is taken
+in (Wang et al.: "READ: Recurrent Adaptation of Large Transformers", 2023; Cho et al., 2014). Gates begin at c_l =
+log(l + 1), the running mean of the layers: equal gates would forget the early ones geometrically.
 
 layer_attention   y_l = x_l / rms(x_l)
                   q   = Q y_L + p                            (n, d)  from the token's last state
@@ -26,19 +25,18 @@ layer_attention   y_l = x_l / rms(x_l)
                   A_l = softmax_l(q . k_l / sqrt(d) + w_l)   (n)     n attention heads
                   out = sum_l sum_n A_l,n V_n y_l + P x_L + bias     C numbers
 
-Names, numbers and the null token are best read from different layers: here a token chooses them, and each attention
-head makes its own mix. With Q = 0 it is a scalar mix of layers (Peters et al., 2018; Bapna et al., 2018; Kondratyuk and
-Straka, 2019). Q, p and w begin at zero: a softmax that begins at the last layer passes hardly any gradient to others.
+Here a token chooses its layers, and each attention head makes its own mix; with Q = 0 it is a scalar mix (Peters et
+al., 2018; Bapna et al., 2018; Kondratyuk and Straka, 2019). Q, p and w begin at zero: a softmax that begins at the last
+layer passes hardly any gradient to others.
 
 attention_pooler  key_t    = tanh(W x_t + b)                       a numbers a token
                   share_t  = softmax over real tokens of query . key_t
                   vector   = sum_t share_t x_t                     one for each query --> Linear(C)
 
-`over=tokens` reads a learned mix of the layers. `over=layers+tokens` lets the queries choose among the states of all
-layers, with one W for all and a score for each layer added: share_lt = softmax over l, t of query . key_lt + s_l.
-[CLS] may be unfit for the task; a learned query judges a frozen encoder more fairly (Chen et al., "Context
-Autoencoder", 2022; Lee et al., "Set Transformer", 2019). A fixed query sees a linear key only through one vector,
-so the key has a tanh (Yang et al., 2016; Lin et al., 2017). Queries begin at zero: a mean over real tokens.
+`over=tokens` reads a learned mix of the layers; `over=layers+tokens` chooses among the states of all layers, with a
+score for each layer added: share_lt = softmax over l, t of query . key_lt + s_l. A fixed query sees a linear key only
+through one vector, so the key has a tanh (Yang et al., 2016; Lin et al., 2017; Lee et al., "Set Transformer", 2019;
+Chen et al., "Context Autoencoder", 2022). Queries begin at zero: a mean over real tokens.
 
 head2toe  out     = sum_l W_l x_l / rms(x_l) + b        W: (L, C, H), small noise at first
           penalty = lasso * sum_{l,h} |W_{l,:,h}|       one group = all weights of one feature of one layer
@@ -46,8 +44,8 @@ head2toe  out     = sum_l W_l x_l / rms(x_l) + b        W: (L, C, H), small nois
 
 A pooling cannot take feature 3 from layer 5 and feature 9 from layer 20; a linear layer over all features can, and the
 group lasso shrinks whole features of it (Evci et al.: "Head2Toe", 2022). Initial weights are far smaller than learned
-ones, so that a feature's norm is what it learned. What is kept is part of the saved head (`mask`, `selected`); a
-dropped weight is left out of every product, and its own value, which momentum may still change, means nothing.
+ones, so that a feature's norm is what it learned. What is kept is saved with the head (`mask`, `selected`); a dropped
+weight is left out of every product, and momentum may still change its own value.
 """
 
 import math
@@ -273,8 +271,6 @@ class AttentionPooler(Head):
 
 # ---- features
 
-_INIT_STD = 1e-3
-
 
 @dataclass(frozen=True)
 class Head2ToeConfig(HeadConfig):
@@ -283,8 +279,8 @@ class Head2ToeConfig(HeadConfig):
     lasso: float = at_least(0, 1e-4)  # weight of the group lasso until then
 
     def check(self) -> None:
-        for name, value in {"keep": self.keep, "select_at": self.select_at}.items():
-            if not 0 < value <= 1:
+        for name in ("keep", "select_at"):
+            if not 0 < (value := getattr(self, name)) <= 1:
                 raise ConfigError(f"{name} of head2toe must lie above 0 and not above 1, not {value}")
 
 
@@ -298,7 +294,7 @@ class Head2Toe(Head):
     def __init__(self, config: Head2ToeConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
         L, H, C = geometry.states, geometry.hidden, geometry.outputs
-        self.weight = nn.Parameter(torch.empty(L, C, H).normal_(std=_INIT_STD))
+        self.weight = nn.Parameter(torch.empty(L, C, H).normal_(std=1e-3))
         self.bias = nn.Parameter(torch.zeros(C))
         self.register_buffer("mask", torch.ones(L, H, dtype=torch.bool))
         self.register_buffer("selected", torch.tensor(False))

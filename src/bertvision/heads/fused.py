@@ -1,11 +1,9 @@
 """Two GPU kernels that read the states' width once where plain operations would read it several times.
 
-`adapter_tail`   logits[m] = sum_l gelu(raw[l, m] + bias_l) P_l. Bias, GELU and the narrow product are one pass over
-                 raw forwards and one backwards, instead of eleven over tensors of its size.
+`adapter_tail`   logits[m] = sum_l gelu(raw[l, m] + bias_l) P_l, in one pass over raw forwards and one backwards
 `mix`            out[n] = sum_l w_l states[l, n], and the gradient of w: one pass over the states each.
 
-They are written in Triton, which comes with torch's CUDA wheels, and used for bf16 states on a CUDA device.
-Everywhere else (`usable` says no) heads take the plain operations of the same formulas.
+They are written in Triton, which comes with torch's CUDA wheels; where `usable` says no, plain operations serve.
 
 Shapes: L layers, M tokens, A reduced numbers, two outputs (a span's start and end).
 """

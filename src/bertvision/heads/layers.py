@@ -1,7 +1,5 @@
 """Small layers that several heads share.
 
-GELU exists twice: the tanh approximation of the papers' TensorFlow code and the exact one of their torch code.
-
 Dropout draws nothing from a random stream. Whether a number is kept follows from a key and its position, so a head
 computes the same alone, beside other heads, stacked with them, or recomputed, and a resumed fit needs no random state.
 """
@@ -35,9 +33,9 @@ def truncated_normal_(weight: Tensor, std: float) -> None:
 
 
 def wide(weight: Float[Tensor, "*lead rows columns"], like: Tensor) -> Float[Tensor, "*lead padded columns"]:
-    """On a GPU, pad a weight with zero rows to a multiple of 8; the caller cuts the results off again.
+    """On a GPU, pad a weight with zero rows to a multiple of 8, whose results the caller cuts off.
 
-    Matrix units want rows of 16 bytes: a product with 386 or with 2 columns in bf16 falls back to slow kernels.
+    Matrix units want rows of 16 bytes: other products in bf16 fall back to slow kernels.
     """
     missing = -weight.shape[-2] % 8 if like.is_cuda else 0
     return F.pad(weight, (0, 0, 0, missing)) if missing else weight
@@ -67,10 +65,7 @@ def project_with_skip(
 
 
 def unit_scale(states: Float[Tensor, "*batch H"]) -> Float[Tensor, "*batch 1"]:
-    """1 / rms of every state, in float32: a linear map's result times this is the map of the scaled state.
-
-    Scaling the result keeps a head from writing a scaled copy of all states.
-    """
+    """1 / rms of every state, in float32: a linear map's result is scaled, not a copy of all states."""
     kind = torch.promote_types(states.dtype, torch.float32)
     norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True, dtype=kind)
     return math.sqrt(states.shape[-1]) / norm.clamp(min=1e-6)
@@ -96,8 +91,7 @@ def unpack(x: Float[Tensor, "N F"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, 
     return full.index_copy(0, mask.flatten().nonzero().squeeze(1), x).view(*mask.shape, -1)
 
 
-BYTES_DRAWN = 16
-"""Bytes that `Dropout` needs for each of its numbers while it draws, beside what is kept."""
+BYTES_DRAWN = 16  # that `Dropout` needs for each of its numbers while it draws, beside what is kept
 
 
 class Dropout(nn.Module):

@@ -13,20 +13,23 @@
     triplet           distances between the [CLS] vectors of texts; no linear layer
 
 last_state and cls_linear are controls: fitted again on a frozen snapshot they show what refitting the classifier gains.
-The width h of the MLPs follows from an adapter over all layers: what that gains beyond an MLP of as many parameters
-comes from the other layers, not from its size. Encoders that were tuned for sentences put the meaning of a text into
-the mean of its tokens, not into [CLS] (Reimers and Gurevych, "Sentence-BERT", 2019); the mean of the first and the last
-layer is from Ma et al., "Universal Text Representation from BERT", 2019.
+A layer_reader for each hidden state (`fit --heads each_layer`) shows at which layer an answer can be read; state 0 is
+the embedding output. Learned pooling is Tenney's scalar mix; the mean of the first and the last layer is from Ma et
+al., "Universal Text Representation from BERT: An Empirical Study", 2019. Encoders tuned for sentences put the meaning
+of a text into the mean of its tokens (Reimers and Gurevych, "Sentence-BERT", 2019).
 
-Sums are taken in the order that writes least: token heads mix the projected states instead of projecting a mixed copy
-of all states, and mean_pooler takes the mean over tokens before the mix. All these steps are linear.
+The width h of the MLPs follows from an adapter over all layers: what that gains beyond an MLP of as many parameters
+comes from the other layers, not from its size. `activation=none` is a linear map of the same size.
+
+Sums are taken in the order that writes least: token heads mix the projected states, mean_pooler takes the mean over
+tokens before the mix. All these steps are linear.
 
 Channels (S, B, H) are the [CLS] vectors of all layers, and before them the pooler's vector where the encoder has a
 pooler: S = L + 1 or L. So channel -1 is the last layer's [CLS], as in the papers' code.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +49,7 @@ Pooling = Literal["learned", "average"]
 
 
 class Mix(nn.Module):
-    """A weighted sum of layers: gamma * softmax(w), one weight a layer, or the same weight for all (average)."""
+    """A weighted sum of layers: gamma * softmax(w), or the same weight for all (average)."""
 
     share: Tensor
 
@@ -63,7 +66,7 @@ class Mix(nn.Module):
         return self.gamma * self.w.softmax(0) if self.learned else self.share
 
     def shares(self) -> list[float] | None:
-        """The learned weight of each layer, without the common scale."""
+        """Learned weights without the common scale."""
         return self.w.detach().softmax(0).tolist() if self.learned else None
 
     def forward(self, states: Float[Tensor, "L *batch H"]) -> Float[Tensor, "*batch H"]:
@@ -87,7 +90,7 @@ def num_channels(geometry: Geometry) -> int:
 
 
 def cls_vector(batch: StateBatch) -> Float[Tensor, "B H"]:
-    """The one vector of a window: the pooled one, or the last layer's [CLS] where there is no pooler."""
+    """The pooled vector, or the last layer's [CLS] where there is no pooler."""
     return batch.first[-1] if batch.pooled is None else batch.pooled
 
 
@@ -95,17 +98,19 @@ def cls_vector(batch: StateBatch) -> Float[Tensor, "B H"]:
 
 
 class Readout(Head):
-    """A vector -> Linear(H, C); `mix` makes it of the layers."""
+    """A vector, or what `pooling` makes of the states (with `cls_only`: of the channels) -> Linear(H, C)."""
 
     stackable = True
+    pooling: ClassVar[Pooling | None] = None
 
-    def __init__(self, config: Any, geometry: Geometry, mix: Mix | None = None) -> None:
+    def __init__(self, config: Any, geometry: Geometry, *, pooling: Pooling | None = None) -> None:
         super().__init__(config, geometry)
-        self.mix: Any = mix
+        pooling = pooling or self.pooling
+        states = num_channels(geometry) if self.cls_only else geometry.states
+        self.mix: Any = Mix(states, pooling) if pooling else None
         self.project = glorot_linear(geometry.hidden, geometry.outputs)
 
     def project_mixed(self, states: Float[Tensor, "L B T H"]) -> Float[Tensor, "B T C"]:
-        """project(mix(states))."""
         projected = F.linear(states, wide(self.project.weight, states))  # (L, B, T, C)
         mixed = torch.einsum("l,lbtc->btc", self.mix.weights().to(projected.dtype), projected)
         return mixed[..., : self.project.out_features] + self.project.bias
@@ -123,9 +128,7 @@ class LastState(Readout):
 
 @dataclass(frozen=True)
 class LayerReaderConfig(HeadConfig):
-    layer: int = at_least(
-        -1, -1
-    )  # among the states that are read: 0 is the embedding output, -1 the last one
+    layer: int = at_least(-1, -1)  # 0 is the embedding output, -1 the last of those that are read
 
 
 @register("layer_reader.v1", LayerReaderConfig)
@@ -163,8 +166,7 @@ class AveragePoolingConfig(HeadConfig):
 class AveragePooling(Readout):
     """mean over layers -> Linear(H, C)."""
 
-    def __init__(self, config: AveragePoolingConfig, geometry: Geometry) -> None:
-        super().__init__(config, geometry, Mix(geometry.states, "average"))
+    pooling = "average"
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
         if self.config.of == "first-last":
@@ -176,8 +178,7 @@ class AveragePooling(Readout):
 class LearnedPooling(Readout):
     """gamma * softmax(w) over layers -> Linear(H, C)."""
 
-    def __init__(self, config: HeadConfig, geometry: Geometry) -> None:
-        super().__init__(config, geometry, Mix(geometry.states))
+    pooling = "learned"
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
         return self.project_mixed(batch.states)
@@ -201,9 +202,7 @@ class TenneySmall(Readout):
 
     units = ("window",)
     cls_only = True
-
-    def __init__(self, config: HeadConfig, geometry: Geometry) -> None:
-        super().__init__(config, geometry, Mix(num_channels(geometry)))
+    pooling = "learned"
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
         return self.project(self.mix(channels(batch)))
@@ -221,7 +220,7 @@ class MeanPooler(Readout):
     units = ("window",)
 
     def __init__(self, config: MeanPoolerConfig, geometry: Geometry) -> None:
-        super().__init__(config, geometry, None if config.last else Mix(geometry.states))
+        super().__init__(config, geometry, pooling=None if config.last else "learned")
         self.last_only = config.last
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
@@ -237,9 +236,7 @@ class MeanPooler(Readout):
 
 @dataclass(frozen=True)
 class ClsMLPConfig(HeadConfig):
-    match: int = at_least(
-        1, 386
-    )  # size of the adapter (or adapter_pooler) whose parameter count it comes nearest to
+    match: int = at_least(1, 386)  # size of the adapter (adapter_pooler) that is as large
     width: int = at_least(0, 0)  # hidden numbers; 0 = from `match`
     dropout: float = rate()
 
@@ -296,8 +293,8 @@ class MinBertConfig(HeadConfig):
 class MinBert(Head):
     """pooled vector, or two -> (Linear -> LayerNorm -> dropout -> ReLU) x blocks -> Linear(C).
 
-    The study says "5 densely connected layers", which is read as four blocks and the output layer. With `vectors=2`
-    rows 2i and 2i + 1 of a batch are the texts of example i, encoded apart.
+    The study's "5 densely connected layers" are read as four blocks and the output layer. With `vectors=2` rows 2i and
+    2i + 1 of a batch are the texts of example i, encoded apart.
     """
 
     units = ("window",)
@@ -334,12 +331,8 @@ class TripletConfig(HeadConfig):
 class Triplet(Head):
     """last layer's [CLS] of anchor, positive and negatives -> Euclidean distances to the anchor.
 
-        window i * (2 + n)          anchor of example i
-        window i * (2 + n) + 1      its positive
-        the n windows that follow   its negatives
-
-    The first distance (E, 1 + n) is the one that should be small. The triplet task makes a loss of the distances, which
-    trains the encoder; this head has nothing to fit, so `bertvision heads` does not list it.
+    Example i is the windows from i * (2 + n) on: anchor, positive, n negatives. The first of the distances (E, 1 + n)
+    should be small. The task makes a loss of them, which trains the encoder: this head has nothing to fit.
     """
 
     units = ()

@@ -9,11 +9,7 @@ config or of its training (`lr`, `optimizer` ...). A config is a frozen dataclas
         dropout: float = rate()           # 0 by default, below 1
 
 catalogue.csv has a row for every head that ships: what to type, the section of the papers' facts that it comes from
-(docs/heads.md), its sets, and how sure its structure is:
-
-    exact          the structure follows from public code or from the published count, and the count is met
-    reconstructed  other structures would meet the count too, or no count was published
-    ours           not in the papers: controls, and heads with a reason and a source of their own
+(docs/heads.md), its sets, and how sure its structure is: exact, reconstructed, or ours.
 
 Torch is imported when a head is parsed or built: `--help` and the checks of settings read the sets without it.
 """
@@ -35,8 +31,7 @@ Unit = Literal["token", "window"]
 Gelu = Literal["tanh", "erf"]
 """The approximation of the papers' TensorFlow code, or the exact function."""
 
-_MOST = 10**6
-"""Largest size: more can only be a typing error."""
+_MOST = 10**6  # more can only be a typing error
 
 
 # ---- options
@@ -56,8 +51,7 @@ def rate(default: float = 0.0) -> Any:
 class HeadConfig:
     """Checks the ranges of its fields when it is made. As it stands: a head without options."""
 
-    head: ClassVar[str] = ""
-    """Name of the head, set when it is registered."""
+    head: ClassVar[str] = ""  # its name, set when it is registered
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -96,15 +90,13 @@ class TrainOverrides:
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """A head to be built: the name of its class, its config, its own training settings."""
-
     name: str
     config: Any
     train: TrainOverrides = TrainOverrides()
 
     @property
     def label(self) -> str:
-        """Short name for tables and folders: the head and what differs from its defaults."""
+        """For tables and folders: the head and what differs from its defaults."""
         parts = [self.name.removesuffix(".v1").replace("_", "-")]
         for field in dataclasses.fields(self.config):
             value = getattr(self.config, field.name)
@@ -171,8 +163,7 @@ def _convert(text: str, kind: Any, where: str) -> Any:
 
 
 def for_windows(text: str, tokens: int) -> str:
-    """The text of a head with weights for every place of a window (ap_glue), made for this length unless it sets its
-    own; the text of any other head as it is."""
+    """The text of a head, with this length where it has weights for every place of a window and sets none (ap_glue)."""
     if not hasattr(parse_head(text).config, "tokens") or "tokens=" in text:
         return text
     return f"{text}{',' if ':' in text else ':'}tokens={tokens}"
@@ -189,20 +180,17 @@ class CatalogueRow:
     section: str = ""  # section and row of the papers' facts; empty for ours
     paper: str = ""  # the paper's name for it
     published: float | None = None  # percent of the encoder's parameters, as printed
-    counted: Literal["trainable", "total"] = (
-        "trainable"  # what that counts; total includes running statistics
-    )
+    counted: Literal["trainable", "total"] = "trainable"  # what that counts; total: running statistics too
     sets: tuple[str, ...] = ()
 
 
-def _read_catalogue() -> Iterator[CatalogueRow]:
-    with Path(__file__).with_name("catalogue.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            published = float(row["published"]) if row["published"] else None
-            yield CatalogueRow(**row | {"published": published, "sets": tuple(row["sets"].split())})  # pyright: ignore
+def _row(row: dict[str, Any]) -> CatalogueRow:
+    published = float(row["published"]) if row["published"] else None
+    return CatalogueRow(**row | {"published": published, "sets": tuple(row["sets"].split())})
 
 
-CATALOGUE: tuple[CatalogueRow, ...] = tuple(_read_catalogue())
+_LINES = Path(__file__).with_name("catalogue.csv").read_text(encoding="utf-8").splitlines()
+CATALOGUE = tuple(map(_row, csv.DictReader(_LINES)))
 """Every head that ships, in the sizes of its paper: token heads first, the papers' in their order."""
 
 EACH_LAYER = "each_layer"
@@ -231,11 +219,11 @@ def head_names() -> list[str]:
 def expand(texts: Sequence[str], unit: Unit = "token", *, states: int = 0) -> Iterator[tuple[str, bool]]:
     """(head, whether a set named it) of everything in `texts`, with the sets of `unit` written out.
 
-    Whether a head that was named by itself suits the unit is not checked here (`head_class`). `states` is the number of
-    hidden states that are read, for each_layer; 0 = not known yet, where one reader stands for all.
+    Whether a head suits the unit is checked in `head_class`. `states` is the number of hidden states that are read, for
+    each_layer; 0 = not known yet, where one reader stands for all.
     """
-    readers = tuple(f"layer_reader:layer={k}" for k in range(states))
-    sets = SETS[unit] | ({EACH_LAYER: readers} if states else {})
+    readers = tuple(f"layer_reader:layer={k}" for k in range(states or 1))
+    sets = SETS[unit] | {EACH_LAYER: readers}
     for text in map(str.strip, texts):
         if text in sets:
             yield from ((head, True) for head in sets[text])
@@ -250,23 +238,16 @@ def _check_name(text: str, unit: Unit) -> None:
 
     name, sets = text.partition(":")[0].strip(), SETS[unit]
     if name in sets:
-        raise ConfigError(
-            f"{name} is a set of heads and takes no options, not {text!r}: name its heads one by one"
-        )
+        raise ConfigError(f"{name} is a set and takes no options, not {text!r}: name its heads one by one")
     if any(name in others for others in SETS.values()):
         raise ConfigError(
-            f"{name} is a set of heads for another kind of task: use {', '.join(sets)} or the name of a head"
+            f"{name} is a set for another kind of task: use {', '.join(sets)} or the name of a head"
         )
     if not head_class(name, sets=sets).units:
-        raise ConfigError(
-            f"{name} gives distances between texts and has nothing to fit: it is for triplet pre-training"
-        )
+        raise ConfigError(f"{name} gives distances and has nothing to fit: it is for triplet pre-training")
 
 
 def find_row(spec: HeadSpec) -> CatalogueRow | None:
     """The row of a head, however it was written; its training settings do not count."""
-    for row in CATALOGUE:
-        found = parse_head(row.head)
-        if (found.name, found.config) == (spec.name, spec.config):
-            return row
-    return None
+    heads = ((row, parse_head(row.head)) for row in CATALOGUE)
+    return next((row for row, own in heads if (own.name, own.config) == (spec.name, spec.config)), None)

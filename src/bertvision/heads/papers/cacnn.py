@@ -7,11 +7,10 @@
 Z is the last hidden state, zero at pads. After D. Shen et al., "Learning Context-Sensitive Convolutional Filters for
 Text Processing", 2017. The simple variant follows public code of the author, ctx only the study's text.
 
-Pooling along T: windows of 100 tokens, stride 50, give 6 rows at the study's 384 tokens (its last 34 tokens are in no
-row). Here a window of any number N of real tokens gives `rows` rows: row r covers the real tokens from r * s to
-(r + 2) * s, with s = N * 350 / 384 / (rows + 1). That is the study's grid at N = 384 and six rows; with fewer tokens
-the study would fill rows with pads, while here the grid shrinks with the text. So pads enter no number, and the padded
-length of a batch changes no logit.
+Pooling along T: windows of 100 tokens, stride 50, give 6 rows at the study's 384 tokens. Here a window of any number N
+of real tokens gives `rows` rows: row r covers the real tokens from r * s to (r + 2) * s, with s = N * 350 / 384 /
+(rows + 1), the study's grid at N = 384 and six rows. With fewer tokens the grid shrinks where the study fills rows with
+pads: so pads enter no number, and the padded length of a batch changes no logit.
 """
 
 from dataclasses import dataclass
@@ -30,9 +29,7 @@ from bertvision.shapes import Bool, Float
 
 @dataclass(frozen=True)
 class CaCnnConfig(HeadConfig):
-    variant: Literal["simple", "ctx"] = (
-        "simple"  # filters from stretches of the text, or from one context vector
-    )
+    variant: Literal["simple", "ctx"] = "simple"  # filters from stretches of the text, or a context vector
     n: int = at_least(0, 0)  # filters of a window, half of them for the start; 0 = 4 (simple) or 8 (ctx)
     rows: int = at_least(0, 0)  # tokens a filter spans; 0 = 6 (simple, the study's at 384 tokens) or 5 (ctx)
     kernel: int = at_least(1, 5)  # tokens (ctx: numbers of the vector) that a filter's number is made from
@@ -42,12 +39,8 @@ class CaCnnConfig(HeadConfig):
     filters: int = at_least(0, 0)  # ctx: outputs of each of them; 0 = H in all
     reduce: Literal["max", "sum"] = "max"  # ctx: how the context vector is made from all tokens
     maps: int = at_least(0, 0)  # ctx: numbers made from each number of the context vector; 0 = rows * n
-    fill: Literal["concat", "tile"] = (
-        "concat"  # ctx: filters are these as they come, or repeated and cut to fit
-    )
-    mask_question: bool = (
-        False  # slide over the paragraph alone; hides [CLS], where no answer is marked, as well
-    )
+    fill: Literal["concat", "tile"] = "concat"  # ctx: these as they come, or repeated and cut to fit
+    mask_question: bool = False  # slide over the paragraph alone; hides [CLS] too, where no answer is marked
 
     def check(self) -> None:
         if self.n % 2:

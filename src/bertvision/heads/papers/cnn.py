@@ -8,7 +8,7 @@ cnn, for tokens: a small residual CNN over the numbers of every token; the hidde
 
 1xN kernels see one token each, NxN kernels its neighbours too. A pooled input is one channel, which an adapter may make
 narrower first. `dilated` puts dilation 2 in place of the stride of the last two stages. Only sizes are published, and
-this family meets them (with shortcuts that have no batch norm in the dilated and in the NxN variant).
+this family meets all of them (with shortcuts without a batch norm in the dilated and in the NxN variant).
 
 inception, for tokens: GoogLeNet over the picture (tokens x reduced numbers) of a window, one axis of it made shorter.
 
@@ -20,8 +20,7 @@ inception, for tokens: GoogLeNet over the picture (tokens x reduced numbers) of 
 
 `axis` says which axis the strides shorten. With tokens, the published failure, one position is left for every 48
 tokens: position i is centred on token 48 i, and a token's logits lie on the line between its two neighbours, never
-beyond its window's last position. The output layer is applied before this interpolation: both are linear, and its
-results are far smaller.
+beyond its window's last position. The output layer is applied before this interpolation: both are linear.
 
 xception_mod, for tokens. Only its size is published; kernel 5 and three middle blocks meet it.
 
@@ -31,20 +30,20 @@ xception_mod, for tokens. Only its size is published; kernel 5 and three middle 
         3 middle blocks (728):           3 x (ReLU - SepConv5 - BN)  + the block's input
         flatten (width * 728) -> Linear(C)
 
-xception_abbr and xception, for windows. The [CLS] vectors are a picture of one line, H wide, with a channel for every
-layer. Kernels are 3 wide, and a block ends in a pool of 3 with stride 2, as does its shortcut.
+xception_abbr and xception, for windows. The [CLS] vectors are a picture of one line, H wide, a channel for every layer.
+Kernels are 3 wide; a block ends in a pool of 3 with stride 2, as does its shortcut. A first block's leading ReLU is the
+stem's.
 
         xception_abbr:  Conv3/64 s3 valid - BN - ReLU - Conv3/128 valid - BN - ReLU
                         1 block (256, 512) - mean over the line [+ channel -1 (H)] -> Linear(C)
         xception:       the same stem with 32 and 64 filters - blocks (128, 128), (256, 256), (728, 728)
                         8 middle blocks - block (728, 1024) - 2 x (SepConv - BN - ReLU) (1536, 2048)
                         mean over the line -> Linear(C)
-
-The leading ReLU of a first block is the stem's.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -58,10 +57,10 @@ from bertvision.heads.papers.conv import (
     BatchNorm,
     Conv,
     ConvHead,
-    ConvNorm,
-    Separable,
     avg_pool,
     max_pool,
+    normed,
+    separable,
     zero_pads,
 )
 from bertvision.heads.readouts import Mix, channels, num_channels
@@ -75,9 +74,7 @@ STAGES = ((7, 100), (3, 100), (3, 200), (3, 200))
 @dataclass(frozen=True)
 class CNNConfig(HeadConfig):
     kernel: Literal["1xn", "nxn"] = "1xn"  # along a token's numbers alone, or along its neighbours too
-    input: Literal["all", "learned", "average"] = (
-        "all"  # a channel for every state, or one channel pooled like this
-    )
+    input: Literal["all", "learned", "average"] = "all"  # a channel for every state, or one pooled channel
     adapter: int = at_least(0, 0)  # numbers a pooled token is reduced to first; 0 = none
     dilated: bool = False  # dilation 2 in place of stride 2 in the last two stages
     dropout: float = rate(0.2)  # before the output layer
@@ -85,9 +82,7 @@ class CNNConfig(HeadConfig):
 
     def check(self) -> None:
         if self.adapter and self.input == "all":
-            raise ConfigError(
-                "adapter of cnn reduces one pooled state: set input=learned or input=average too"
-            )
+            raise ConfigError("adapter of cnn reduces a pooled state: set input=learned or input=average too")
 
 
 class Stage(nn.Module):
@@ -171,14 +166,11 @@ DROPOUT_AFTER = ("4a", "4d")
 @dataclass(frozen=True)
 class InceptionConfig(HeadConfig):
     adapter: int = at_least(1, 386)  # numbers the pooled state is reduced to
-    axis: Literal["features", "tokens"] = (
-        "features"  # which the strides shorten; tokens does not learn, as published
-    )
+    axis: Literal["features", "tokens"] = "features"  # what the strides shorten; tokens does not learn
     dropout: float = rate(0.2)  # after modules 4a and 4d
 
 
-def _conv(inputs: int, outputs: int, kernel: int, stride: Stride = (1, 1)) -> Conv:
-    return Conv(inputs, outputs, kernel, stride=stride, bias=0.2)
+_conv = partial(Conv, stride=(1, 1), bias=0.2)
 
 
 class Pool(nn.Module):
@@ -200,7 +192,7 @@ class Stem(nn.Module):
 
     def __init__(self, stride: Stride) -> None:
         super().__init__()
-        self.first = _conv(1, 512, 3, stride)
+        self.first = _conv(1, 512, 3, stride=stride)
         self.reduce = _conv(512, 256, 1)
         self.second = _conv(256, 128, 3)
         self.pool = Pool(stride)
@@ -256,17 +248,14 @@ class Inception(ConvHead):
         super().__init__(config, geometry)
         self.mix = Mix(geometry.states)
         self.down = Down(geometry.hidden, config.adapter)
-        self.blocks = nn.ModuleDict({"stem": Stem(self._stride(2))})
-        channels, strides = 128, [2, 2, 2]  # of the stem
+        self.blocks, channels = nn.ModuleDict({"stem": Stem(self._stride(2))}), 128
         for name, filters in MODULES.items():
             module = Module(channels, filters, config.dropout if name in DROPOUT_AFTER else 0.0)
             self.blocks[name], channels = module, module.outputs
             if name in POOL_AFTER:
                 self.blocks[f"pool_{name}"] = Pool(self._stride(POOL_AFTER[name]))
-                strides.append(POOL_AFTER[name])
-        width, self.step = config.adapter, 1
-        for along_tokens, along_features in map(self._stride, strides):
-            width, self.step = -(-width // along_features), self.step * along_tokens
+        self.step, along_features = self._stride(48)  # the stem's three strides of 2, and those of two pools
+        width = -(-config.adapter // along_features)
         self.project = glorot_linear(channels * width, geometry.outputs)
 
     def _stride(self, stride: int) -> Stride:
@@ -283,23 +272,20 @@ class Inception(ConvHead):
 # ---- xception
 
 
+Pooled = Literal["avg", "max", None]
+
+
 class XceptionBlock(nn.Module):
     """(ReLU - SepConv - BN) for each width [- pool 3, stride 2] + shortcut, a projection where the width changes."""
 
     def __init__(
-        self,
-        inputs: int,
-        widths: tuple[int, ...],
-        kernel: int,
-        *,
-        lead: bool = True,
-        pool: Literal["avg", "max"] | None = None,
+        self, inputs: int, widths: tuple[int, ...], kernel: int, *, lead: bool = True, pool: Pooled = None
     ) -> None:
         super().__init__()
         self.lead, self.pool = lead, pool
         self.convs, self.norms = nn.ModuleList(), nn.ModuleList()
         for before, after in zip((inputs, *widths), widths, strict=False):
-            self.convs.append(Separable(before, after, kernel))
+            self.convs.append(separable(before, after, kernel))
             self.norms.append(BatchNorm(after))
         self.short = None
         if inputs != widths[-1]:
@@ -317,15 +303,9 @@ class XceptionBlock(nn.Module):
         return y + (x if self.short is None else self.short(x))
 
 
-def _middle_blocks(number: int, kernel: int) -> list[nn.Module]:
-    return [XceptionBlock(728, (728,) * 3, kernel) for _ in range(number)]
-
-
 @dataclass(frozen=True)
 class XceptionModConfig(HeadConfig):
-    adapter: int = at_least(
-        3, 386
-    )  # numbers the pooled state is reduced to; the first kernel takes no padding
+    adapter: int = at_least(3, 386)  # numbers the pooled state is reduced to; the first kernel needs three
 
 
 @register("xception_mod.v1", XceptionModConfig)
@@ -337,12 +317,12 @@ class XceptionMod(ConvHead):
         self.mix = Mix(geometry.states)
         self.down = Down(geometry.hidden, config.adapter)
         self.blocks = nn.Sequential(
-            ConvNorm(Conv(1, 32, 3, stride=(2,), valid=True)),
-            ConvNorm(Conv(32, 64, 5)),
+            normed(Conv(1, 32, 3, stride=(2,), valid=True)),
+            normed(Conv(32, 64, 5)),
             XceptionBlock(64, (128, 128), 5, lead=False),
             XceptionBlock(128, (256, 256), 5),
             XceptionBlock(256, (728, 728), 5),
-            *_middle_blocks(3, 5),
+            *(XceptionBlock(728, (728,) * 3, 5) for _ in range(3)),
         )
         self.project = glorot_linear(728 * ((config.adapter - 3) // 2 + 1), geometry.outputs)
 
@@ -356,23 +336,24 @@ class _ClsXception(ConvHead):
 
     units = ("window",)
     cls_only = True
-    blocks: nn.Sequential
-    project: nn.Linear
-    beside = False  # whether channel -1 goes to the output layer too
+
+    def __init__(self, config: Any, geometry: Geometry, width: int, *blocks: nn.Module) -> None:
+        super().__init__(config, geometry)
+        self.blocks = nn.Sequential(*blocks)
+        self.project = glorot_linear(width, geometry.outputs)
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B C"]:
         picture = channels(batch)
         x = picture.transpose(0, 1)
         x = F.pad(x, (0, max(0, 9 - x.shape[-1])))  # the stem takes no padding and needs 9 numbers
         x = self.run_blocks(self.blocks, x).mean(-1)
-        return self.project(torch.cat([x, picture[-1].to(x.dtype)], -1) if self.beside else x)
+        beside = getattr(self.config, "cls", False)
+        return self.project(torch.cat([x, picture[-1].to(x.dtype)], -1) if beside else x)
 
 
-def _stem(inputs: int, first: int, second: int) -> list[nn.Module]:
-    return [
-        ConvNorm(Conv(inputs, first, 3, stride=(3,), valid=True)),
-        ConvNorm(Conv(first, second, 3, valid=True)),
-    ]
+def _stem(geometry: Geometry, first: int, second: int) -> list[nn.Module]:
+    read = Conv(num_channels(geometry), first, 3, stride=(3,), valid=True)
+    return [normed(read), normed(Conv(first, second, 3, valid=True))]
 
 
 @dataclass(frozen=True)
@@ -385,18 +366,14 @@ class XceptionAbbr(_ClsXception):
     """[CLS] of all layers as channels -> stem and one block of Xception -> mean [+ channel -1] -> Linear(C)."""
 
     def __init__(self, config: XceptionAbbrConfig, geometry: Geometry) -> None:
-        super().__init__(config, geometry)
-        self.beside = config.cls
+        width, stem = 512 + (geometry.hidden if config.cls else 0), _stem(geometry, 64, 128)
         block = XceptionBlock(128, (256, 512), 3, lead=False, pool="avg")
-        self.blocks = nn.Sequential(*_stem(num_channels(geometry), 64, 128), block)
-        self.project = glorot_linear(512 + (geometry.hidden if config.cls else 0), geometry.outputs)
+        super().__init__(config, geometry, width, *stem, block)
 
 
 @dataclass(frozen=True)
 class XceptionConfig(HeadConfig):
-    pool: Literal["avg", "max"] = (
-        "avg"  # around the middle: avg as in the last code, max as in the saved model
-    )
+    pool: Literal["avg", "max"] = "avg"  # around the middle: as in the last code; max as in the saved model
 
 
 @register("xception.v1", XceptionConfig)
@@ -404,15 +381,16 @@ class Xception(_ClsXception):
     """[CLS] of all layers as channels -> Xception with kernels of 3 numbers -> mean -> Linear(C)."""
 
     def __init__(self, config: XceptionConfig, geometry: Geometry) -> None:
-        super().__init__(config, geometry)
-        self.blocks = nn.Sequential(
-            *_stem(num_channels(geometry), 32, 64),
+        super().__init__(
+            config,
+            geometry,
+            2048,
+            *_stem(geometry, 32, 64),
             XceptionBlock(64, (128, 128), 3, lead=False, pool="avg"),
             XceptionBlock(128, (256, 256), 3, pool="avg"),
             XceptionBlock(256, (728, 728), 3, pool=config.pool),
-            *_middle_blocks(8, 3),
+            *(XceptionBlock(728, (728,) * 3, 3) for _ in range(8)),
             XceptionBlock(728, (728, 1024), 3, pool=config.pool),
-            nn.Sequential(Separable(1024, 1536, 3), BatchNorm(1536), nn.ReLU()),
-            nn.Sequential(Separable(1536, 2048, 3), BatchNorm(2048), nn.ReLU()),
+            nn.Sequential(separable(1024, 1536, 3), BatchNorm(1536), nn.ReLU()),
+            nn.Sequential(separable(1536, 2048, 3), BatchNorm(2048), nn.ReLU()),
         )
-        self.project = glorot_linear(2048, geometry.outputs)

@@ -4,14 +4,14 @@
     tokens together  (B, channels, T, features)    a square kernel sees neighbours too: pads are kept at zero
 
 Sizes follow Keras: 'same' padding gives ceil(n / stride) numbers and puts the odd zero on the right; batch norm keeps
-0.99 of its running statistics and adds 1e-3 to the variance. Its first hundred steps are a plain average instead: a
-short fit would otherwise be evaluated with the statistics it began with. Along tokens a kernel is centred on every
-stride-th token, whatever the padded length of the batch is.
+0.99 of its running statistics and adds 1e-3 to the variance. Its first hundred steps are a plain average, or a short
+fit would be evaluated with the statistics it began with. Along tokens a kernel is centred on every stride-th token.
 
 A head with `recompute` keeps only the inputs of its blocks and computes the rest again in the backward pass: slower,
 far less memory, the same numbers to the last bit.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -52,7 +52,6 @@ class ConvHead(Head):
         return checkpoint(block, *inputs, context_fn=lambda: (nullcontext(), _recomputing()), **how)
 
     def run_blocks(self, blocks: nn.Module, x: Tensor, *mask: Tensor) -> Tensor:
-        """Through one block after the other."""
         for block in blocks.children():
             x = self.run_block(block, x, *mask)
         return x
@@ -106,23 +105,16 @@ class Conv(nn.Module):
         return run(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
 
-class Separable(nn.Module):
+def separable(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
     """A kernel for every channel by itself, then a 1 x 1 convolution."""
-
-    def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
-        super().__init__()
-        self.depthwise = Conv(inputs, inputs, kernel, groups=inputs)
-        self.pointwise = Conv(inputs, outputs, 1)
-
-    def forward(self, x: Float[Tensor, "N C W"]) -> Float[Tensor, "N D W"]:
-        return self.pointwise(self.depthwise(x))
+    depthwise = Conv(inputs, inputs, kernel, groups=inputs)
+    return nn.Sequential(OrderedDict(depthwise=depthwise, pointwise=Conv(inputs, outputs, 1)))
 
 
 class BatchNorm(nn.Module):
     """(x - mean) / sqrt(variance + 1e-3) * weight + bias, mean and variance of every channel over real tokens.
 
-    The running variance is that of a sample (n - 1), as in Keras' fused kernel and in torch. Step n, from 0, keeps
-    min(0.99, n / (n + 1)) of the running statistics: the first takes those of its batch.
+    The running variance is that of a sample (n - 1). Step n, from 0, keeps min(0.99, n / (n + 1)) of the statistics.
     """
 
     running_mean: Tensor
@@ -162,16 +154,9 @@ class BatchNorm(nn.Module):
         return out
 
 
-class ConvNorm(nn.Module):
+def normed(conv: Conv) -> nn.Sequential:
     """Convolution -> batch norm -> ReLU."""
-
-    def __init__(self, conv: Conv) -> None:
-        super().__init__()
-        self.conv = conv
-        self.norm = BatchNorm(conv.weight.shape[0])
-
-    def forward(self, x: Float[Tensor, "N C W"]) -> Float[Tensor, "N D V"]:
-        return self.norm(self.conv(x)).relu()
+    return nn.Sequential(OrderedDict(conv=conv, norm=BatchNorm(conv.weight.shape[0]), relu=nn.ReLU()))
 
 
 def max_pool(
