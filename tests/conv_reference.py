@@ -30,16 +30,19 @@ def centred(size: int, kernel: int, stride: int, dilation: int = 1) -> list[list
     return [[(k, i) for k, i in pairs if 0 <= i < size] for pairs in at]
 
 
-def convolved(x: Tensor, layer: Conv) -> Tensor:
+def convolved(x: Tensor, layer: Any) -> Tensor:
     weight = (
         layer.weight if layer.weight.ndim == 4 else layer.weight[:, :, None]
     )  # (out, in, tokens, features)
-    along = (1, *layer.stride)[-2:]
-    rows = centred(x.shape[0], weight.shape[2], along[0], layer.dilation)
-    columns = slide(x.shape[1], weight.shape[3], along[1], layer.dilation)
-    if layer.valid:
-        outputs = (x.shape[1] - layer.kernel) // along[1] + 1
-        columns = [[(k, o * along[1] + k) for k in range(layer.kernel)] for o in range(outputs)]
+    if not isinstance(layer, Conv):  # 'same', with a stride of 1
+        rows, columns = centred(x.shape[0], 1, 1), slide(x.shape[1], weight.shape[3], 1)
+    else:
+        along = (1, *layer.stride)[-2:]
+        rows = centred(x.shape[0], weight.shape[2], along[0], layer.dilation)
+        columns = slide(x.shape[1], weight.shape[3], along[1], layer.dilation)
+        if layer.valid:
+            outputs = (x.shape[1] - layer.kernel) // along[1] + 1
+            columns = [[(k, o * along[1] + k) for k in range(layer.kernel)] for o in range(outputs)]
     out = x.new_zeros(len(rows), len(columns), weight.shape[0])
     for t, row in enumerate(rows):
         for o, column in enumerate(columns):
@@ -185,23 +188,10 @@ def reference(head: Any, batch: StateBatch) -> Tensor:
 # ---- the context-aware CNN: a window z is (tokens, H)
 
 
-def same(z: Tensor, layer: Any) -> Tensor:
-    """'same' convolution of (T, inputs) with a layer's weights -> (T, outputs)."""
-    weight, out = layer.weight, []
-    for t in range(len(z)):
-        value = layer.bias.clone()
-        for j in range(weight.shape[2]):
-            at = t + j - (weight.shape[2] - 1) // 2
-            if 0 <= at < len(z):
-                value = value + weight[:, :, j] @ z[at]
-        out.append(value)
-    return torch.stack(out)
-
-
 def simple_filters(head: Any, z: Tensor, n: int, rows: int) -> Tensor:
     """(rows, H, n)."""
     N, H = z.shape
-    x = same(z, head.make.generate).clamp(min=0) + head.make.after_bias
+    x = convolved(z[None], head.make.generate)[0].clamp(min=0) + head.make.after_bias
     x = torch.stack([x[max(0, t - 3) : t + 5].amax(0) for t in range(N)])
     found = []
     for r in range(rows):
@@ -213,9 +203,9 @@ def simple_filters(head: Any, z: Tensor, n: int, rows: int) -> Tensor:
 def context_filters(head: Any, z: Tensor, n: int, rows: int) -> Tensor:
     """(rows, H, n)."""
     H = z.shape[1]
-    text = torch.cat([same(z, layer).clamp(min=0) for layer in head.make.bank], dim=1)
+    text = torch.cat([convolved(z[None], layer)[0].clamp(min=0) for layer in head.make.bank], dim=1)
     context = text.amax(0) if head.config.reduce == "max" else text.sum(0)
-    numbers = same(context[:, None], head.make.generate).T.flatten()  # map after map
+    numbers = convolved(context[None, :, None], head.make.generate)[0].T.flatten()  # map after map
     needed = n * rows * H
     return numbers.repeat(-(-needed // len(numbers)))[:needed].view(n, rows, H).permute(1, 2, 0)
 

@@ -19,19 +19,8 @@ from torch.nn import functional as F
 
 from bertvision.artifacts import write_tensors
 from bertvision.errors import ArtifactError, ConfigError
-from bertvision.heads import (
-    Geometry,
-    Head,
-    StateBatch,
-    base,
-    cost,
-    head_names,
-    load_head,
-    parse_head,
-    register,
-    save_head,
-)
-from bertvision.heads.base import activation_bytes, head_class
+from bertvision.heads import Geometry, Head, StateBatch, base, head_names, parse_head
+from bertvision.heads.base import activation_bytes, cost, head_class, load_head, register, save_head
 from bertvision.heads.layers import Dropout, set_noise
 from bertvision.heads.papers.conv import BatchNorm
 from bertvision.heads.spec import CATALOGUE, for_windows
@@ -39,7 +28,6 @@ from bertvision.heads.spec import CATALOGUE, for_windows
 every_head = pytest.mark.parametrize(("text", "geometry"), CASES, ids=IDS)
 NOTHING_KEPT = {"last_state.v1", "layer_reader.v1"}
 """Heads whose backward pass needs nothing but the states and the weights."""
-LARGE = {"xception.v1", "xception_mod.v1", "inception.v1"}
 
 
 def loss_and_gradients(head: Head, batch: StateBatch) -> list[Tensor]:
@@ -57,11 +45,10 @@ def test_every_registered_head_is_in_the_list() -> None:
 
 @every_head
 def test_shapes(text: str, geometry: Geometry) -> None:
-    """Any numbers of windows, tokens, states and outputs, with and without a pooler; finite at pads, too."""
+    """Any numbers of windows, tokens, states and outputs, any width, with and without a pooler; finite at pads, too."""
     only_pairs = text.startswith(("biaffine", "cacnn"))  # these have exactly a start and an end
-    bare = Geometry(1, 12, 2 if only_pairs else 1, geometry.unit)
-    if text.startswith("layer_reader"):
-        bare = Geometry(2, 12, 1, geometry.unit)
+    states, hidden = 2 if text.startswith("layer_reader") else 1, 12 if "ctx" in text else 1
+    bare = Geometry(states, hidden, 2 if only_pairs else 1, geometry.unit)
     for shape in (geometry, bare):
         head = shaken(text, shape)
         width = 2 + 2 * head.config.rank if text.startswith("biaffine") else shape.outputs
@@ -69,15 +56,13 @@ def test_shapes(text: str, geometry: Geometry) -> None:
             batch = batch_of(shape, examples * head.windows, tokens)
             for mode in (True, False):
                 logits = head.train(mode)(batch)
-                assert logits.shape == (
-                    (examples, tokens, width) if shape.unit == "token" else (examples, width)
-                )
+                assert logits.shape == (examples, *([tokens] if shape.unit == "token" else []), width)
                 assert bool(logits.isfinite().all())
 
 
 @every_head
 def test_pads_change_nothing(text: str, geometry: Geometry) -> None:
-    """Neither what stands at pads nor how many there are, in evaluation and in training."""
+    """Neither what stands at pads nor how many there are, in evaluation and in training; every parameter is trained."""
     batch = batch_of(geometry)
     assert not batch.mask.all()
     noisy = changed(batch, states=torch.where(batch.mask[None, :, :, None], batch.states, 1e3))
@@ -88,10 +73,10 @@ def test_pads_change_nothing(text: str, geometry: Geometry) -> None:
             set_noise(head, 1)
             found.append([t.clone() for t in loss_and_gradients(head, one)])
             assert all(bool(t.isfinite().all()) for t in found[-1])
+            assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in head.parameters())
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-    wider = changed(
-        batch, states=F.pad(batch.states, (0, 0, 0, 3), value=7.0), mask=F.pad(batch.mask, (0, 3))
-    )
+    states = F.pad(batch.states, (0, 0, 0, 3), value=7.0)
+    wider = changed(batch, states=states, mask=F.pad(batch.mask, (0, 3)))
     with torch.no_grad():
         head = shaken(text, geometry)
         torch.testing.assert_close(real(head(wider), wider), real(head(batch), batch), rtol=1e-4, atol=1e-4)
@@ -119,16 +104,6 @@ def test_a_head_reads_what_it_says(text: str, geometry: Geometry) -> None:
         states = torch.zeros_like(batch.states)
         states[:, torch.arange(len(last)), last] = batch.states[:, :, 0]
         assert unchanged(states=states, cls=last)
-
-
-@every_head
-def test_every_parameter_is_trained(text: str, geometry: Geometry) -> None:
-    head, batch = shaken(text, geometry).train(), batch_of(geometry)
-    set_noise(head, 3)
-    loss_and_gradients(head, batch)
-    idle = [n for n, p in head.named_parameters() if p.grad is None or not bool(p.grad.abs().sum() > 0)]
-    assert idle == []
-    assert all(p.requires_grad for p in head.parameters())
 
 
 @torch.no_grad()
@@ -204,13 +179,12 @@ def test_training_is_a_pure_function_of_the_key(text: str, geometry: Geometry) -
 @every_head
 def test_weights_come_from_the_seed_alone(text: str, geometry: Geometry) -> None:
     spec, found = parse_head(text), []
-    for i, seed in enumerate((7, 7) if spec.name in LARGE else (7, 7, 8)):
+    for i, seed in enumerate((7, 7, 8)):
         state = torch.manual_seed(i).get_state()
         found.append(spec.build(geometry, seed=seed).state_dict())
         assert torch.equal(torch.get_rng_state(), state), "the global stream goes on as if nothing was built"
-    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
-    other = found[2] if len(found) > 2 else shaken(text, geometry).state_dict()
-    assert not all(torch.equal(value, other[name]) for name, value in found[0].items())
+    same, other = (all(torch.equal(v, some[k]) for k, v in found[0].items()) for some in found[1:])
+    assert (same, other) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -240,11 +214,10 @@ def test_stacked_heads_are_the_heads(text: str, geometry: Geometry) -> None:
 def test_another_unit_is_refused(name: str) -> None:
     spec = parse_head(name)
     other = TOKEN if head_class(name).units == ("window",) else WINDOW
-    for make in (lambda: spec.build(other, seed=0), lambda: cost(spec, other)):
-        with pytest.raises(ConfigError, match="use one of") as caught:
-            make()
-        listed = str(caught.value).partition("use one of ")[2].split(", ")
-        assert set(listed) == {name for name in head_names() if other.unit in head_class(name).units}
+    with pytest.raises(ConfigError, match="use one of") as caught:
+        cost(spec, other)
+    listed = str(caught.value).partition("use one of ")[2].split(", ")
+    assert set(listed) == {name for name in head_names() if other.unit in head_class(name).units}
 
 
 # ---- heads as text
@@ -273,36 +246,26 @@ def test_specs_are_read(text: str, name: str, values: Any, train: dict[str, Any]
 
 
 WRONG = {
-    # names and syntax
     "adaptor": "did you mean adapter",
     "zzz": "known: .*learned_pooling",
-    "adapter.v9": r"adapter\.v9",
     "": "no head ''",
     "adapter:sise=64": "did you mean size",
     "last_state:size=3": "no option 'size'",
     "adapter:size=64,size=32": "size twice",
-    # kinds of values
     "adapter:size=many": "int, not 'many'",
-    "adapter:size=6.5": "int",
-    "adapter:size": "int",
     "adapter:skip=perhaps": "bool",
     "adapter:gelu=none": "tanh, erf",
     "adapter:lr=fast": "float",
     "adapter:optimizer=lion": "adamw, adam, sgd",
-    "adapter:patience=soon": "int",
     "adapter:patience=-1": "patience",
-    # values that do not go together, or lie outside a range of their own
     "adapter:size=10000000": "size of adapter must lie between 1 and 1,000,000",
     "ladder:size=6,heads=4": "multiple of heads",
-    "layer_attention:size=6,heads=4": "multiple of heads",
     "head2toe:keep=0": "keep of head2toe",
     "head2toe:select_at=1.5": "select_at of head2toe",
     "minbert:vectors=3": "vectors of minbert",
     "cnn:adapter=8": "input=learned",
     "cacnn:n=3": "n of cacnn .* even",
     "cacnn:bank=3-x": "bank of cacnn",
-    "cacnn:bank=": "bank of cacnn",
-    "cacnn:bank=0-3": "bank of cacnn",
 }
 
 
@@ -319,9 +282,7 @@ def test_every_range_is_enforced(name: str) -> None:
         wrong = ["1", "-0.1", "nan"] if "rate" in field.metadata else []
         if (least := field.metadata.get("least")) is not None:
             wrong = [str(least - 1)]
-        assert least is not None or field.type is not int or field.name == "vectors", (
-            "every number has a range"
-        )
+        assert least is not None or field.type is not int or field.name == "vectors", "no range"
         for value in wrong:
             with pytest.raises(ConfigError, match=f"{field.name} of {name} must"):
                 parse_head(f"{name}:{field.name}={value}")
@@ -333,17 +294,10 @@ def test_every_head_of_the_catalogue_has_a_label_that_can_be_a_folder() -> None:
     assert not any(character in label for label in labels for character in "/\\: ")
 
 
-@pytest.mark.parametrize(
-    ("text", "made"),
-    [
-        ("ap_glue", "ap_glue:tokens=77"),
-        ("ap_glue:size=4", "ap_glue:size=4,tokens=77"),
-        ("ap_glue:tokens=5", "ap_glue:tokens=5"),
-        ("cls_linear", "cls_linear"),
-    ],
-)
-def test_a_head_with_weights_for_every_place_takes_the_length_of_the_windows(text: str, made: str) -> None:
-    assert for_windows(text, 77) == made
+def test_a_head_with_weights_for_every_place_takes_the_length_of_the_windows() -> None:
+    texts = ("ap_glue", "ap_glue:size=4", "ap_glue:tokens=5", "cls_linear")
+    made = ["ap_glue:tokens=77", "ap_glue:size=4,tokens=77", "ap_glue:tokens=5", "cls_linear"]
+    assert [for_windows(text, 77) for text in texts] == made
 
 
 # ---- files
@@ -403,33 +357,29 @@ class WideConfig:
     bias: bool = True
 
 
-def _own(name: str) -> type[Head]:
-    @register(name, WideConfig)
-    class Wide(Head):
-        """states[0] -> Linear(width) -> Linear(C)."""
+class Wide(Head):
+    """states[0] -> Linear(width) -> Linear(C)."""
 
-        def __init__(self, config: WideConfig, geometry: Geometry) -> None:
-            super().__init__(config, geometry)
-            self.first = nn.Linear(geometry.hidden, config.width, bias=config.bias)
-            self.last = nn.Linear(config.width, geometry.outputs)
+    def __init__(self, config: WideConfig, geometry: Geometry) -> None:
+        super().__init__(config, geometry)
+        self.first = nn.Linear(geometry.hidden, config.width, bias=config.bias)
+        self.last = nn.Linear(config.width, geometry.outputs)
 
-        def forward(self, batch: StateBatch) -> Tensor:
-            return self.last(self.first(batch.states[0]))
-
-    return Wide
+    def forward(self, batch: StateBatch) -> Tensor:
+        return self.last(self.first(batch.states[0]))
 
 
 def test_versions_and_costs_of_a_users_head(monkeypatch: pytest.MonkeyPatch) -> None:
     head_names()  # what ships is registered
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
-    first, second = _own("wide.v1"), _own("wide.v2")
+    first, second = (register(f"wide.v{n}", WideConfig)(type("Wide", (Wide,), {})) for n in (1, 2))
     assert "wide.v2" in head_names()
     spec = parse_head("wide:width=6,bias=false")
     assert type(spec.build(TOKEN, seed=0)) is second, "the newest version answers to the bare name"
     assert type(parse_head("wide.v1:width=6").build(TOKEN, seed=0)) is first
-    assert cost(spec, TOKEN).parameters == 12 * 6 + 6 * 2 + 2
-    assert cost(spec, TOKEN).flops_per_token == 2 * (12 * 6 + 6 * 2)
+    counted = cost(spec, TOKEN)
+    assert (counted.parameters, counted.flops_per_token) == (12 * 6 + 6 * 2 + 2, 2 * (12 * 6 + 6 * 2))
     with pytest.raises(ConfigError, match="needs a value for width"):
         parse_head("wide")
     with pytest.raises(ValueError, match="registered already"):
-        _own("wide.v1")
+        register("wide.v1", WideConfig)(Wide)

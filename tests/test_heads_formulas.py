@@ -434,12 +434,6 @@ def test_head2toe_keeps_the_features_that_matter() -> None:
     assert head.layer_weights() == pytest.approx((norms / norms.sum()).tolist(), abs=1e-6)
 
 
-def test_seeds_of_head2toe_begin_with_noise_of_their_own() -> None:
-    weights = [parse_head("head2toe").build(LARGE, seed=seed).state_dict()["weight"] for seed in (0, 1)]
-    assert weights[0].std().item() == pytest.approx(1e-3, rel=0.02)
-    assert abs(torch.corrcoef(torch.stack(weights).flatten(1))[0, 1]) < 0.02
-
-
 def test_head2toe_penalty_is_the_group_lasso() -> None:
     head = shaken("head2toe:lasso=0.5")
     head.penalty(0.1).backward()
@@ -469,9 +463,7 @@ def test_head2toe_goes_on_where_it_was(stop: int) -> None:
         assert torch.equal(value, second.state_dict()[name]), name
 
 
-@pytest.mark.parametrize(("keep", "kept"), [(0.001, 1), (1, 36)])
-def test_head2toe_keeps_at_least_one_feature_and_the_strongest(keep: float, kept: int) -> None:
-    head: Any = parse_head(f"head2toe:keep={keep}").build(TOKEN, seed=0)
+def test_head2toe_keeps_at_least_the_strongest_feature() -> None:
+    head: Any = parse_head("head2toe:keep=0.001").build(TOKEN, seed=0)
     head.penalty(0.5)
-    assert head.mask.sum() == kept
-    assert head.mask.flatten()[head.weight.detach().norm(dim=1).argmax()]
+    assert head.mask.flatten().nonzero().tolist() == [[head.weight.detach().norm(dim=1).argmax()]]
