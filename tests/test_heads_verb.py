@@ -19,14 +19,7 @@ from bertvision.cli import VERBS, find_command
 from bertvision.cli.flags import parse
 from bertvision.cli.heads import bert_parameters
 from bertvision.errors import ConfigError
-from bertvision.heads import (
-    Geometry,
-    base,
-    cost,
-    head_names,
-    load_head,
-    parse_head,
-)
+from bertvision.heads import Geometry, base, cost, head_names, load_head, parse_head
 from bertvision.heads.base import bare_batch, head_class
 from bertvision.heads.readouts import layer_of
 from bertvision.heads.spec import CATALOGUE, SETS, TrainOverrides, expand, find_row, for_windows
@@ -121,15 +114,10 @@ H, L, A = 1024, 25, 64
         ("ap_glue:size=16,tokens=128", Geometry(13, 768, unit="window"), 65_554),
         ("minbert", Geometry(13, 768, 5, "window"), 2_372_357),
         ("minbert:vectors=2", Geometry(13, 768, 1, "window", True), 2_959_105),
-        ("minbert:blocks=5", Geometry(13, 768, 5, "window"), 2_964_485),
         ("cacnn", Geometry(13, 768), 11_802_630),
         ("cacnn:kernel=3,n=2", Geometry(13, 768), 3 * 768 * 1536 + 2 * 1536 + 2 * 2),
         ("cacnn:variant=ctx", Geometry(13, 768), 15 * 768 * 256 + 768 + 5 * 40 + 40 + 2 * 5),
-        (
-            "cacnn:variant=ctx,fill=tile,filters=10,maps=7,bank=4,kernel=3,n=2",
-            Geometry(13, 768),
-            4 * 7680 + 42,
-        ),
+        ("cacnn:variant=ctx,fill=tile,filters=10,maps=7,bank=4,n=2", Geometry(13, 768), 4 * 7680 + 56),
         ("attention_pooler:queries=3", Geometry(13, 768, unit="window"), 769 * 64 + 3 * (64 + 1536) + 2 + 14),
         ("mean_pooler", Geometry(13, 768, unit="window"), 13 + 1 + 769 * 2),
     ],
@@ -139,23 +127,20 @@ def test_sizes_by_formula(text: str, geometry: Geometry, count: int) -> None:
     assert found.parameters == found.total == count
 
 
-@pytest.mark.parametrize("geometry", [Geometry(25, 1024), Geometry(3, 9), Geometry(7, 384, outputs=5)])
+@pytest.mark.parametrize(("control", "like"), [("last_state_mlp", "adapter"), ("cls_mlp", "adapter_pooler")])
 @pytest.mark.parametrize("match", [1, 64, 386])
-def test_controls_have_as_many_parameters_as_adapters(match: int, geometry: Geometry) -> None:
+def test_controls_have_as_many_parameters_as_adapters(control: str, like: str, match: int) -> None:
     """No other width of the hidden layer would come nearer."""
-    window = dataclasses.replace(geometry, unit="window", pooled=True)
-    for control, like, shape in (
-        ("last_state_mlp", "adapter", geometry),
-        ("cls_mlp", "adapter_pooler", window),
-    ):
-        target = cost(parse_head(f"{like}:size={match}"), shape).parameters
+    for states, hidden, outputs in ((25, 1024, 2), (3, 9, 2), (7, 384, 5)):
+        shape = Geometry(states, hidden, outputs, "window" if "cls" in control else "token", "cls" in control)
+
+        def count(text: str, shape: Geometry = shape) -> int:
+            return cost(parse_head(text), shape).parameters
+
         own: Any = parse_head(f"{control}:match={match}").build(shape, seed=0)
-
-        def off(width: int, control: str = control, shape: Geometry = shape, target: int = target) -> int:
-            return abs(cost(parse_head(f"{control}:width={width}"), shape).parameters - target)
-
-        assert abs(own.num_parameters - target) == off(own.width)
-        assert off(own.width) <= min(off(max(1, own.width - 1)), off(own.width + 1))
+        target, widths = count(f"{like}:size={match}"), (own.width, max(1, own.width - 1), own.width + 1)
+        off = [abs(count(f"{control}:width={width}") - target) for width in widths]
+        assert abs(own.num_parameters - target) == off[0] == min(off)
 
 
 def test_flags_of_the_encoder_count() -> None:
@@ -253,8 +238,6 @@ def test_the_table_keeps_within_the_terminal(
         start = row["head"][:36].rpartition(",")[0] if len(row["head"]) > 36 else row["head"]
         facts = rf"\s{row['parameters']:,} .*\s{row['percent']:.3f}"
         assert re.search(rf"^{re.escape(start)}\S* .*{facts}", table, re.MULTILINE), row
-        assert width < 120 or f" {row['structure']}" in table
-    assert ("left out for want of width" in table) == (width < 120)
 
 
 def test_heads_are_listed_once_each_and_sets_in_full() -> None:
@@ -271,14 +254,11 @@ def test_heads_are_listed_once_each_and_sets_in_full() -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("lader", "did you mean ladder"),
         ("paper", "did you mean papers"),
         ("papers:skip", "takes no options"),
-        ("tenney_small --unit token", "tenney_small"),
         ("adapter --unit window", "adapter"),
         ("beyond --unit window", "another kind of task"),
         ("triplet", "nothing to fit"),
-        ("--layers 0", "--layers"),
         ("--tokens 9999999", "--tokens"),
         ("--encoder-parameters 0", "--encoder-parameters"),
     ],
@@ -330,27 +310,33 @@ def test_a_fit_of_each_layer_gives_each_state_its_reader(
     tiny_bert: Path, toy_squad: Path, tmp_path: Path
 ) -> None:
     """The last state's reader is last_state under another name: the same seed gives the same weights."""
-    short = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
-    short += ("--states.source", "live")
+    short = (
+        "--max-seq-length",
+        "64",
+        "--max-query-length",
+        "16",
+        "--doc-stride",
+        "24",
+        "--states.source",
+        "live",
+    )
     some = ("each_layer", "--states.layers", "1", "2")
+    found = {}
     for out, heads in (("all", ("last_state", "each_layer")), ("two", some)):
         flags = ("--train", toy_squad, *short, "--out", tmp_path / out, "--heads", *heads)
         assert bertvision("fit", tiny_bert, *flags).code == 0
-    found = {
-        (out, k): load_head(tmp_path / out / f"layer-reader-layer={k}.seed0")[0]
-        for out, k in (("all", 0), ("all", 1), ("all", 2), ("two", 0), ("two", 1))
-    }
-    assert [layer_of(head) for head in found.values()] == [0, 1, 2, 0, 1]
-    last = load_head(tmp_path / "all" / "last-state.seed0")[0]
-    for ours, theirs in ((last, found["all", 2]), (found["two", 0], found["all", 1])):
-        for name, value in ours.state_dict().items():
-            torch.testing.assert_close(value, theirs.state_dict()[name])
+        for folder in (tmp_path / out).glob("*.seed0"):
+            found[out, folder.name.removesuffix(".seed0").partition("=")[2]] = load_head(folder)[0]
+    assert {at: layer_of(head) for at, head in found.items()} == {
+        ("all", ""): None, ("all", "0"): 0, ("all", "1"): 1, ("all", "2"): 2, ("two", "0"): 0, ("two", "1"): 1
+    }  # fmt: skip
+    for ours, theirs in (("all", ""), ("all", "2")), (("two", "0"), ("all", "1")):
+        torch.testing.assert_close(found[ours].state_dict(), found[theirs].state_dict())
 
 
 def test_a_fit_of_labels_keeps_the_first_token_alone(tiny_bert: Path, tmp_path: Path) -> None:
-    data = tmp_path / "moods.jsonl"
-    lines = [{"text": f"the mill is {word}", "label": word} for word in ("good", "bad") * 8]
-    data.write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")
+    data = tmp_path / "moods.csv"
+    data.write_text("text,label\n" + "the mill is good,good\nthe mill is bad,bad\n" * 8)
     done = bertvision("fit", tiny_bert, "--train", data, "--out", tmp_path / "heads", "--heads", "each_layer",
                       "--max-seq-length", "64")  # fmt: skip
     assert done.code == 0, done.err
