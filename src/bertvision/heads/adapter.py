@@ -49,7 +49,7 @@ class Down(nn.Module):
         super().__init__()
         self.size = size
         self.kind: Gelu = kind
-        lead = () if layers is None else (layers,)
+        lead = (layers,) if layers else ()
         self.weight = nn.Parameter(torch.empty(*lead, size, hidden))  # ([L,] a, H)
         self.bias = nn.Parameter(torch.zeros(*lead, size))
         truncated_normal_(self.weight, 1e-3)
@@ -120,10 +120,10 @@ class Adapter(Head):
     stackable = True
 
     def __init__(self, config: Any, geometry: Geometry, *, outputs: int = 0) -> None:
-        """`outputs` are the numbers a token, of a head that gives more than the task's logits."""
+        """`outputs`: numbers a token, where they are more than the task's logits."""
         super().__init__(config, geometry)
         L, H = geometry.states, geometry.hidden
-        layers = L if isinstance(config, AdapterConfig) and config.unshared else None
+        layers = L if getattr(config, "unshared", False) else None
         self.down = Down(H, config.size, config.gelu, layers=layers)
         self.dropout = Dropout(config.dropout)
         self.project = glorot_linear(config.size * L + (H if config.skip else 0), outputs or geometry.outputs)
@@ -185,8 +185,7 @@ class PooledAdapter(Head):
         self.project = glorot_linear(config.size + beside, geometry.outputs)
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B T C"]:
-        reduced = self.down(self.mix(batch.states))
-        return project_with_skip(self.project, reduced, batch.states[-1], skip=self.config.skip)
+        return project_with_skip(self.project, self.down(self.mix(batch.states)), batch.states[-1])
 
 
 @register("twin_adapter.v1", DownConfig)

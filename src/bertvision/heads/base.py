@@ -169,10 +169,8 @@ def head_class(name: str, unit: Unit | None = None, *, sets: Iterable[str] = ())
     if unit is None or not cls.units or unit in cls.units:
         return cls
     others = [name for name in registered() if unit in _REGISTRY[name].units]
-    raise ConfigError(
-        f"{cls.name} gives logits of {' or '.join(_UNITS[own] for own in cls.units)}, and this task needs them "
-        f"of {_UNITS[unit]}: use one of {', '.join(others)}"
-    )
+    gives = f"{cls.name} gives logits of {_UNITS[cls.units[0]]}"  # of one kind, or it would suit
+    raise ConfigError(f"{gives}, and this task needs them of {_UNITS[unit]}: use one of {', '.join(others)}")
 
 
 # ---- files

@@ -71,10 +71,14 @@ def running_mean_gates(states: int, size: int) -> Float[Tensor, "L a"]:
     return (torch.arange(states) + 1.0).log().unsqueeze(1).repeat(1, size)
 
 
-def _check_heads(config: "LadderConfig | LayerAttentionConfig") -> None:
-    if config.heads and config.size % config.heads:
-        at = f"{config.size} with {config.heads}"
-        raise ConfigError(f"size of {config.head} must be a multiple of heads, not {at}")
+class _AttentionConfig(HeadConfig):
+    size: int
+    heads: int
+
+    def check(self) -> None:
+        if self.heads and self.size % self.heads:
+            at = f"{self.size} with {self.heads}"
+            raise ConfigError(f"size of {self.head} must be a multiple of heads, not {at}")
 
 
 @dataclass(frozen=True)
@@ -111,20 +115,17 @@ class Recurrent(Head):
             reset, keep = (gate + self.gates_state(state)).sigmoid().chunk(2, dim=-1)
             new = (layer + self.new(reset * state)).tanh()
             state = keep * state + (1 - keep) * new
-        return project_with_skip(self.project, self.dropout(state), states[-1], skip=self.config.skip)
+        return project_with_skip(self.project, self.dropout(state), states[-1])
 
 
 @dataclass(frozen=True)
-class LadderConfig(HeadConfig):
+class LadderConfig(_AttentionConfig):
     size: int = at_least(1, 64)  # a: numbers of the running state
     unshared: bool = False  # a projection of its own for every layer
     rung: int = at_least(0, 64)  # hidden numbers of the residual block after every layer; 0 = no block
     heads: int = at_least(0, 4)  # attention heads between tokens; 0 = no attention
     skip: bool = True  # give the last hidden state to the output layer too
     dropout: float = rate()  # part of the final state that is dropped while training
-
-    def check(self) -> None:
-        _check_heads(self)
 
 
 class TokenMixing(nn.Module):
@@ -180,19 +181,16 @@ class Ladder(Head):
         if self.mixing is not None:
             state = self.mixing(state, batch.mask)
         state = self.dropout(self.norm(state))
-        return project_with_skip(self.project, state, batch.states[-1], skip=self.config.skip)
+        return project_with_skip(self.project, state, batch.states[-1])
 
 
 # ---- attention
 
 
 @dataclass(frozen=True)
-class LayerAttentionConfig(HeadConfig):
+class LayerAttentionConfig(_AttentionConfig):
     size: int = at_least(1, 64)  # numbers of a query and a key, all attention heads together
     heads: int = at_least(1, 4)  # n: mixes of layers, each with output weights of its own
-
-    def check(self) -> None:
-        _check_heads(self)
 
 
 @register("layer_attention.v1", LayerAttentionConfig)

@@ -56,12 +56,12 @@ def split_columns(layer: nn.Linear, size: int) -> tuple[Float[Tensor, "C size"],
 
 
 def project_with_skip(
-    layer: nn.Linear, x: Float[Tensor, "B T F"], last: Float[Tensor, "B T H"], *, skip: bool
+    layer: nn.Linear, x: Float[Tensor, "B T F"], last: Float[Tensor, "B T H"]
 ) -> Float[Tensor, "B T C"]:
-    """layer([x; last]), or layer(x) without `skip`; the wide vector is never written."""
+    """layer([x; last]), or layer(x) where it reads no more; the wide vector is never written."""
     own, beside = split_columns(layer, x.shape[-1])
     logits = F.linear(x, own, layer.bias)
-    return logits + F.linear(last, beside) if skip else logits
+    return logits + F.linear(last, beside) if beside.numel() else logits
 
 
 def unit_scale(states: Float[Tensor, "*batch H"]) -> Float[Tensor, "*batch 1"]:

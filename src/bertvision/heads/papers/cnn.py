@@ -139,7 +139,7 @@ class CNN(ConvHead):
             x = self.run_blocks(self.stages, zero_pads(x.transpose(0, 1), mask), mask)
             flat = pack(x.transpose(1, 2).flatten(2), mask)
         last = pack(states[-1], mask)
-        return unpack(project_with_skip(self.project, self.dropout(flat), last, skip=self.config.skip), mask)
+        return unpack(project_with_skip(self.project, self.dropout(flat), last), mask)
 
 
 # ---- inception
