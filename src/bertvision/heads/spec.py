@@ -238,7 +238,9 @@ def _check_name(text: str, unit: Unit) -> None:
 
     name, sets = text.partition(":")[0].strip(), SETS[unit]
     if name in sets:
-        raise ConfigError(f"{name} is a set and takes no options, not {text!r}: name its heads one by one")
+        raise ConfigError(
+            f"{name} is a set of heads and takes no options, not {text!r}: name its heads one by one"
+        )
     if any(name in others for others in SETS.values()):
         raise ConfigError(
             f"{name} is a set for another kind of task: use {', '.join(sets)} or the name of a head"

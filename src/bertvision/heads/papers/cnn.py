@@ -41,6 +41,7 @@ stem's.
                         mean over the line -> Linear(C)
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -254,7 +255,7 @@ class Inception(ConvHead):
             self.blocks[name], channels = module, module.outputs
             if name in POOL_AFTER:
                 self.blocks[f"pool_{name}"] = Pool(self._stride(POOL_AFTER[name]))
-        self.step, along_features = self._stride(48)  # the stem's three strides of 2, and those of two pools
+        self.step, along_features = self._stride(8 * math.prod(POOL_AFTER.values()))  # 8: the stem's strides
         width = -(-config.adapter // along_features)
         self.project = glorot_linear(channels * width, geometry.outputs)
 
@@ -303,6 +304,10 @@ class XceptionBlock(nn.Module):
         return y + (x if self.short is None else self.short(x))
 
 
+def _middle_blocks(number: int, kernel: int) -> list[nn.Module]:
+    return [XceptionBlock(728, (728,) * 3, kernel) for _ in range(number)]
+
+
 @dataclass(frozen=True)
 class XceptionModConfig(HeadConfig):
     adapter: int = at_least(3, 386)  # numbers the pooled state is reduced to; the first kernel needs three
@@ -322,7 +327,7 @@ class XceptionMod(ConvHead):
             XceptionBlock(64, (128, 128), 5, lead=False),
             XceptionBlock(128, (256, 256), 5),
             XceptionBlock(256, (728, 728), 5),
-            *(XceptionBlock(728, (728,) * 3, 5) for _ in range(3)),
+            *_middle_blocks(3, 5),
         )
         self.project = glorot_linear(728 * ((config.adapter - 3) // 2 + 1), geometry.outputs)
 
@@ -389,7 +394,7 @@ class Xception(_ClsXception):
             XceptionBlock(64, (128, 128), 3, lead=False, pool="avg"),
             XceptionBlock(128, (256, 256), 3, pool="avg"),
             XceptionBlock(256, (728, 728), 3, pool=config.pool),
-            *(XceptionBlock(728, (728,) * 3, 3) for _ in range(8)),
+            *_middle_blocks(8, 3),
             XceptionBlock(728, (728, 1024), 3, pool=config.pool),
             nn.Sequential(separable(1024, 1536, 3), BatchNorm(1536), nn.ReLU()),
             nn.Sequential(separable(1536, 2048, 3), BatchNorm(2048), nn.ReLU()),
