@@ -227,9 +227,7 @@ def load_head(folder: Path) -> tuple[Head, dict[str, Any]]:
 class HeadCost:
     parameters: int  # trainable
     total: int  # all, and running means and variances, as Keras counts
-    flops_per_token: (
-        int | None
-    )  # of a forward pass; None: the head reads values, and the meta device has none
+    flops_per_token: int | None  # of a forward pass; None: it reads values, which the meta device lacks
 
 
 def cost(head: Head | HeadSpec, geometry: Geometry, *, tokens: int = 384) -> HeadCost:

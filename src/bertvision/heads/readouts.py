@@ -141,10 +141,8 @@ class LayerReader(Readout):
     def __init__(self, config: LayerReaderConfig, geometry: Geometry) -> None:
         super().__init__(config, geometry)
         if config.layer >= geometry.states:
-            raise ConfigError(
-                f"layer_reader:layer={config.layer} does not exist: the encoder gives {geometry.states} hidden "
-                f"states, numbered 0 to {geometry.states - 1}"
-            )
+            found = f"the encoder gives {geometry.states} hidden states, numbered 0 to {geometry.states - 1}"
+            raise ConfigError(f"layer_reader:layer={config.layer} does not exist: {found}")
         self.cls_only = geometry.unit == "window"
 
     def forward(self, batch: StateBatch) -> Float[Tensor, "B *T C"]:

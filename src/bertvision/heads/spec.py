@@ -237,14 +237,11 @@ def _check_name(text: str, unit: Unit) -> None:
     from bertvision.heads.base import head_class
 
     name, sets = text.partition(":")[0].strip(), SETS[unit]
+    what = f"{name} is a set of heads"
     if name in sets:
-        raise ConfigError(
-            f"{name} is a set of heads and takes no options, not {text!r}: name its heads one by one"
-        )
+        raise ConfigError(f"{what} and takes no options, not {text!r}: name its heads one by one")
     if any(name in others for others in SETS.values()):
-        raise ConfigError(
-            f"{name} is a set for another kind of task: use {', '.join(sets)} or the name of a head"
-        )
+        raise ConfigError(f"{what} for another kind of task: use {', '.join(sets)} or the name of a head")
     if not head_class(name, sets=sets).units:
         raise ConfigError(f"{name} gives distances and has nothing to fit: it is for triplet pre-training")
 

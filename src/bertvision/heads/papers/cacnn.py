@@ -126,10 +126,8 @@ class ContextFilters(nn.Module):
             raise ConfigError(f"bank of cacnn has {len(widths)} widths, too many for {hidden} features")
         maps, needed = config.maps or rows * n, rows * hidden * n
         if config.fill == "concat" and sum(sizes) * maps != needed:
-            raise ConfigError(
-                f"cacnn makes {sum(sizes)} * {maps} numbers and its filters need {needed}: "
-                "set fill=tile, or leave filters and maps at 0"
-            )
+            wrong = f"cacnn makes {sum(sizes)} * {maps} numbers and its filters need {needed}"
+            raise ConfigError(f"{wrong}: set fill=tile, or leave filters and maps at 0")
         self.bank = nn.ModuleList(SameConv(hidden, size, w) for size, w in zip(sizes, widths, strict=True))
         self.generate = SameConv(1, maps, config.kernel)
 

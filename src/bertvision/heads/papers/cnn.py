@@ -219,12 +219,9 @@ class Module(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> tuple[Float[Tensor, "B C S V"], Bool[Tensor, "B S"]]:
-        branches = (
-            self.one(x),
-            self.three(zero_pads(self.reduce3(x).relu(), mask)),
-            self.five(zero_pads(self.reduce5(x).relu(), mask)),
-            self.pooled(self.pool(x, mask)[0]),
-        )
+        three = self.three(zero_pads(self.reduce3(x).relu(), mask))
+        five = self.five(zero_pads(self.reduce5(x).relu(), mask))
+        branches = (self.one(x), three, five, self.pooled(self.pool(x, mask)[0]))
         return self.dropout(torch.cat(branches, 1).relu()), mask
 
 
@@ -273,14 +270,11 @@ class Inception(ConvHead):
 # ---- xception
 
 
-Pooled = Literal["avg", "max", None]
-
-
 class XceptionBlock(nn.Module):
     """(ReLU - SepConv - BN) for each width [- pool 3, stride 2] + shortcut, a projection where the width changes."""
 
     def __init__(
-        self, inputs: int, widths: tuple[int, ...], kernel: int, *, lead: bool = True, pool: Pooled = None
+        self, inputs: int, widths: tuple[int, ...], kernel: int, *, lead: bool = True, pool: str | None = None
     ) -> None:
         super().__init__()
         self.lead, self.pool = lead, pool
