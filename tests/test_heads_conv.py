@@ -132,9 +132,14 @@ def test_logits_lie_on_lines_between_the_positions_of_a_window() -> None:
     found = interpolate(x, mask, 8, 3)[..., 0]
     assert found[0].tolist() == pytest.approx([0, 2, 4, 6, 5, 4, 3, 3])
     assert found[1].tolist() == [1.0] * 8
-    # 101 tokens leave three positions; a window alone and beside a longer one.
+    # 101 tokens leave three positions, at every 48th; a window alone and beside a longer one.
     head, batch = shaken("inception:adapter=2,axis=tokens"), batch_of(TOKEN, 2, 101)
-    together = head(batch)[1, :51]
+    seen: list[Any] = []
+    handle = head.project.register_forward_hook(lambda module, given, result: seen.append(result))
+    logits = head(batch)
+    handle.remove()
+    assert torch.equal(logits[0, ::48], seen[0][0])
+    together = logits[1, :51]
     alone = changed(batch.rows(slice(1, 2)), states=batch.states[:, 1:, :51], mask=batch.mask[1:, :51])
     torch.testing.assert_close(together, head(alone)[0], rtol=1e-4, atol=1e-4)
 

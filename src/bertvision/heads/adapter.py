@@ -59,7 +59,6 @@ class Down(nn.Module):
         return map_layers(states, wide(self.weight.to(states.dtype), states))
 
     def padded(self, states: Float[Tensor, "*L B T H"]) -> Float[Tensor, "*L B T padded"]:
-        """The reduced states, padded like `raw`."""
         if self.weight.ndim == 2:
             weight = wide(self.weight, states)
             bias = F.pad(self.bias, (0, weight.shape[0] - self.size))

@@ -154,7 +154,6 @@ def _import_shipped() -> None:
 
 
 def registered() -> list[str]:
-    """Versioned names of all registered heads."""
     _import_shipped()
     return sorted(_REGISTRY)
 
@@ -191,7 +190,6 @@ def save_head(head: Head, folder: Path, *, about: dict[str, Any]) -> None:
 
 
 def read_head_config(folder: Path) -> dict[str, Any]:
-    """A head's config.json, checked for being one."""
     config = read_json(folder / "config.json")
     if not isinstance(config, dict) or "head" not in config or "geometry" not in config:
         raise ArtifactError(f"{folder / 'config.json'} does not describe a bertvision head: check the folder")

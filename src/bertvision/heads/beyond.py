@@ -319,6 +319,5 @@ class Head2Toe(Head):
         return self.config.lasso * self.norms().sum() * ~self.selected
 
     def layer_weights(self) -> list[float] | None:
-        """Each layer's share of the norms of the kept features."""
         norms = self.norms().detach().sum(1)
         return (norms / norms.sum()).tolist()

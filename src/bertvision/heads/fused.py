@@ -44,7 +44,6 @@ def plain() -> Iterator[None]:
 
 
 def usable(states: Tensor, outputs: int = 2) -> bool:
-    """Whether the kernels can be used for these states."""
     return (
         triton is not None
         and not _plain

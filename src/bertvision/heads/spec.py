@@ -210,7 +210,6 @@ SETS: dict[Unit, dict[str, tuple[str, ...]]] = {"token": _sets("token"), "window
 
 
 def head_names() -> list[str]:
-    """Versioned names of all heads that can be fitted."""
     from bertvision.heads.base import head_class, registered
 
     return [name for name in registered() if head_class(name).units]
@@ -233,7 +232,6 @@ def expand(texts: Sequence[str], unit: Unit = "token", *, states: int = 0) -> It
 
 
 def _check_name(text: str, unit: Unit) -> None:
-    """Refuse what is not a head that can be fitted."""
     from bertvision.heads.base import head_class
 
     name, sets = text.partition(":")[0].strip(), SETS[unit]

@@ -206,8 +206,6 @@ class Stem(nn.Module):
 
 
 class Module(nn.Module):
-    """Four branches side by side."""
-
     def __init__(self, inputs: int, filters: tuple[int, ...], dropout: float = 0.0) -> None:
         super().__init__()
         one, reduce3, three, reduce5, five, pooled = filters
@@ -365,9 +363,9 @@ class XceptionAbbr(_ClsXception):
     """[CLS] of all layers as channels -> stem and one block of Xception -> mean [+ channel -1] -> Linear(C)."""
 
     def __init__(self, config: XceptionAbbrConfig, geometry: Geometry) -> None:
-        width, stem = 512 + (geometry.hidden if config.cls else 0), _stem(geometry, 64, 128)
-        block = XceptionBlock(128, (256, 512), 3, lead=False, pool="avg")
-        super().__init__(config, geometry, width, *stem, block)
+        block = XceptionBlock(128, (256, 512), 3, lead=False, pool="avg")  # drawn before the stem
+        width = 512 + (geometry.hidden if config.cls else 0)
+        super().__init__(config, geometry, width, *_stem(geometry, 64, 128), block)
 
 
 @dataclass(frozen=True)
