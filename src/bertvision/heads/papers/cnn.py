@@ -217,9 +217,10 @@ class Module(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> tuple[Float[Tensor, "B C S V"], Bool[Tensor, "B S"]]:
+        one = self.one(x)  # in this order: it decides how gradients of x are added up
         three = self.three(zero_pads(self.reduce3(x).relu(), mask))
         five = self.five(zero_pads(self.reduce5(x).relu(), mask))
-        branches = (self.one(x), three, five, self.pooled(self.pool(x, mask)[0]))
+        branches = (one, three, five, self.pooled(self.pool(x, mask)[0]))
         return self.dropout(torch.cat(branches, 1).relu()), mask
 
 
