@@ -112,7 +112,7 @@ def random_windows(count: int) -> Windows:
 def new_store(root: Path, encoder: Encoder, windows: Windows, dtype: StateType) -> Store:
     """An empty store below `root`."""
     identity = Identity.of(encoder, Origin("benchmark", {}, "benchmark"), EVERYTHING, dtype)
-    return Store.at(str(root), identity, windows, encoder=encoder.name, data="benchmark").begin()
+    return Store(root / identity.key, identity, windows, encoder=encoder.name, data="benchmark").begin()
 
 
 def questions(source: str, count: int) -> list[tuple[str, str]]:

@@ -58,8 +58,7 @@ States = LiveStates | StoredStates
 def encode_only(states: States, batch_size: int) -> Pass:
     lengths = states.windows.lengths
     return lambda: sum(
-        int(lengths[batch.windows].sum())
-        for batch in states.epoch(0, batch_size=batch_size, seed=0, reuse=True)
+        int(lengths[batch.windows].sum()) for batch in states.epoch(0, batch_size=batch_size, seed=0)
     )
 
 

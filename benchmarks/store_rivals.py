@@ -31,9 +31,8 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.states.config import StateType
 from bertvision.states.plan import head_batches
-from bertvision.states.shard import encode
 from bertvision.states.store import open_store
-from bertvision.states.stored import StoredStates
+from bertvision.states.stored import StoredStates, encode, write_shard
 
 PADDED = 386
 """Tokens the papers pad a window to."""
@@ -288,7 +287,7 @@ def write_store(dtype: StateType) -> Callable[[Case, Path], None]:
         store = new_store(path, case.encoder, case.windows, dtype)
         for number, windows in enumerate(store.shards):
             own = (flat[case.span(window)].transpose(0, 1) for window in windows.tolist())
-            store.write(number, (encode(states, dtype) for states in own))
+            write_shard(store, number, (encode(states, dtype) for states in own))
         assert not store.missing()
 
     return write
@@ -300,7 +299,7 @@ def open_stored(case: Case, path: Path) -> Reader:
     states = StoredStates(case.encoder, open_store(folder))
 
     def one_pass() -> Batches:
-        for batch in states.epoch(1, batch_size=case.batch_size, seed=0, reuse=True):
+        for batch in states.epoch(1, batch_size=case.batch_size, seed=0):
             yield batch.windows, batch.states
 
     return one_pass

@@ -98,7 +98,7 @@ def evaluated(windows: Windows, values: np.ndarray) -> Logits:
     collector = SpanCollector(windows)
     for begin in range(0, len(windows), 2):
         rows = np.arange(begin, min(begin + 2, len(windows)))
-        flat, mask = padded_positions(windows, rows)
+        flat, mask = padded_positions(windows.offsets, rows)
         output = np.where(mask[..., None], values[flat], 50.0).astype(np.float32)
         collector.add(Seen(windows, rows, torch.from_numpy(mask)), torch.from_numpy(output))
     return collector.logits()

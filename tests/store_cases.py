@@ -20,9 +20,8 @@ from bertvision.data.windows import WindowConfig, Windows, unpack_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import BertvisionError
 from bertvision.states.config import EVERYTHING, Selection, StateType
-from bertvision.states.shard import encode
 from bertvision.states.store import Identity, Origin, Store, open_store
-from bertvision.states.stored import StoredStates
+from bertvision.states.stored import StoredStates, encode, write_shard
 
 IDENTITY = Identity("e", "c", "fp32", "w", {"stride": 1}, (0, 1, 2), hidden=4, positions="all", dtype="fp32")
 ORIGIN = Origin(fingerprint="toy", preprocessing={}, name="toy")
@@ -53,7 +52,7 @@ def random_states(store: Store, seed: int = 0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     layers, hidden = len(store.identity.layers), store.identity.hidden
     states = []
-    for tokens in store.kept.tolist():
+    for tokens in store.lengths.tolist():
         scale = 10.0 ** torch.randint(-3, 4, (tokens, layers, 1), generator=generator)
         scale[torch.rand(tokens, layers, 1, generator=generator) < 0.1] = 0
         states.append(torch.randn(tokens, layers, hidden, generator=generator) * scale)
@@ -66,7 +65,7 @@ def fill(store: Store, states: list[Tensor], numbers: list[int] | None = None, a
         windows = store.shards[number].tolist()
         parts = [windows[begin : begin + at_once] for begin in range(0, len(windows), at_once)]
         joined = (torch.cat([states[w] for w in part]).transpose(0, 1) for part in parts)
-        store.write(number, (encode(part, store.identity.dtype) for part in joined))
+        write_shard(store, number, (encode(part, store.identity.dtype) for part in joined))
 
 
 def shard_bytes(folder: Path) -> dict[str, bytes]:
@@ -113,7 +112,15 @@ def toy_store(
 ) -> Store:
     """The store of toy windows, empty unless it was there."""
     which = Identity.of(encoder, origin, selection, dtype)
-    return Store.at(str(root), which, windows, encoder="toy", data="toy", shard_tokens=shard_tokens).begin()
+    return begun(Path(root) / which.key, which, windows, shard_tokens)
+
+
+def begun(folder: Path, identity: Identity, windows: Windows, shard_tokens: int) -> Store:
+    """A store on the disk, with small shards."""
+    store = Store(folder, identity, windows, encoder="some encoder", data="some data")
+    if not store.begun:
+        store.shard_tokens = shard_tokens
+    return store.begin()
 
 
 def extract(store: Store, encoder: Encoder, *, tokens_per_call: int = 200) -> None:

@@ -21,9 +21,9 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import OutputError
 from bertvision.states import source as source_module
 from bertvision.states.base import LiveStates, MemoryStates
-from bertvision.states.catalogue import entries, make_room
 from bertvision.states.config import StatesConfig
 from bertvision.states.source import measure, open_states, store_of
+from bertvision.states.store import entries, make_room
 from bertvision.states.stored import StoredStates
 from bertvision.train import zoo as zoo_module
 from bertvision.train.splits import Split
@@ -102,7 +102,7 @@ def test_measuring_leaves_nothing_behind(
     encoder: Encoder, train: Split, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for config in (StatesConfig(), StatesConfig(layers=(0, -1), positions="context")):
+    for config in (StatesConfig(), StatesConfig(layers=(0, -1), positions="cls")):
         encode, read, half = measure(encoder, train.windows, config)
         assert 0 < encode < read
         assert half

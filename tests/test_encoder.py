@@ -1,6 +1,5 @@
 """Encoders: states against Hugging Face's own, identity, limits, and every way in which loading fails."""
 
-import copy
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,14 +11,12 @@ import pytest
 import torch
 from encoder_cases import copy_without, gradient_states, halve, row, set_config
 from toy import ARCHITECTURES, POSITIONS, save_encoder
-from transformers import MPNetConfig, MPNetModel
 
 from bertvision.data.cutting import make_windows
 from bertvision.data.spans import read_squad
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder import load as loading
 from bertvision.encoder.batch import TokenBatch, collate, in_bf16
-from bertvision.encoder.captured import stay_on_device
 from bertvision.encoder.device import choose_device, choose_precision
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, EncoderError
@@ -88,41 +85,6 @@ def test_casting_keeps_what_is_computed_in_float32(toy_encoder: Toy) -> None:
     cast = in_bf16(model)
     assert {p.dtype for p in cast.parameters()} == {torch.bfloat16}
     assert all(torch.equal(b, before[name]) for name, b in cast.named_buffers() if name in before)
-
-
-def mpnet() -> Any:
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-    return MPNetModel(MPNetConfig(vocab_size=50, num_hidden_layers=2, **sizes)).eval()
-
-
-def test_mpnet_without_copies_from_the_cpu_computes_the_same() -> None:
-    """States and gradients bit by bit."""
-    plain, kept = mpnet(), mpnet()
-    stay_on_device(kept)
-    stay_on_device(kept)  # twice is once
-    assert type(kept.encoder) is not type(plain.encoder)
-    assert list(kept.state_dict()) == list(plain.state_dict())
-    for width in (3, 40, 3, 200):  # beyond the exact buckets, and a width seen before
-        ids = torch.randint(5, 50, (2, width))
-        mask = torch.ones_like(ids)
-        mask[1, width // 2 :] = 0
-        found = [m(input_ids=ids, attention_mask=mask).last_hidden_state for m in (plain, kept)]
-        assert torch.equal(*found)
-        for model, states in zip((plain, kept), found, strict=True):
-            model.zero_grad()
-            states.square().sum().backward()
-        ours, theirs = (m.encoder.relative_attention_bias.weight.grad for m in (kept, plain))
-        assert torch.equal(ours, theirs)
-        assert ours.abs().sum() > 0
-    before, twin = kept(input_ids=ids).last_hidden_state, copy.deepcopy(kept)
-    with torch.no_grad():
-        twin.encoder.relative_attention_bias.weight.add_(1e3 * torch.randn(32, 2))
-    assert torch.equal(kept(input_ids=ids).last_hidden_state, before)
-    assert not torch.equal(twin(input_ids=ids).last_hidden_state, before), "a copy has its own weights"
-    other = torch.nn.Linear(2, 2)
-    stay_on_device(other)
-    assert type(other) is torch.nn.Linear
 
 
 # ---- limits

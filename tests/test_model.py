@@ -163,14 +163,6 @@ def test_spans_and_answerability_share_their_windows(
     for row, unsure in zip(rows, expected.probabilities[:, 1], strict=True):
         assert row["sure"].probabilities["no answer"] == pytest.approx(unsure, abs=1e-6)
 
-    context = read_trained(
-        save_span(tmp_path / "context", encoder, "adapter:size=4", selection=Selection(positions="context"))
-    )
-    calls.clear()
-    row = Model(systems | {"context": context}, encoder).predict(QUESTION, MILL)
-    assert len(calls) == 2
-    assert row["context"].start == Model({"context": context}, encoder).predict(QUESTION, MILL).start
-
 
 def test_prompts_have_windows_of_their_own(encoder: Encoder, tmp_path: Path, calls: list[int]) -> None:
     prompt = Reframe(prompt="Is it good?")

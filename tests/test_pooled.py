@@ -81,7 +81,7 @@ def pooler_output(encoder: Encoder, split: Split) -> torch.Tensor:
 @pytest.mark.parametrize("architecture", ["bert", "mpnet", "albert", "distilbert"])
 @pytest.mark.parametrize(
     "selection",
-    [Selection(), Selection(positions="cls"), Selection((-1, 0), "context"), Selection((0, 1))],
+    [Selection(), Selection(positions="cls"), Selection((-1, 0), "cls"), Selection((0, 1))],
     ids=str,
 )
 def test_every_source_gives_the_model_s_pooled_vectors(

@@ -15,7 +15,7 @@ from bertvision.data.cutting import make_windows, probe_template
 from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample, answerable
 from bertvision.data.load import load_data
 from bertvision.data.spans import read_squad
-from bertvision.data.windows import WindowConfig, Windows, keep_tokens, kept_tokens, pack_windows
+from bertvision.data.windows import WindowConfig, Windows, pack_windows
 from bertvision.encoder.load import load_tokenizer
 from bertvision.errors import BertvisionError, ConfigError, DataError, EncoderError
 
@@ -421,15 +421,6 @@ def test_a_window_without_the_answer_is_labelled_so() -> None:
     data = answerable(unknown, answers_required=False)
     assert [e.label for e in data.examples] == [None, None]
     assert set(make_windows(data, toy("bert"), WindowConfig(24)).labels[:, 0].tolist()) == {-1}
-
-
-@pytest.mark.parametrize("positions", ["cls", "context"])
-def test_labels_of_texts_stay_where_tokens_go(positions: Any) -> None:
-    windows = make_windows(text_data(("x", "mill"), ("y", "road")), toy("bert"), WindowConfig())
-    windows = replace(windows, labels=np.array([[7], [5]], np.int32))  # as if they were tokens
-    kept = keep_tokens(windows, kept_tokens(windows, positions), spans=False)
-    assert kept.num_tokens < windows.num_tokens
-    assert np.array_equal(kept.labels, windows.labels)
 
 
 # ---- pairs apart, segments

@@ -144,7 +144,6 @@ def sources(toys: Toys) -> Items:
         "stored": stored,
         "stored again": stored,
         "int8": stored | {"dtype": "int8"},
-        "some": {"source": "live", "read_layers": [1, -1], "positions": "context"},
     }
     for name, flags in ways.items():
         items |= fit(toys, name, "adapter:size=8", **flags)

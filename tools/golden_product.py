@@ -33,8 +33,6 @@ FLAGS = {
     "source": "--states.source",
     "store": "--states.store",
     "dtype": "--states.dtype",
-    "read_layers": "--states.layers",
-    "positions": "--states.positions",
     "length": "--max-seq-length",
     "stride": "--doc-stride",
     "prompt": "--text.prompt",

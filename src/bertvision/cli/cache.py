@@ -12,10 +12,18 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.device import DeviceConfig
 from bertvision.errors import ArtifactError, BertvisionError
 from bertvision.options import FLAT, POSITIONAL, OptionalFloat, OptionalInt, arg
-from bertvision.states.catalogue import Entry, begin, entries, find_entries, free_space
 from bertvision.states.config import Selection, StatesConfig, StoreConfig
-from bertvision.states.plan import SHARD_TOKENS
-from bertvision.states.store import PLAN, WINDOWS_FILE, local_root, open_store
+from bertvision.states.store import (
+    PLAN,
+    WINDOWS_FILE,
+    Entry,
+    begin,
+    entries,
+    find_entries,
+    free_space,
+    local_root,
+    open_store,
+)
 from bertvision.tasks.settings import TextConfig
 
 logger = logging.getLogger(__name__)
@@ -84,13 +92,8 @@ class ExtractArgs(DeviceConfig):
     stored: Annotated[StoreConfig, FLAT] = field(default_factory=StoreConfig)
     max_examples: OptionalInt = None
     """Take only the first so many examples."""
-    shard_tokens: int = SHARD_TOKENS
-    """Tokens of a shard: the most that a kill loses. A store that was begun keeps its own."""
     windows: Annotated[WindowConfig, FLAT] = field(default_factory=WindowConfig)
     text: TextConfig = field(default_factory=TextConfig)
-
-    def __post_init__(self) -> None:
-        refuse((self.shard_tokens < 1, f"--shard-tokens must be at least 1, not {self.shard_tokens}"))
 
 
 def extract(args: ExtractArgs) -> Result:
@@ -109,11 +112,10 @@ def _extract(args: ExtractArgs) -> Result:
     from bertvision.train.zoo import encoder_reference
 
     config = StatesConfig(**vars(args.stored) | vars(args.selection), source="stored")
-    if "://" not in config.store:
-        check_output(local_root(config.store))  # a mistyped folder should not cost an hour
+    check_output(local_root(config.store))  # a mistyped folder should not cost an hour
     encoder = Encoder.load(encoder_reference(args.encoder)[0], device=args.device, precision=args.precision)
     split = load_split(args.data, encoder, args.windows, max_examples=args.max_examples, text=args.text)
-    store = store_of(encoder, split.windows, config, split.origin, shard_tokens=args.shard_tokens)
+    store = store_of(encoder, split.windows, config, split.origin)
     identity, windows = store.identity, store.windows
     logger.info(
         "%s windows, %s tokens, %d states of %d in %s: %s in %d shards, %s to write to %s; the disk has %s free",
@@ -121,7 +123,8 @@ def _extract(args: ExtractArgs) -> Result:
         size_text(store.nbytes), store.num_shards, size_text(store.bytes_of(store.missing())), store.folder,
         size_text(free_space(store.folder)),
     )  # fmt: skip
-    store, began = begin(store, config.cache_gb), time.perf_counter()
+    began = time.perf_counter()
+    begin(store, config.cache_gb)
     encoded = StoredStates(encoder, store, tokens_per_call=config.tokens_per_call).fill()
     seconds = time.perf_counter() - began
     result = {"store": str(store.folder), "key": store.key, "bytes": store.nbytes, "shards": store.num_shards}
@@ -134,7 +137,7 @@ def _extract(args: ExtractArgs) -> Result:
         emit(f"encoded   {rate if encoded else 'nothing: all shards were there'}")
         emit(f"finished: fit reads it with --train {args.data} --states.source stored and the same settings")
         if split.task.unit == "token":  # of texts a store does not know what their labels mean
-            where = f" --states.store {config.store}" * bool(config.store and not store.remote)
+            where = f" --states.store {config.store}" * bool(config.store)
             emit(f"          or without the data, with --train store:{store.key[:_KEY]}{where}")
         elif identity.positions == "all":
             emit("          heads that read [CLS] alone look for states made with --positions cls")
@@ -207,10 +210,15 @@ def info(args: InfoArgs) -> Result:
 def _row(entry: Entry) -> dict[str, Any]:
     """What there is to say about a store in a list, for --json."""
     facts = entry.plan.get("identity", {}) | entry.plan  # the encoder's name, the number of windows
-    own = ("key", "folder", "nbytes", "finished", "damage", "shards", "planned", "age")
-    row = {{"nbytes": "bytes", "age": "age_seconds"}.get(name, name): getattr(entry, name) for name in own}
+    row = {"key": entry.key, "folder": str(entry.folder), "bytes": entry.nbytes, "finished": entry.finished}
+    row |= {
+        "damage": entry.damage,
+        "shards": entry.shards,
+        "planned": entry.planned,
+        "age_seconds": entry.age,
+    }
     names = ("windows", "tokens", "layers", "hidden", "dtype", "positions", "encoder", "data")
-    return row | {"folder": str(entry.folder)} | {name: facts.get(name) for name in names}
+    return row | {name: facts.get(name) for name in names}
 
 
 def _age(seconds: float) -> str:
@@ -251,8 +259,8 @@ def verify(args: VerifyArgs) -> None:
             there = f", {missing} not made yet" if missing else ""
             verdict = f"{len(damaged)} damaged" if damaged else "every byte as written"
             emit(f"{entry.key[:_KEY]}: {checked} shards checked{there}, {verdict}")
-            for name, why in damaged.items():
-                emit(f"  {entry.folder}/{name}: {why}")
+            for why in damaged.values():
+                emit(f"  {why}")
     if args.json:
         emit_json({"stores": rows, "damaged": total})
     elif total:
@@ -266,8 +274,6 @@ def verify(args: VerifyArgs) -> None:
 
 def _verify(entry: Entry, *, drop: bool) -> tuple[int, dict[str, str]]:
     """How many shards of a store were checked, and which files are damaged, and why."""
-    from bertvision.states.shard import DamagedShard
-
     try:
         store = open_store(entry.folder)
     except ArtifactError as error:
@@ -277,8 +283,8 @@ def _verify(entry: Entry, *, drop: bool) -> tuple[int, dict[str, str]]:
         for number in there:
             try:
                 store.verify(number)
-            except DamagedShard as damage:
-                damaged[store.path(number).name] = damage.why
+            except ArtifactError as error:
+                damaged[store.path(number).name] = str(error)
                 if drop:
                     with store.locked():
                         store.path(number).unlink(missing_ok=True)

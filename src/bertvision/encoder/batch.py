@@ -23,14 +23,14 @@ class TokenBatch:
 
 
 def padded_positions(
-    windows: Windows, indices: NDArray[np.int64], *, width: int | None = None
+    offsets: NDArray[np.int64], indices: NDArray[np.int64], *, width: int | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where the tokens of the windows at `indices` stand in the flat arrays (B, T), and which are real (B, T).
+    """Where the tokens of some windows stand in the flat arrays (B, T), and which are real (B, T).
 
     Pads point at their window's first token, so that a batch is one gather without a Python loop.
     """
-    begins = windows.offsets[indices]  # (B,)
-    lengths = windows.offsets[indices + 1] - begins  # (B,)
+    begins = offsets[indices]  # (B,)
+    lengths = offsets[indices + 1] - begins  # (B,)
     columns = np.arange(width or lengths.max(initial=1))  # (T,)
     mask = columns < lengths[:, None]  # (B, T)
     return begins[:, None] + np.where(mask, columns, 0), mask
@@ -45,7 +45,7 @@ def collate(
     width: int | None = None,
 ) -> TokenBatch:
     """Pad the windows at `indices` to the longest of them, or to `width`."""
-    flat, mask = padded_positions(windows, indices, width=width)
+    flat, mask = padded_positions(windows.offsets, indices, width=width)
     ids, types = windows.ids[flat], windows.types[flat]  # copies, of 4 bytes and 1 byte a token
     ids[~mask], types[~mask] = pad_id, 0
     sent = [torch.from_numpy(array).to(device, non_blocking=True) for array in (ids, mask, types)]

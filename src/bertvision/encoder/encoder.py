@@ -86,8 +86,6 @@ class Encoder:
         self._frozen: CapturedForward | None = None
         self._frozen_model: Any = None
 
-    # ---- geometry
-
     @property
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
@@ -103,13 +101,10 @@ class Encoder:
         return getattr(self.model.config, "max_position_embeddings", None)
 
     def check_length(self, max_seq_length: int) -> None:
-        """Refuse windows longer than the encoder's positions."""
         if self.max_tokens is not None and max_seq_length > self.max_tokens:
             raise EncoderError(
                 f"--max-seq-length {max_seq_length} is more than the {self.max_tokens} positions of {self.name}"
             )
-
-    # ---- identity
 
     @property
     def fingerprint(self) -> str:
@@ -155,7 +150,6 @@ class Encoder:
             self._delta = None  # its matrices are no longer the whole difference
 
     def check_checkpointing(self) -> None:
-        """Refuse an architecture that cannot compute its layers again."""
         if not getattr(self.model, "supports_gradient_checkpointing", False):
             raise EncoderError(
                 f"{self.name} ({self.model.config.model_type}) cannot compute its layers again: "
@@ -251,14 +245,12 @@ class Encoder:
     def pooled(
         self, last: Float[Tensor, "B T H"], cls: Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B H"] | None:
-        """The pooler's vectors from a batch's last state, frozen; see `pooled_by`."""
         if self.state_dtype == torch.float32:
             with self.autocast():
                 return pooled_by(self.model.eval(), last, cls)
         return pooled_by(self._frozen_copy(), last.to(self.state_dtype), cls)
 
     def states(self, batch: TokenBatch) -> Float[Tensor, "L B T H"]:
-        """All hidden states of a batch as one tensor."""
         return torch.stack(self.layer_states(batch))
 
     def save(self, folder: Path) -> None:

@@ -192,7 +192,6 @@ def _adapted(module: nn.Module, _: Any, output: Float[Tensor, "B T H"]) -> Float
 
 
 def adapters_of(model: nn.Module) -> dict[str, Houlsby]:
-    """Every adapter by its name inside `model`."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Houlsby)}
 
 

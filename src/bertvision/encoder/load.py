@@ -95,40 +95,28 @@ def check_apart(name: str, folder: Path) -> None:
 
 def locate(name: str) -> tuple[str, bool]:
     """Where to load the config and tokenizer of `name` from, and whether only local files may be used."""
-    whole = bases_of(name)[-1]
-    try:
-        return _locate(whole)
-    except EncoderError as error:
-        if whole == name:
-            raise
-        raise EncoderError(
-            f"{name} is a delta, and its base cannot be found ({error}): "
-            f'put {whole} back, or correct "base" in delta.json'
-        ) from error
-
-
-def _locate(name: str) -> tuple[str, bool]:
-    if name == EMBEDDED:
-        return str(_embedded_folder()), True
-    folder = Path(name).expanduser()
-    if name and folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise EncoderError(
-                f"{name} is a folder without config.json: --encoder takes a folder in Hugging Face format"
-            )
-        return str(folder), True
-    if not name or name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
-        raise EncoderError(f"there is no encoder folder {name!r}: check --encoder")
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
+    whole, way = bases_of(name)[-1], "check --encoder"
+    if whole != name:
+        way = f'{name} is a delta of it: put it back, or correct "base" in delta.json'
+    if whole == EMBEDDED:
+        return str(_embedded_folder()), True
+    folder = Path(whole).expanduser()
+    if whole and folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise EncoderError(f"{whole} is a folder without config.json, not in Hugging Face format: {way}")
+        return str(folder), True
+    if not whole or whole.startswith((".", "/", "~")) or whole.count("/") > 1 or "\\" in whole:
+        raise EncoderError(f"there is no encoder folder {whole!r}: {way}")
     try:
-        validate_repo_id(name)
+        validate_repo_id(whole)
     except HFValidationError as error:
-        raise EncoderError(f"{name!r} is neither a folder nor a name on the Hub: check --encoder") from error
+        raise EncoderError(f"{whole!r} is neither a folder nor a name on the Hub: {way}") from error
     # Some of its files may be in the cache and others not (`bertvision data` needs no weights), so a Hub that
     # can be reached is always asked; what is in the cache already is not fetched again.
-    return name, hub_unreachable()
+    return whole, hub_unreachable()
 
 
 # ---- deltas
@@ -342,8 +330,6 @@ def _load_whole(name: str) -> Any:
     import torch
     from transformers import AutoModel
 
-    from bertvision.encoder.captured import stay_on_device
-
     config = load_config(name)
     with _loading(name) as (source, options):
         options |= {"config": config, "dtype": torch.float32, "output_loading_info": True}
@@ -356,7 +342,6 @@ def _load_whole(name: str) -> Any:
             f"{name} lacks {len(missing)} weights of {type(model).__name__}, first {missing[0]!r}: "
             "give a folder with the whole encoder"
         )
-    stay_on_device(model)
     return model.eval()
 
 

@@ -10,8 +10,8 @@ is 1 on the paragraph's tokens, for heads that want to know; inputs no head need
 for all of them. Windows, decoding, merging and calibration are not part of the graph: they are bertvision's own, so
 texts of any length give the answers that torch gives.
 
-Heads that read paragraphs alone (--states.positions context) or several windows side by side (pairs encoded apart) are
-refused, and so is any head whose outputs differ from torch's on windows of other lengths than it was traced with.
+Heads that read several windows side by side (pairs encoded apart) are refused, and so is any head whose outputs differ
+from torch's on windows of other lengths than it was traced with.
 """
 
 import copy
@@ -37,7 +37,6 @@ from bertvision.data.cutting import make_windows, probe_template
 from bertvision.data.load import load_span_data
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.batch import collate, pooled_by, read_tokens
-from bertvision.encoder.captured import forget_widths
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import hash_tensors
 from bertvision.errors import ArtifactError, ConfigError, OutputError
@@ -69,7 +68,6 @@ class Graph(nn.Module):
         self.source, self.readers, self.most_tokens = encoder, dict(readers), most_tokens
         # Copies: tracing wants everything on a CPU in float32, and whoever holds the model goes on using it.
         self.encoder = encoder.copy().model.cpu().float().eval()
-        forget_widths(self.encoder)
         self._heads = nn.ModuleList([copy.deepcopy(r.head).cpu().float().eval() for r in readers.values()])
         self.names = list(readers)
         self.inputs = ["input_ids", "attention_mask"]
@@ -88,8 +86,6 @@ class Graph(nn.Module):
             wrong, selection = "", reader.selection
             if reader.head.windows > 1 or reader.task.group > 1:
                 wrong = "pairs encoded apart"
-            elif selection.positions == "context":
-                wrong = "paragraphs alone (--states.positions context)"
             elif moved and (selection.positions == "cls" or reader.head.cls_only):
                 wrong = "a [CLS] that does not stand first"
             if wrong:

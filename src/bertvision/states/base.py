@@ -4,16 +4,13 @@
     MemoryStates    encodes once, then reads from memory
     StoredStates    reads a store on the disk (stored.py)
 
-A source only implements `_states`, which yields the states of one batch after another. All that is the same for every
-source lives in `States`, and so does one encoder call (`read`).
-
-A batch has as many states as `layers` names and as many tokens as its windows have in `kept`; mask, bounds and
-positions count in `kept`. Which windows share a batch follows from the whole windows, whatever is read: the encoder
-always sees whole windows, and its states are cut on the way into the batch, without a copy in between.
+A batch has as many states as `layers` names, of all tokens or of the classification token alone. Which windows share a
+batch follows from the whole windows, whatever is read: the encoder always sees whole windows.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertvision.console import progress
-from bertvision.data.windows import Windows, keep_tokens, kept_tokens, labels_are_positions
+from bertvision.data.windows import Windows, ragged_offsets
 from bertvision.encoder.batch import collate, padded_positions
 from bertvision.encoder.device import Clock
 from bertvision.encoder.encoder import Encoder
@@ -40,10 +37,10 @@ _GPU_WIDTH = 32
 _UNREAD = 32
 """Calls whose time is not read yet: reading it at once would wait for the device."""
 
-Place = Callable[[tuple[int, ...], torch.dtype], Tensor | None]
-"""Memory for states of a shape (L, B, T, H), valid until the next batch; None = the source allocates its own."""
 Memory = Callable[[tuple[int, ...], torch.dtype], Tensor]
 """Memory for states of a shape (L, B, T, H)."""
+Place = Callable[[tuple[int, ...], torch.dtype], Tensor | None]
+"""The same of the caller; None: the source allocates its own."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,6 @@ class StateBatch:
         return (position >= self.bounds[:, :1]) & (position < self.bounds[:, 1:])
 
     def rows(self, rows: slice) -> "StateBatch":
-        """Some of its windows."""
         cut: dict[str, Any] = {n: None if value is None else value[rows] for n, value in vars(self).items()}
         cut["states"] = self.states[:, rows]
         return StateBatch(**cut)
@@ -89,17 +85,16 @@ class StateTimes:
     """Seconds that states cost."""
 
     encode: float = 0.0
-    """The encoder's own work."""
     read: float = 0.0
     """Work of the threads that read a store, most of it while heads are computed."""
     wait: float = 0.0
-    """Time the heads waited for those threads."""
+    """The heads waited for those threads."""
     write: float = 0.0
-    """Time spent writing a store, beside the encoder's work."""
+    """Writing a store, beside the encoder's work."""
 
 
 class States(ABC):
-    """Batches of the hidden states of some windows."""
+    """Batches of the hidden states of some windows; a batch is valid until the next one is asked for."""
 
     _ahead: ClassVar[int] = 0
     """Batches a source works on before they are asked for."""
@@ -112,33 +107,29 @@ class States(ABC):
         selection: Selection = EVERYTHING,
         tokens_per_call: int = 0,
     ) -> None:
-        """
-        Args:
-            selection: Layers and positions that batches hold.
-            tokens_per_call: Tokens of one encoder call, pads included; 0 = what suits the device.
-        """
+        """`tokens_per_call` counts pads, too; 0 = what suits the device."""
         self.encoder, self.windows, self.selection = encoder, windows, selection
         self.layers = selection.numbers(encoder.num_states)
         """Numbers of the states in the encoder, in the order of the batches."""
         self.tokens_per_call = call_tokens(encoder, tokens_per_call)
-        self.kept = windows
-        """The windows with only the tokens whose states are read; the same object where that is all of them."""
-        self._positions: NDArray[np.int64] | None = None  # (kept tokens,) where each stands in its window
-        if selection.positions != "all":
-            mask = kept_tokens(windows, selection.positions)
-            self.kept = keep_tokens(windows, mask, spans=labels_are_positions(windows))
-            self._positions = np.flatnonzero(mask) - np.repeat(windows.offsets[:-1], self.kept.lengths)
-        device = encoder.device
-        self._targets = target_tensor(self.kept.labels, device)
-        self._bounds = torch.from_numpy(self.kept.context.astype(np.int64)).to(device)
-        self._lengths = torch.from_numpy(self.kept.lengths).to(device)
-        null = self.kept.null.astype(np.int64)
-        self._cls = torch.from_numpy(null).to(device) if null.any() else None
+        self.lengths = selection.lengths(windows)
+        """(W,) tokens of each window in a batch."""
+        self._offsets = ragged_offsets(self.lengths)
+        self._cls_only = selection.positions == "cls"
+        device, null, bounds = encoder.device, windows.null.astype(np.int64), windows.context.astype(np.int64)
+        self._targets = target_tensor(windows.labels, device)
+        self._lengths = torch.from_numpy(self.lengths).to(device)
+        self._cls = None
+        if self._cls_only:
+            bounds = (null[:, None] < bounds).astype(np.int64)  # tokens that are left before them
+        elif null.any():
+            self._cls = torch.from_numpy(null).to(device)
+        self._bounds = torch.from_numpy(bounds).to(device)
         last = encoder.num_states - 1
         self._pooled = self.layers.index(last) if encoder.has_pooler and last in self.layers else None
         self.widths = widths(encoder, windows.lengths)
         """(W,) how wide an encoder call is whose longest window this is."""
-        self._kept_widths = self.widths if self.kept is windows else widths(encoder, self.kept.lengths)
+        self._batch_widths = widths(encoder, self.lengths)
         self._seconds = 0.0
         self._clocks: list[Clock] = []
 
@@ -156,42 +147,37 @@ class States(ABC):
         """The states of each batch from number `start` on, in tensors that `memory` returns."""
 
     def stream(
-        self,
-        batches: Sequence[NDArray[np.int64]],
-        *,
-        start: int = 0,
-        place: Place | None = None,
-        reuse: bool = False,
+        self, batches: Sequence[NDArray[np.int64]], *, start: int = 0, place: Place | None = None
     ) -> Iterator[StateBatch]:
-        """The windows of each batch from number `start` on.
-
-        Args:
-            place: Says where states are written, where the caller has memory for them.
-            reuse: The caller drops a batch before it asks for the next, so that its memory can be used again.
-        """
+        """The windows of each batch from number `start` on, in memory of the caller where `place` gives some."""
         # Fresh memory of the CPU costs more than filling it; a GPU's allocator keeps what is freed.
-        ring = _Ring(self._ahead + 1) if reuse and self.encoder.device.type == "cpu" else None
+        blocks = deque([torch.empty(0, dtype=torch.uint8)] * (self._ahead + 1))
 
         def memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             found = place(shape, dtype) if place else None
-            if found is None and ring is not None:
-                return ring.take(shape, dtype)
-            return torch.empty(shape, dtype=dtype, device=self.encoder.device) if found is None else found
+            if found is not None:
+                return found
+            if self.encoder.device.type != "cpu":
+                return torch.empty(shape, dtype=dtype, device=self.encoder.device)
+            block, nbytes = blocks.popleft(), math.prod(shape) * dtype.itemsize
+            if len(block) < nbytes:
+                block = torch.empty(nbytes, dtype=torch.uint8)
+            blocks.append(block)
+            return block[:nbytes].view(dtype).view(shape)
 
         states = self._states(batches, start, memory)
         for indices in batches[start:]:
             yield self.batch(next(states), indices)
 
-    def walk(self, *, reuse: bool = False) -> Iterator[StateBatch]:
+    def walk(self) -> Iterator[StateBatch]:
         """Every window once, for evaluation."""
-        return self.stream(cut_by_tokens(self.widths, self.tokens_per_call), reuse=reuse)
+        return self.stream(cut_by_tokens(self.widths, self.tokens_per_call))
 
     def epoch(self, epoch: int, *, batch_size: int, seed: int, **how: Any) -> Iterator[StateBatch]:
         """Shuffled training batches of one epoch, as `stream` returns them."""
         return self.stream(head_batches(self.windows.lengths, batch_size, seed=seed, epoch=epoch), **how)
 
     def num_batches(self, batch_size: int) -> int:
-        """Batches in an epoch, the last one perhaps smaller."""
         return -(-len(self.windows) // batch_size)
 
     def batch(self, states: Float[Tensor, "L B T H"], indices: NDArray[np.int64]) -> StateBatch:
@@ -206,19 +192,14 @@ class States(ABC):
 
     def read(self, indices: NDArray[np.int64]) -> StateBatch:
         """One encoder call on exactly these windows."""
-        layers = self._encode(indices)
-        if self._positions is None:
-            return self.batch(torch.stack(layers), indices)
-        states = layers[0].new_empty(self._shape(indices))
-        self._gather(states, layers, indices, 0)
-        return self.batch(states, indices)
+        return self.batch(torch.stack(self._encode(indices)), indices)
 
     def _shape(self, indices: NDArray[np.int64]) -> tuple[int, int, int, int]:
         """(L, B, T, H) of a batch of these windows."""
-        return (len(self.layers), len(indices), int(self._kept_widths[indices].max()), self.encoder.hidden)
+        return (len(self.layers), len(indices), int(self._batch_widths[indices].max()), self.encoder.hidden)
 
     def _encode(self, indices: NDArray[np.int64]) -> tuple[Float[Tensor, "B T H"], ...]:
-        """One encoder call: the selected layers of all tokens."""
+        """One encoder call: the selected layers of the selected tokens."""
         clock = Clock(self.encoder.device)
         width, device = int(self.widths[indices].max()), self.encoder.device
         tokens = collate(self.windows, indices, pad_id=self.encoder.pad_id, device=device, width=width)
@@ -227,23 +208,12 @@ class States(ABC):
         self._clocks.append(clock)
         if len(self._clocks) > _UNREAD:  # by now the device is through with it
             self._seconds += self._clocks.pop(0).seconds()
-        return tuple(states[number] for number in self.layers)
-
-    def _gather(
-        self,
-        target: Float[Tensor, "L b T H"],
-        layers: Sequence[Float[Tensor, "B t H"]],
-        indices: NDArray[np.int64],
-        row: int,
-    ) -> None:
-        """Write the kept tokens of the windows `indices`, which begin at `row` of the call, into `target`."""
-        assert self._positions is not None
-        flat, _ = padded_positions(self.kept, indices, width=target.shape[2])
-        rows = np.arange(row, row + len(indices))[:, None]
-        source = rows * layers[0].shape[1] + self._positions[flat]  # (b, T) in the call's B * t tokens
-        index = torch.from_numpy(source.reshape(-1)).to(target.device, non_blocking=True)
-        for out, layer in zip(target, layers, strict=True):
-            torch.index_select(layer.flatten(0, 1), 0, index, out=out.view(-1, out.shape[-1]))
+        chosen = tuple(states[number] for number in self.layers)
+        if self._cls_only:
+            rows = torch.arange(len(indices), device=device)
+            cls = torch.from_numpy(self.windows.null[indices]).to(device, torch.int64, non_blocking=True)
+            chosen = tuple(layer[rows, cls][:, None] for layer in chosen)
+        return chosen
 
 
 class LiveStates(States):
@@ -264,17 +234,14 @@ class LiveStates(States):
             for number, piece in needed:
                 if states is None:
                     states, done = memory(self._shape(batches[number]), layers[0].dtype), 0
-                if self._positions is None:
-                    _fill(states, [layer[row : row + len(piece)] for layer in layers], done)
-                else:
-                    self._gather(states[:, done : done + len(piece)], layers, piece, row)
+                _fill(states, [layer[row : row + len(piece)] for layer in layers], done)
                 row, done = row + len(piece), done + len(piece)
                 if done == len(batches[number]):
                     yield states
                     states = None
             del layers  # before the next call makes its own
 
-    def walk(self, *, reuse: bool = False) -> Iterator[StateBatch]:
+    def walk(self) -> Iterator[StateBatch]:
         for call in cut_by_tokens(self.widths, self.tokens_per_call):
             yield self.read(call)
 
@@ -304,7 +271,7 @@ class MemoryStates(States):
         super().__init__(encoder, windows, **options)
         # States that the encoder computes in bf16 are kept as they are.
         dtype = torch.bfloat16 if encoder.state_dtype == torch.bfloat16 else torch.float16
-        shape = (len(self.layers), self.kept.num_tokens, encoder.hidden)
+        shape = (len(self.layers), int(self.lengths.sum()), encoder.hidden)
         self.store = torch.empty(shape, dtype=dtype, device=encoder.device)  # (L, N, H)
         with progress(label, windows.num_tokens, unit="tokens") as bar:
             for call in cut_by_tokens(self.widths, self.tokens_per_call):
@@ -315,7 +282,7 @@ class MemoryStates(States):
                         f"{encoder.name} has states beyond half precision: use --states.source live (encode in every "
                         "pass)"
                     )
-                flat, mask = padded_positions(self.kept, call, width=batch.mask.shape[1])
+                flat, mask = padded_positions(self._offsets, call, width=batch.mask.shape[1])
                 self.store[:, torch.from_numpy(flat[mask]).to(encoder.device)] = states
                 bar.update(int(windows.lengths[call].sum()))
 
@@ -329,7 +296,7 @@ class MemoryStates(States):
         # Heads are float32; autocast, where it is on, picks its own precision from half.
         dtype = torch.float32 if self.encoder.precision == "fp32" else self.store.dtype
         shape = self._shape(indices)
-        flat, _ = padded_positions(self.kept, indices, width=shape[2])
+        flat, _ = padded_positions(self._offsets, indices, width=shape[2])
         index = torch.from_numpy(flat.reshape(-1)).to(self.store.device, non_blocking=True)
         states = memory(shape, dtype)
         rows = states.view(shape[0], -1, shape[3])
@@ -338,21 +305,6 @@ class MemoryStates(States):
         else:
             rows.copy_(torch.index_select(self.store, 1, index))
         return states
-
-
-class _Ring:
-    """A few blocks of memory that are used one after the other, again and again."""
-
-    def __init__(self, count: int) -> None:
-        self._blocks = [torch.empty(0, dtype=torch.uint8)] * count
-        self._next = 0
-
-    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        nbytes, i = math.prod(shape) * dtype.itemsize, self._next % len(self._blocks)
-        self._next += 1
-        if self._blocks[i].numel() < nbytes:
-            self._blocks[i] = torch.empty(nbytes, dtype=torch.uint8)
-        return self._blocks[i][:nbytes].view(dtype).view(shape)
 
 
 def target_tensor(targets: NDArray[Any], device: torch.device) -> Num[Tensor, "W ..."]:

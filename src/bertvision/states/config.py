@@ -1,6 +1,6 @@
 """Flags: where hidden states come from, and which of them heads read. Needs no torch.
 
-    Selection(layers=(0, 6, -1), positions="context").numbers(13)      # (0, 6, 12)
+    Selection(layers=(0, 6, -1), positions="cls").numbers(13)      # (0, 6, 12)
 
 States are numbered as the encoder returns them: 0 is the embedding output, the last is that of the last layer. A head's
 folder keeps the numbers under "states" where something is left out, so that it always reads what it was fitted on.
@@ -9,10 +9,14 @@ folder keeps the numbers under "states" where something is left out, so that it 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from bertvision.data.windows import Positions
+import numpy as np
+from numpy.typing import NDArray
+
+from bertvision.data.windows import Windows
 from bertvision.errors import ConfigError
 
 Source = Literal["live", "memory", "stored"]
+Positions = Literal["all", "cls"]
 StateType = Literal["fp32", "bf16", "fp16", "int8"]
 
 
@@ -23,8 +27,7 @@ class Selection:
     layers: tuple[int, ...] = ()
     """Hidden states heads read, in this order; 0 = embedding output, -1 = last layer; none = all."""
     positions: Positions = "all"
-    """Tokens whose states heads read: all, the classification token alone (cls), or that one and the paragraph's
-    (context)."""
+    """Tokens whose states heads read: all, or the classification token alone (cls)."""
 
     def __post_init__(self) -> None:
         if self.positions not in get_args(Positions):
@@ -45,6 +48,10 @@ class Selection:
                 raise ConfigError(f"--states.layers names state {number} twice: name each once, 0 to {last}")
         return numbers or tuple(range(num_states))
 
+    def lengths(self, windows: Windows) -> NDArray[np.int64]:
+        """(W,) how many tokens of each window are read."""
+        return windows.lengths if self.positions == "all" else np.ones(len(windows), np.int64)
+
     def whole(self, num_states: int) -> bool:
         """Whether heads get every state of every token, in order."""
         return self.positions == "all" and self.numbers(num_states) == tuple(range(num_states))
@@ -62,7 +69,7 @@ class StoreConfig:
     """Where and how hidden states are stored."""
 
     store: str = ""
-    """Folder or fsspec address (s3://..., gs://...) of stored states; by default ~/.cache/bertvision/states."""
+    """Folder of stored states; by default ~/.cache/bertvision/states."""
     cache_gb: float = 100.0
     """GB of stored states to keep. A new store that would exceed it first deletes the least recently used ones; auto
     begins no larger store."""
@@ -99,10 +106,8 @@ class StatesConfig(Selection, SourceConfig):
 
     @classmethod
     def of(cls, source: SourceConfig, selection: Selection) -> "StatesConfig":
-        """This selection from that source."""
         return cls(**vars(source) | vars(selection))
 
     @property
     def selection(self) -> Selection:
-        """Which states heads read."""
         return Selection(self.layers, self.positions)

@@ -1,7 +1,7 @@
 """Which windows go together, in batches, encoder calls and shards: pure functions of lengths, seed and epoch.
 
-A plan depends on the data alone, never on timing or on what was done before, so a killed run starts again at
-batch k and sees the same batches. Windows of similar length share a batch, because pads cost as much as tokens.
+A killed run starts again at batch k and sees the same batches. Windows of similar length share a batch, because pads
+cost as much as tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,13 +12,10 @@ from numpy.typing import NDArray
 
 SHARD_TOKENS = 32_768
 """Tokens of a stored shard: what a kill may lose, and enough for several large encoder calls."""
-
 _POOL = 64
 """Batches whose windows are sorted among themselves: enough to find neighbours, few enough to stay shuffled."""
-
 HEAD_RUN = 8
 """Neighbouring head batches kept together, the same for every source: live and stored training see equal batches."""
-
 _WASTE = 1.15
 """How many times its real tokens a call may have, pads included."""
 
@@ -154,10 +151,7 @@ def shuffled_order(count: int) -> NDArray[np.int64]:
 
 
 def tokens_cut(lengths: NDArray[np.int64], shard_tokens: int) -> list[NDArray[np.int64]]:
-    """The windows of each shard, in no particular order: at most `shard_tokens` tokens and one window more.
-
-    A shard is a random sample of the windows, so a run that encodes shard after shard may train on them as they come.
-    """
+    """The windows of each shard, a random sample of all: at most `shard_tokens` tokens and one window more."""
     order = shuffled_order(len(lengths))
     ends = np.cumsum(lengths[order])
     number = (ends - lengths[order]) // shard_tokens  # where a window begins decides

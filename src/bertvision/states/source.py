@@ -27,10 +27,9 @@ from bertvision.encoder.device import Clock
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import OutputError
 from bertvision.states.base import LiveStates, MemoryStates, States
-from bertvision.states.catalogue import begin, free_space
 from bertvision.states.config import Source, StatesConfig, StateType
-from bertvision.states.plan import SHARD_TOKENS, cut_by_tokens
-from bertvision.states.store import Identity, Origin, Store
+from bertvision.states.plan import cut_by_tokens
+from bertvision.states.store import Identity, Origin, Store, begin, free_space, local_root
 from bertvision.states.stored import StoredStates
 
 logger = logging.getLogger(__name__)
@@ -47,21 +46,14 @@ _READINGS = 8
 """Times the sample is read."""
 
 
-def store_of(
-    encoder: Encoder,
-    windows: Windows,
-    config: StatesConfig,
-    origin: Origin,
-    *,
-    shard_tokens: int = SHARD_TOKENS,
-) -> Store:
+def store_of(encoder: Encoder, windows: Windows, config: StatesConfig, origin: Origin) -> Store:
     """The store of these states: finished, begun, or planned, of which nothing is written yet."""
     # Half precision; an encoder's own bf16 stays as it is.
     half: StateType = "bf16" if encoder.precision == "bf16" and encoder.device.type == "cuda" else "fp16"
     dtype = half if config.dtype == "auto" else config.dtype
     identity = Identity.of(encoder, origin, config.selection, dtype)
-    names = {"encoder": encoder.name, "data": origin.name}
-    return Store.at(config.store, identity, windows, **names, shard_tokens=shard_tokens)
+    folder = local_root(config.store) / identity.key
+    return Store(folder, identity, windows, encoder=encoder.name, data=origin.name)
 
 
 def open_states(
@@ -103,13 +95,10 @@ def choose_source(
     keep: bool = True,
     store: Store | None = None,
 ) -> Source:
-    """Where states come from.
+    """Where states come from that are read `passes` times.
 
-    Args:
-        origin: What the windows were made from.
-        passes: How often they will be read.
-        keep: Whether a store may be begun; without it only one that is finished is used.
-        store: A store that holds them, whatever the settings would call it.
+    Without `keep` no store is begun, and only one that is finished is used. `store` holds the states, whatever the
+    settings would call it.
     """
     if config.source in ("live", "memory"):
         return config.source
@@ -133,7 +122,7 @@ def choose_source(
             choice = "live"
         elif not finished:
             # What half precision takes.
-            needed = 2 * len(planned.identity.layers) * int(planned.kept.sum()) * encoder.hidden
+            needed = 2 * len(planned.identity.layers) * int(planned.lengths.sum()) * encoder.hidden
             free = _free_memory(encoder.device)
             room = 0.0  # bytes that a store begun here may take
             if keep and read >= _FASTER * encode:
@@ -176,7 +165,6 @@ def measure(encoder: Encoder, windows: Windows, config: StatesConfig) -> tuple[f
 
 
 def _timed(action: Callable[[], Any], encoder: Encoder) -> tuple[float, Any]:
-    """Seconds that an action takes, and its result."""
     clock = Clock(encoder.device)
     result = action()
     clock.stop()
@@ -184,7 +172,6 @@ def _timed(action: Callable[[], Any], encoder: Encoder) -> tuple[float, Any]:
 
 
 def _free_memory(device: torch.device) -> int | None:
-    """Bytes of memory that could still be taken on a device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     with suppress(OSError, ValueError, IndexError):

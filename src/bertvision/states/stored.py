@@ -1,43 +1,161 @@
-"""States read from a store.
+"""Shards, and states read from them.
+
+    scales   (n, L)     float32, int8 only: x is kept as round(x / s), s = max |x| / 127 over a token's H numbers
+    crc      (w,)       CRC-32 of each window's states (and scales)
+    states   (n, L, H)  the stored tokens of its windows, one window after another
+
+A shard is a safetensors file with these tensors; its header holds the store's key and the shard's number. Every byte is
+checked: the header when the file is opened, a window against its checksum when it is first read.
 
 Threads assemble the next batches while the heads work on this one: a window's states are mapped from the disk and
 turned from (n, L, H) into their rows of (L, B, T, H). On a GPU they are put together in pinned memory, in the dtype
 they are stored in, and travel while the device is busy.
 
-A shard that is missing is encoded when a batch asks for it: a store that is being written serves the run that writes
-it. Its first epoch then waits for the encoder, the others for the disk, and all of them read what was stored, so that a
-killed run computes the same numbers when it goes on. A damaged shard ends the run; `cache verify --drop` removes it.
-
-A shard is made by whole encoder calls of its own, so that its bytes follow from the data alone, not from what was made
-before. One process at a time writes into a store; another that wants the same shard waits.
+A shard that is missing is encoded when a batch asks for it, by whole encoder calls of its own: its bytes follow from
+the data alone. All epochs read what was stored, so that a killed run computes the same numbers when it goes on. One
+process at a time writes into a store; another that wants the same shard waits.
 """
 
 import logging
 import os
 import threading
 import time
+import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertvision.artifacts import read_tensors, write_tensors
 from bertvision.console import progress
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ArtifactError, OutputError
+from bertvision.errors import ArtifactError, EncoderError, OutputError
 from bertvision.shapes import Float
 from bertvision.states.base import Memory, States, StateTimes
-from bertvision.states.config import Selection
+from bertvision.states.config import StateType
 from bertvision.states.plan import cut_by_tokens
-from bertvision.states.shard import STORED, DamagedShard, encode, load_into
-from bertvision.states.store import Store
+from bertvision.states.store import PLAN, Store
 
 logger = logging.getLogger(__name__)
+
+
+# ---- the file of a shard
+
+STORED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
+Encoded = tuple[Tensor, Tensor | None]
+"""States (n, L, H) as they are stored, and the scales (n, L) of int8."""
+
+
+def _damaged(path: Path, why: object) -> ArtifactError:
+    return ArtifactError(
+        f"{path} is damaged ({why}): remove it with `bertvision cache verify --drop` and run the same command again, "
+        "which makes it anew"
+    )
+
+
+def encode(states: Float[Tensor, "L n H"], dtype: StateType) -> Encoded:
+    scales = None
+    turned = states.transpose(0, 1)  # (n, L, H)
+    if dtype == "int8":
+        turned = turned.float()
+        scale = turned.abs().amax(-1) / 127  # (n, L)
+        # A scale that rounds by much would push numbers beyond 127.
+        scale = torch.where(scale < torch.finfo(torch.float32).tiny, 0.0, scale)
+        safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+        turned = (turned / safe[..., None]).round_()
+        scales = scale.contiguous().cpu()
+    stored = turned.to(STORED[dtype]).contiguous().cpu()
+    if not bool((stored if scales is None else scales).isfinite().all()):
+        if bool(states.isfinite().all()):
+            raise EncoderError(f"states go beyond {dtype}: store them with --states.dtype bf16 or fp32")
+        raise EncoderError("the encoder gives states that are no finite numbers: check its weights")
+    return stored, scales
+
+
+def load_into(target: Float[Tensor, "L n H"], stored: Tensor, scales: Tensor | None) -> None:
+    """Write stored numbers (n, L, H) into a batch, in its dtype; with scales (n, L) they are int8."""
+    target.copy_(stored.transpose(0, 1))
+    if scales is not None:
+        target.mul_(scales.T[..., None])
+
+
+def _fresh(store: Store, number: int, device: str) -> dict[str, Tensor]:
+    """The tensors of a shard, without their numbers."""
+    windows, layers = store.shards[number], len(store.identity.layers)
+    tokens, dtype = int(store.lengths[windows].sum()), store.identity.dtype
+    shape = (tokens, layers, store.identity.hidden)
+    tensors = {"crc": torch.empty(len(windows), dtype=torch.uint32, device=device)}
+    tensors["states"] = torch.empty(shape, dtype=STORED[dtype], device=device)
+    if dtype == "int8":
+        tensors["scales"] = torch.empty(shape[:2], device=device)
+    return tensors
+
+
+def write_shard(store: Store, number: int, parts: Iterable[Encoded]) -> None:
+    """Write a shard from the states of its windows in their order, any number of windows a part."""
+    tensors, done = _fresh(store, number, "cpu"), 0
+    for states, scales in parts:
+        end = done + len(states)
+        assert states.dtype == tensors["states"].dtype
+        tensors["states"][done:end] = states
+        if scales is not None:
+            tensors["scales"][done:end] = scales
+        done = end
+    offsets = store.offsets(number)
+    assert done == offsets[-1]
+    crc = [_checksum(tensors, first, last) for first, last in pairwise(offsets)]
+    tensors["crc"] = torch.tensor(crc, dtype=torch.uint32)
+    write_tensors(store.path(number), tensors, {"bertvision": store.key, "shard": str(number)})
+
+
+class Shard:
+    """The tensors of a shard, mapped from its file."""
+
+    def __init__(self, store: Store, number: int) -> None:
+        self.windows, self.path = store.shards[number], store.path(number)
+        try:
+            found, about = read_tensors(self.path)
+        except ArtifactError as error:
+            raise _damaged(self.path, error.__cause__ or "it is missing") from error
+        wanted = _fresh(store, number, "meta")
+        shapes = [{name: (t.dtype, t.shape) for name, t in one.items()} for one in (found, wanted)]
+        header = {"format": "pt", "bertvision": store.key, "shard": str(number)}
+        if shapes[0] != shapes[1] or {"format": "pt"} | about != header:
+            raise _damaged(self.path, "its header is not the one that was written")
+        self.states, self.scales = found["states"], found.get("scales")
+        self._tensors = found
+        # Plain numbers: they are looked up for every window of every batch.
+        self._crc, self._offsets = found["crc"].tolist(), store.offsets(number)
+        self._checked = [False] * len(self._crc)
+
+    def place(self, row: int) -> tuple[int, int]:
+        """The first token of a window and one past its last, once the window is checked."""
+        first, last = self._offsets[row : row + 2]
+        if not self._checked[row]:
+            if _checksum(self._tensors, first, last) != self._crc[row]:
+                raise _damaged(self.path, f"window {self.windows[row]} does not have its checksum")
+            self._checked[row] = True
+        return first, last
+
+
+def _checksum(tensors: dict[str, Tensor], first: int, last: int) -> int:
+    crc = 0
+    for name in ("states", "scales"):
+        if name in tensors:
+            crc = zlib.crc32(tensors[name][first:last].view(torch.uint8).numpy().data, crc)
+    return crc
+
+
+# ---- batches
 
 
 @dataclass
@@ -57,7 +175,7 @@ class StoredStates(States):
 
     def __init__(self, encoder: Encoder, store: Store, *, tokens_per_call: int = 0) -> None:
         identity = store.identity
-        selection = Selection(identity.layers, identity.positions).resolved(encoder.num_states)
+        selection = identity.selection.resolved(encoder.num_states)
         super().__init__(encoder, store.windows, selection=selection, tokens_per_call=tokens_per_call)
         self.store = store
         self._missing = set(store.missing())
@@ -66,7 +184,8 @@ class StoredStates(States):
         # Heads are float32; autocast, where it is on, picks its own precision from half.
         half = encoder.state_dtype if identity.dtype == "int8" else STORED[identity.dtype]
         self._dtype = torch.float32 if encoder.precision == "fp32" else half
-        store.mark_used()
+        with suppress(OSError):  # a disk that is only read
+            os.utime(store.folder / PLAN)  # the least recently used stores are deleted first
 
     @property
     def times(self) -> StateTimes:
@@ -88,7 +207,6 @@ class StoredStates(States):
         return todo
 
     def _make_missing(self, indices: NDArray[np.int64]) -> None:
-        """Make the shards of these windows that are not there."""
         if not self._missing:
             return
         began, encoded = time.perf_counter(), super().times.encode
@@ -105,7 +223,6 @@ class StoredStates(States):
         self._missing.discard(number)
 
     def _encode_shard(self, number: int) -> None:
-        """Encode one shard, call after call."""
         store, theirs, ours = self.store, self.store.identity.precision, self.encoder.precision
         if theirs != ours:
             raise ArtifactError(
@@ -116,7 +233,9 @@ class StoredStates(States):
         calls = cut_by_tokens(self.widths[windows], self.tokens_per_call)
         batches = (self.read(windows[call]) for call in calls)
         try:
-            store.write(number, (encode(one.states[:, one.mask], store.identity.dtype) for one in batches))
+            write_shard(
+                store, number, (encode(one.states[:, one.mask], store.identity.dtype) for one in batches)
+            )
         except OutputError as error:
             there = store.num_shards - len(store.missing())
             raise OutputError(
@@ -155,7 +274,7 @@ class StoredStates(States):
             states = memory(shape, self._dtype)
         job = _Job(indices.tolist(), states, scales)
         rows = range(len(indices))
-        size = -(-len(rows) // _threads())
+        size = -(-len(rows) // min(8, torch.get_num_threads()))
         job.parts = [_readers().submit(self._fill, job, rows[i : i + size]) for i in rows[::size]]
         return job
 
@@ -175,13 +294,7 @@ class StoredStates(States):
     def _end(self, job: _Job, memory: Memory) -> Float[Tensor, "L B T H"]:
         """The states of a batch when they are there."""
         began = time.perf_counter()
-        try:
-            self._read += sum(part.result() for part in job.parts)
-        except DamagedShard as damage:
-            raise ArtifactError(
-                f"{self.store.folder}/{damage}: remove it with `bertvision cache verify --drop` and run the "
-                "same command again, which makes it anew"
-            ) from damage
+        self._read += sum(part.result() for part in job.parts)
         self._wait += time.perf_counter() - began
         if not self._cuda:
             return job.states.to(self.encoder.device)
@@ -195,14 +308,11 @@ class StoredStates(States):
         return target
 
 
-def _threads() -> int:
-    return min(8, torch.get_num_threads())
-
-
 @cache
 def _readers() -> ThreadPoolExecutor:
     """The threads that read, each on one core."""
-    count, cores = _threads(), torch.get_num_threads()
+    cores = torch.get_num_threads()
+    count = min(8, cores)
     begun = threading.Barrier(count + 1)
     pool = ThreadPoolExecutor(count, "read states", initializer=torch.set_num_threads, initargs=(1,))
     for _ in range(count):

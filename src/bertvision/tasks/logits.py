@@ -1,8 +1,7 @@
 """Logits of a whole dataset: named arrays with a row for every token, or for every example's windows.
 
 On disk they are one safetensors file; its metadata holds the fingerprint of the windows they belong to (`windows`) and
-whether the values are log-probabilities already (`log_probs`). Logits always cover whole windows, whatever part of the
-hidden states a head reads, so heads that read different tokens are decoded, saved and joined alike.
+whether the values are log-probabilities already (`log_probs`).
 
 Shapes: N tokens of all windows, W windows, R = W / group rows, B windows of a batch, T tokens (padded), C outputs.
 """
@@ -23,12 +22,6 @@ from bertvision.shapes import Bool, Float
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-NOT_READ = -1e30
-"""The logit of a token that no head saw. Its probability is 0 in float64 beside any logit a head gives. It is finite,
-because logits are checked for that, and sums of it (start and end, the members of a product) stay far above -1e38,
-where decoding stops to take a span for one, and above the lowest float32."""
 
 
 @dataclass(frozen=True)
@@ -114,16 +107,14 @@ class Seen:
     whole: Windows  # all windows, of which the batch holds some
     windows: NDArray[np.int64]  # (B,) numbers of the windows
     mask: "Bool[Tensor, 'B T']"  # True on the tokens that were read
-    kept: NDArray[np.bool_] | None = None  # (N,) which tokens of the whole windows are read; None: all
 
     @cached_property
     def tokens(self) -> NDArray[np.int64]:
         """(n,) places of the tokens under `mask` in the whole windows; computed once for all heads of a batch."""
         from bertvision.encoder.batch import padded_positions
 
-        flat, real = padded_positions(self.whole, self.windows)
-        own = flat[real]
-        return own if self.kept is None else own[self.kept[own]]
+        flat, real = padded_positions(self.whole.offsets, self.windows)
+        return flat[real]
 
 
 class Collector:
@@ -141,7 +132,7 @@ class Collector:
         rows = seen.tokens if self.group is None else seen.windows[:: self.group] // self.group
         values = (output[seen.mask] if self.group is None else output).cpu().numpy()
         if self.values.shape[1] != values.shape[1]:
-            self.values = np.full((len(self.values), values.shape[1]), NOT_READ, np.float32)
+            self.values = np.zeros((len(self.values), values.shape[1]), np.float32)
         self.values[rows] = values
 
     def logits(self) -> Logits:

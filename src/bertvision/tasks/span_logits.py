@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from bertvision.data.windows import Windows
 from bertvision.shapes import Bool, Float, Int
-from bertvision.tasks.logits import NOT_READ, Collector, Logits, Seen
+from bertvision.tasks.logits import Collector, Logits, Seen
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -123,7 +123,6 @@ class SpanCollector(Collector):
         pairs = self.pairs.values
         if not pairs.shape[1]:
             return span_logits(start, end)
-        pairs[pairs[:, 0] == NOT_READ, 2:] = 0  # factors of this size would overflow in a product
         return span_logits(start, end, pairs)
 
 

@@ -1,9 +1,8 @@
 """One walk over hidden states gives the logits of any number of heads, whatever their tasks and whatever they read.
 
 Heads read what their folder names: all tokens or the classification token alone, all layers or some. A walk hands out
-the union, once, and `narrow` cuts each head's part out of it. Heads of paragraphs alone (positions "context") have a
-walk of their own. A head that would take more memory for a batch than `activation_gb` (measured by what a training step
-keeps) reads it in several parts.
+the union, once, and `narrow` cuts each head's part out of it. A head that would take more memory for a batch than
+`activation_gb` (measured by what a training step keeps) reads it in several parts.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bertvision.console import progress
-from bertvision.data.windows import Windows, kept_tokens
+from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads.base import Head, rows_at_once
 from bertvision.states.base import LiveStates, StateBatch, States, call_tokens
@@ -65,22 +64,19 @@ def walk(
     windows = states.windows
     (group,) = {reader.task.group for reader in readers.values()}
     collectors = {name: reader.task.collector(windows) for name, reader in readers.items()}
-    kept = {
-        one: None if one.positions == "all" else kept_tokens(windows, one.positions)
-        for one in {reader.selection for reader in readers.values()}
-    }
+    selections = {reader.selection for reader in readers.values()}
     for reader in readers.values():
         reader.head.eval()
     if group == 1:
-        batches = states.walk(reuse=True)
+        batches = states.walk()
     else:  # the windows of an example side by side in one batch
         lengths = windows.lengths.reshape(-1, group).max(axis=1) * group
         calls = cut_by_tokens(lengths, call_tokens(states.encoder, 0))
-        batches = states.stream([group_rows(units, group) for units in calls], reuse=True)
+        batches = states.stream([group_rows(units, group) for units in calls])
     with progress(label, len(windows), unit="windows") if label else nullcontext() as bar:
         for batch in batches:
-            parts = {one: narrow(batch, states, one) for one in kept}
-            seen = {one: Seen(windows, part.windows, part.mask, kept[one]) for one, part in parts.items()}
+            parts = {one: narrow(batch, states, one) for one in selections}
+            seen = {one: Seen(windows, part.windows, part.mask) for one, part in parts.items()}
             with states.encoder.autocast():
                 for name, reader in readers.items():
                     output = run_in_parts(reader.head, parts[reader.selection], activation_gb)
@@ -106,22 +102,16 @@ def walk_windows(
     num_states = encoder.num_states
     # Where the first token is the classification token, heads that read no other get it alone.
     first = opened is None and not windows.null.any()
-    tokens = _CPU_TOKENS if encoder.device.type == "cpu" else 0
-    alike: dict[bool | Selection, dict[str, Reader]] = {}
+    tokens, own = _CPU_TOKENS if encoder.device.type == "cpu" else 0, dict[str, Reader]()
     for name, reader in readers.items():
-        head, own = reader.head, reader.selection
-        own = _narrowed(own, num_states, opened is None and head.last_only, first and head.cls_only)
-        own_walk = own.positions == "context" and own
-        alike.setdefault(own_walk, {})[name] = replace(reader, selection=own)
-    found: dict[str, Logits] = {}
-    for group in alike.values():
-        selection = wide_selection(frozenset(one.selection for one in group.values()), num_states)
-        if opened is None:
-            states = LiveStates(encoder, windows, tokens_per_call=tokens, selection=selection)
-        else:
-            states = opened(selection)
-        found |= walk(states, group, label=label)
-    return {name: found[name] for name in readers}
+        last_only, cls_only = opened is None and reader.head.last_only, first and reader.head.cls_only
+        own[name] = replace(reader, selection=_narrowed(reader.selection, num_states, last_only, cls_only))
+    selection = wide_selection(frozenset(reader.selection for reader in own.values()), num_states)
+    if opened is None:
+        states = LiveStates(encoder, windows, tokens_per_call=tokens, selection=selection)
+    else:
+        states = opened(selection)
+    return walk(states, own, label=label)
 
 
 @lru_cache(maxsize=1024)  # a short text is read in the time that working this out for ten heads would take
@@ -133,7 +123,7 @@ def _narrowed(selection: Selection, num_states: int, last_only: bool, cls_only: 
 
 @lru_cache(maxsize=1024)
 def wide_selection(selections: frozenset[Selection], num_states: int) -> Selection:
-    """All that any of `selections` asks for; one of paragraphs alone stays by itself."""
+    """All that any of `selections` asks for."""
     layers = sorted({number for selection in selections for number in selection.numbers(num_states)})
     positions: set[Any] = {selection.positions for selection in selections}
     return Selection(tuple(layers), positions.pop() if len(positions) == 1 else "all").resolved(num_states)

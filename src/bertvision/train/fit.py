@@ -80,7 +80,7 @@ class FitRun:
         self.orders = list(dict.fromkeys(config.order_of(spec, seed) for _, spec, seed in specs))
         """Seeds of the order of the data. An epoch walks over the states once for each, with the heads of that seed."""
         self.epoch = self.walk = self.batch = 0
-        self.longest = int(states.kept.lengths.max(initial=1))
+        self.longest = int(states.lengths.max(initial=1))
         # A graph cannot hold the sum over ranks, nor parts of different sizes.
         graphs = on_gpu and parallel.alone
         self.graphs = Graphs(config.batch_size, self.longest, self.encoder.device) if graphs else None
@@ -126,7 +126,7 @@ class FitRun:
         self.shares = [(len(batch), part.weight) for batch, part in zip(plan, parts, strict=True)]
         place = self.graphs.states_place if self.graphs else None
         own = [part.indices for part in parts]
-        return self.states.stream(own, start=self.batch, place=place, reuse=True)
+        return self.states.stream(own, start=self.batch, place=place)
 
     def regroup(self) -> None:
         """Put the heads of the present walk into groups: those that differ only in rate, seed and dropout, as many

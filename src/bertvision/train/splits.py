@@ -24,9 +24,8 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
 from bertvision.heads.base import Geometry, Head, load_head
 from bertvision.states.base import LiveStates, States
-from bertvision.states.catalogue import find_entries
-from bertvision.states.config import Selection, StatesConfig
-from bertvision.states.store import Origin, Store, local_root, open_store
+from bertvision.states.config import StatesConfig
+from bertvision.states.store import Origin, Store, find_entries, local_root, open_store
 from bertvision.tasks.base import Task, task_for
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import PLAIN, DecodeConfig, TextConfig
@@ -62,8 +61,7 @@ class Split:
         """`config`, but with what its store holds where it was named by that."""
         if self.store is None:
             return config
-        identity = self.store.identity
-        return StatesConfig.of(config, Selection(identity.layers, identity.positions))
+        return StatesConfig.of(config, self.store.identity.selection)
 
     @property
     def origin(self) -> Origin:
