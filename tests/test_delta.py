@@ -1,8 +1,6 @@
 """Deltas: what a tuned encoder is on disk, that it comes back as the same encoder, and what is refused."""
 
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -73,17 +71,6 @@ def test_a_delta_comes_back_as_the_same_encoder(
     assert base.fingerprint == before, "an encoder that shares nothing but its files"
     assert torch.equal(base.states(batch), unmoved)
     assert Encoder.load(str(toy_encoder(architecture))).fingerprint == before
-
-
-@pytest.mark.parametrize("policy", ["full", "none", "cut-1", "houlsby-4+top-1", "houlsby-4+full"])
-def test_what_was_not_inserted_is_saved_whole(policy: str, tiny_bert: Path, tmp_path: Path) -> None:
-    encoder = trained(tiny_bert, policy)
-    encoder.save(tmp_path / "d")
-    assert (tmp_path / "d" / "delta.json").exists() == policy.startswith("houlsby")
-    assert (tmp_path / "d" / "model.safetensors").exists() != policy.startswith("houlsby")
-    again = Encoder.load(str(tmp_path / "d"), device="cpu")
-    assert again.fingerprint == encoder.fingerprint
-    assert torch.equal(again.states(some_batch(again)), encoder.states(some_batch(encoder)))
 
 
 def test_lora_merges_to_the_closed_formula(tiny_bert: Path, tmp_path: Path) -> None:
@@ -198,20 +185,13 @@ def test_a_copy_is_the_same_encoder_and_training_is_not_touched(
 # ---- peft
 
 
-def test_a_lora_delta_is_loaded_without_peft(tiny_bert: Path, tmp_path: Path) -> None:
-    folder = saved(tiny_bert, "lora-2", tmp_path / "d")
-    code = (
-        "import os, pkgutil, importlib, sys\nimport bertvision, bertvision.encoder\n"
-        "for module in pkgutil.walk_packages(bertvision.encoder.__path__, 'bertvision.encoder.'):\n"
-        "    importlib.import_module(module.name)\n"
-        "encoder = bertvision.Encoder.load(os.environ['DELTA'])\n"
-        "encoder.copy()\n"
-        "sys.exit('peft is imported' if 'peft' in sys.modules else encoder.fingerprint != os.environ['FINGERPRINT'])"
-    )
-    environment = os.environ | {"DELTA": str(folder), "FINGERPRINT": Encoder.load(str(folder)).fingerprint}
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
+def test_a_lora_delta_is_loaded_without_peft(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = trained(tiny_bert, "lora-2")
+    encoder.save(tmp_path / "d")
+    monkeypatch.setitem(sys.modules, "peft", None)
+    assert Encoder.load(str(tmp_path / "d")).copy().fingerprint == encoder.fingerprint
 
 
 # ---- what is refused

@@ -1,7 +1,6 @@
 """Sources of states: the plan as a pure function, the same batches live, from memory and from a store, fits of them."""
 
 import threading
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,7 @@ import torch
 from fit_helpers import fitted, fixture_encoder, fixture_train  # noqa: F401 (fixtures)
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_cases import extract, marks, toy_store
+from store_cases import extract, toy_store
 from torch import Tensor
 from toy import save_encoder
 
@@ -25,12 +24,10 @@ from bertvision.states.base import LiveStates, MemoryStates, StateBatch, States
 from bertvision.states.config import Selection, StatesConfig
 from bertvision.states.plan import (
     HEAD_RUN,
-    SHARD_TOKENS,
     cut_by_tokens,
     epoch_batches,
     group_calls,
     head_batches,
-    tokens_cut,
 )
 from bertvision.states.store import Store
 from bertvision.states.stored import STORED, StoredStates
@@ -71,18 +68,6 @@ def test_batches_hold_windows_of_similar_length() -> None:
     shuffled = np.random.default_rng(1).permutation(len(lengths)).reshape(-1, 16)
     for plan in (epoch_batches, head_batches):
         assert pads(plan(lengths, 16, seed=0, epoch=0)) < 0.1 * pads(list(shuffled))
-
-
-def test_a_first_epoch_goes_through_the_shards() -> None:
-    """So that a store in the making can serve it: at every moment few shards are needed that were not before."""
-    lengths = np.random.default_rng(0).integers(40, 385, 20_000)
-    shard_of = np.empty(len(lengths), np.int64)
-    for number, windows in enumerate(tokens_cut(lengths, SHARD_TOKENS)):
-        shard_of[windows] = number
-    batches = head_batches(lengths, 16, seed=0, epoch=0)
-    for done in range(64, len(batches), 64):  # whole pools
-        seen = np.concatenate(batches[:done])
-        assert len(np.unique(shard_of[seen])) <= int(lengths[seen].sum()) / SHARD_TOKENS + 2
 
 
 @settings(max_examples=60, deadline=None)
@@ -228,28 +213,6 @@ def test_memory_is_used_again(source: States) -> None:
     assert len(set(places)) < len(places)
 
 
-@pytest.mark.parametrize("selection", [Selection((-1,), "cls"), Selection((2, 1))], ids=str)
-@pytest.mark.parametrize("dtype", ["fp32", "int8"])
-def test_stored_parts_are_parts_of_the_whole(
-    tmp_path: Path, encoder: Encoder, train: Split, selection: Selection, dtype: str
-) -> None:
-    """The same batches as live and from memory, whose parts are tested in test_subsets.py."""
-    states = stored(tmp_path, encoder, train, selection=selection, dtype=dtype)
-    whole = stored(tmp_path, encoder, train, dtype=dtype)
-    live = LiveStates(encoder, train.windows, tokens_per_call=CALL, selection=selection)
-    assert states.layers == live.layers
-    layers = list(selection.numbers(encoder.num_states))
-    wanted = slice(None) if selection.positions == "all" else slice(1)
-    for _ in range(2):  # while it is written, and from the disk
-        triples = zip(*(one.epoch(0, batch_size=6, seed=2) for one in (states, whole, live)), strict=True)
-        for mine, everything, other in triples:
-            assert torch.equal(mine.mask, other.mask)
-            assert torch.equal(mine.targets, other.targets)
-            for row in range(len(mine.windows)):
-                cut = everything.states[layers, row][:, everything.mask[row]][:, wanted]
-                assert torch.equal(mine.states[:, row, mine.mask[row]], cut)
-
-
 # ---- the classification token
 
 
@@ -347,19 +310,6 @@ def test_a_first_epoch_encodes_only_what_it_needs(tmp_path: Path, encoder: Encod
     assert 0 < there <= 2 * 3 < states.store.num_shards, "three batches of two windows"
     seen += list(batches)
     assert sorted(np.concatenate([b.windows for b in seen]).tolist()) == list(range(len(train.windows)))
-
-
-def test_a_finished_store_is_only_read(finished: StoredStates, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("the encoder was asked")
-
-    monkeypatch.setattr(Encoder, "layer_states", refuse)
-    before = marks(finished.store)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # such as torch's about memory that must not be written to
-        for batches in (finished.epoch(0, batch_size=4, seed=0), finished.walk()):
-            assert sum(len(batch.windows) for batch in batches) == len(finished.windows)
-    assert marks(finished.store) == before
 
 
 def test_reading_leaves_later_threads_their_cores(finished: StoredStates) -> None:

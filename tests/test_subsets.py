@@ -11,6 +11,7 @@ import torch
 from cli_runner import TINY, bertvision
 from fit_helpers import WINDOWS, fixture_encoder, fixture_train  # noqa: F401  (fixtures)
 from safetensors.torch import load_file
+from store_cases import toy_store
 
 from bertvision.artifacts import read_json
 from bertvision.data.windows import Windows
@@ -21,8 +22,9 @@ from bertvision.heads import Head, load_head
 from bertvision.heads.base import bare_batch
 from bertvision.model.load import load
 from bertvision.model.trained import read_trained
-from bertvision.states.base import LiveStates, MemoryStates, StateBatch
+from bertvision.states.base import LiveStates, MemoryStates, StateBatch, States
 from bertvision.states.config import Selection, StatesConfig
+from bertvision.states.stored import StoredStates
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.settings import DecodeConfig
 from bertvision.tasks.span_decode import decode
@@ -82,13 +84,23 @@ def own(batch: StateBatch) -> list[torch.Tensor]:
     return [batch.states[:, row, mask] for row, mask in enumerate(batch.mask)]
 
 
+def opened(kind: Any, encoder: Encoder, windows: Windows, root: Path, selection: Selection) -> States:
+    if kind in ("live", "memory"):
+        source = LiveStates if kind == "live" else MemoryStates
+        return source(encoder, windows, tokens_per_call=700, selection=selection)
+    store = toy_store(root, encoder, windows, selection=selection, dtype=kind)
+    return StoredStates(encoder, store, tokens_per_call=700)
+
+
 @pytest.mark.parametrize("selection", READINGS, ids=str)
-def test_states_are_what_slicing_gives(encoder: Encoder, train: Split, selection: Selection) -> None:
+def test_states_are_what_slicing_gives(
+    encoder: Encoder, train: Split, selection: Selection, tmp_path: Path
+) -> None:
     """Bit by bit: the encoder sees the same calls, whatever is read."""
     windows = train.windows
-    for kind in (LiveStates, MemoryStates):
-        whole = kind(encoder, windows, tokens_per_call=700)
-        part = kind(encoder, windows, tokens_per_call=700, selection=selection)
+    for kind in ("live", "memory", "fp32", "int8", "int8"):  # stores are written, then read
+        whole = opened(kind, encoder, windows, tmp_path, Selection())
+        part = opened(kind, encoder, windows, tmp_path, selection)
         assert part.layers == selection.numbers(3)
         if isinstance(part, MemoryStates):
             tokens = windows.num_tokens if selection.positions == "all" else len(windows)
