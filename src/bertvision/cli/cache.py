@@ -55,8 +55,6 @@ def help_text() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreArgs:
-    """Flags of the actions that look at stores."""
-
     store: str = ""
     """Folder of the stores; by default ~/.cache/bertvision/states."""
 
@@ -208,7 +206,6 @@ def info(args: InfoArgs) -> Result:
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    """What there is to say about a store in a list, for --json."""
     facts = entry.plan.get("identity", {}) | entry.plan  # the encoder's name, the number of windows
     row = {"key": entry.key, "folder": str(entry.folder), "bytes": entry.nbytes, "finished": entry.finished}
     row |= {

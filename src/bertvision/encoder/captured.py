@@ -77,7 +77,6 @@ class GraphCache:
         self._graphs[key].replay()
 
     def beside(self, function: Callable[[], T]) -> T:
-        """Call `function` plainly, on the stream that graphs are captured on."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             result = function()

@@ -81,7 +81,6 @@ class Encoder:
         return encoder
 
     def _forget(self) -> None:
-        """Drop what was computed from the weights."""
         self._fingerprint: str | None = None
         self._frozen: CapturedForward | None = None
         self._frozen_model: Any = None

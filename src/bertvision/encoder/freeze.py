@@ -73,7 +73,6 @@ def _layer_list(model: Any) -> nn.ModuleList | None:
 
 
 def _norms(module: nn.Module) -> list[nn.Module]:
-    """Every layer norm below `module`, whatever class an architecture has for it."""
     return [part for part in module.modules() if type(part).__name__.endswith(("LayerNorm", "RMSNorm"))]
 
 
@@ -87,8 +86,7 @@ def _final_norm(model: Any) -> list[nn.Module]:
 
 
 def _biases(model: nn.Module) -> list[nn.Parameter]:
-    # DeBERTa keeps the biases of query and value beside the linear module: `q_bias`, `v_bias`. No state comes from
-    # the pooler.
+    # DeBERTa has `q_bias` and `v_bias` beside linear modules. No state comes from the pooler.
     named = [(name, p) for name, p in model.named_parameters() if not name.startswith("pooler.")]
     return [p for name, p in named if re.search(r"(^|[._])bias$", name)]
 

@@ -136,7 +136,6 @@ class Delta:
     """LoRA's matrices where the model holds only their sum with the weights."""
 
     def tensors(self, model: "nn.Module") -> Mapping[str, "Tensor"]:
-        """The trained tensors as they are now."""
         if self.merged is not None:
             return self.merged
         parameters = dict(model.named_parameters())

@@ -61,7 +61,6 @@ class Policy:
 
 
 def parse_policy(text: str) -> Policy:
-    """The policy behind `top-6` and the like."""
     words = text.strip().lower()
     adapter, _, own = words.rpartition("+") if "+" in words else (words, "", "top-0")
     size = re.fullmatch(r"houlsby-(-?\d{1,9})", adapter)
@@ -73,14 +72,12 @@ def parse_policy(text: str) -> Policy:
 
 
 def counts_text(trainable: int, total: int) -> str:
-    """`trainable 2.42 M of 110.7 M (2.2 %)`."""
     share = 100 * trainable / max(total, 1)
     percent = f"{share:.0f}" if share >= 9.95 else f"{share:.2g}"
     return f"trainable {short_count(trainable)} of {short_count(total)} ({percent} %)"
 
 
 def short_count(count: int) -> str:
-    """`2.42 M`."""
     for letter, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= size * 0.9995:
             value = count / size

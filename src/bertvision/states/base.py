@@ -170,7 +170,6 @@ class States(ABC):
             yield self.batch(next(states), indices)
 
     def walk(self) -> Iterator[StateBatch]:
-        """Every window once, for evaluation."""
         return self.stream(cut_by_tokens(self.widths, self.tokens_per_call))
 
     def epoch(self, epoch: int, *, batch_size: int, seed: int, **how: Any) -> Iterator[StateBatch]:
@@ -191,11 +190,9 @@ class States(ABC):
     # ---- the encoder
 
     def read(self, indices: NDArray[np.int64]) -> StateBatch:
-        """One encoder call on exactly these windows."""
         return self.batch(torch.stack(self._encode(indices)), indices)
 
     def _shape(self, indices: NDArray[np.int64]) -> tuple[int, int, int, int]:
-        """(L, B, T, H) of a batch of these windows."""
         return (len(self.layers), len(indices), int(self._batch_widths[indices].max()), self.encoder.hidden)
 
     def _encode(self, indices: NDArray[np.int64]) -> tuple[Float[Tensor, "B T H"], ...]:

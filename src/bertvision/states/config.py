@@ -35,7 +35,6 @@ class Selection:
             raise ConfigError(f"--states.positions {self.positions} is unknown: choose one of {known}")
 
     def numbers(self, num_states: int) -> tuple[int, ...]:
-        """The layers counted from 0, for an encoder with this many states."""
         last = num_states - 1
         numbers = tuple(layer + num_states if layer < 0 else layer for layer in self.layers)
         for given, number in zip(self.layers, numbers, strict=True):

@@ -90,7 +90,6 @@ def _pools(
 def _shuffled(
     batches: list[NDArray[np.int64]], run: int, rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """The batches in random order, `run` neighbours together."""
     runs = [batches[i : i + run] for i in range(0, len(batches), run)]
     return [batch for i in rng.permutation(len(runs)) for batch in runs[i]]
 

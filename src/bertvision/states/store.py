@@ -162,7 +162,6 @@ class Store:
 
     @property
     def begun(self) -> bool:
-        """Whether it is on the disk."""
         return (self.folder / PLAN).exists()
 
     @property
@@ -184,7 +183,6 @@ class Store:
         return self.folder / shard_name(number)
 
     def missing(self) -> list[int]:
-        """Shards that are not there yet."""
         names = {path.name for path in self.folder.glob("shard-*")}
         return [number for number in range(self.num_shards) if shard_name(number) not in names]
 
@@ -321,7 +319,6 @@ class Entry:
 
 
 def entries(root: Path) -> list[Entry]:
-    """Every store below `root`, the last used first."""
     found = filter(None, map(_entry, sorted(root.glob("[!.]*"))))
     return sorted(found, key=lambda entry: (entry.age, entry.key))
 

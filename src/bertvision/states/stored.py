@@ -160,8 +160,6 @@ def _checksum(tensors: dict[str, Tensor], first: int, last: int) -> int:
 
 @dataclass
 class _Job:
-    """A batch that threads put together."""
-
     windows: list[int]
     states: Tensor
     scales: Tensor | None
@@ -216,7 +214,6 @@ class StoredStates(States):
         self._write += max(0.0, time.perf_counter() - began - encoding)
 
     def _make(self, number: int) -> None:
-        """Make a shard, unless another process has made it in the meantime."""
         with self.store.locked():
             if number in self.store.missing():
                 self._encode_shard(number)
@@ -292,7 +289,6 @@ class StoredStates(States):
         return time.perf_counter() - began
 
     def _end(self, job: _Job, memory: Memory) -> Float[Tensor, "L B T H"]:
-        """The states of a batch when they are there."""
         began = time.perf_counter()
         self._read += sum(part.result() for part in job.parts)
         self._wait += time.perf_counter() - began
