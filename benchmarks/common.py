@@ -21,6 +21,7 @@ from bertvision.model.trained import Trained
 from bertvision.states.config import EVERYTHING, StateType
 from bertvision.states.store import Identity, Origin, Store
 from bertvision.tasks.base import Task
+from bertvision.tasks.walk import Reader
 
 LENGTHS = [36, 68, 84, 98, 107, 113, 117, 121, 124, 127, 130, 133, 135, 138, 141, 144, 147, 150, 153, 156, 159,
            162, 166, 169, 173, 177, 182, 186, 191, 196, 202, 209, 216, 224, 234, 246, 260, 276, 299, 338,
@@ -130,12 +131,10 @@ def random_system(
     geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, task.unit, pooled)
     return Trained(
         folder=Path(name),
-        heads=[parse_head(head).build(geometry, seed=seed)],
-        selections=[EVERYTHING],
+        readers=[Reader(parse_head(head).build(geometry, seed=seed), EVERYTHING, task)],
         windows=windows,
         encoder=encoder.name,
         fingerprint=encoder.fingerprint,
-        task=task,
         tuning=tuning or task.untuned(),
     )
 

@@ -10,10 +10,7 @@ import pytest
 import torch
 from serve_cases import ALIKE, ANSWERABLE, COLOUR, MOOD, WINDOWS, save_span, save_system
 
-from bertvision.artifacts import write_json
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ArtifactError, ConfigError, DataError
-from bertvision.model.load import gather, load, open_model
 from bertvision.model.model import Model
 from bertvision.model.trained import Trained, read_trained
 from bertvision.states.base import StateBatch
@@ -177,36 +174,3 @@ def test_layer_weights_stand_at_their_states(encoder: Encoder, tmp_path: Path) -
     assert shares["few"] is not None
     assert weights["few"][0] == pytest.approx([shares["few"][0], 0.0, shares["few"][1]])
     assert weights["plain"] == (None, None)
-
-
-# ---- what cannot be explained
-
-
-def test_bad_input_is_one_sentence(encoder: Encoder, tmp_path: Path) -> None:
-    model = Model({"qa": span(tmp_path / "qa", encoder)}, encoder)
-    for texts, options, kind, sentence in (
-        ((QUESTION, " "), {}, DataError, "question 1: the context is empty"),
-        ((QUESTION,), {}, DataError, "qa reads two texts, and one is given"),
-        ((QUESTION, MILL), {"n_best": -1}, ConfigError, "--n-best must not be negative"),
-    ):
-        with pytest.raises(kind, match=sentence):
-            model.explain(*texts, **options)
-
-
-def test_a_packages_readers_fit_its_heads_and_are_read_once(encoder: Encoder, tmp_path: Path) -> None:
-    save_span(tmp_path / "qa", encoder)
-    save_span(tmp_path / "readers" / "one", encoder, "layer_reader:layer=1")
-    package = tmp_path / "pkg"
-    open_model(gather([("qa", tmp_path / "qa")], layers=[tmp_path / "readers"])).save(package)
-    reader = package / "layers" / "qa" / "1"
-    model = load(package)
-    told = model.explain(QUESTION, MILL)
-    write_json(reader / "metrics.json", {"tuning": {"no_answer": {"shift": 9.0, "temperature": 0}}})
-    assert model.explain(QUESTION, MILL) == told, "nothing is read again"
-    with pytest.raises(ArtifactError, match=r"metrics\.json holds no usable tuning .*positive temperature"):
-        load(package)
-    (reader / "metrics.json").unlink()
-    right = (reader / "config.json").read_text()
-    (reader / "config.json").write_text(right.replace('"doc_stride": 8', '"doc_stride": 4'))
-    with pytest.raises(ArtifactError, match="reads a layer for other windows or answers than qa"):
-        load(package)

@@ -196,7 +196,7 @@ def test_heads_on_cls_are_fitted_and_used_on_it_without_being_asked(
         for p, q in zip(head.parameters(), twin.parameters(), strict=True):
             assert torch.allclose(p, q, atol=1e-6)
         both = [read_trained(path) for path in (folder, tmp_path / "all" / folder.name)]
-        assert both[0].selections[0].positions == "cls"
+        assert both[0].readers[0].selection.positions == "cls"
         (_, ours), (_, theirs) = logits_of_trained(both, data)
         assert np.allclose(ours["values"], theirs["values"], atol=1e-5)
 

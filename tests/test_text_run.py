@@ -269,7 +269,7 @@ def test_logits_of_the_shared_walk_are_those_of_each_head_alone(
     assert len(folders) == 3
     for folder in folders:
         trained = read_trained(folder)
-        assert (trained.selections[0].positions == "cls") == (folder.name != "head")
+        assert (trained.readers[0].selection.positions == "cls") == (folder.name != "head")
         [(split, alone)] = logits_of_trained([trained], dev)
         kept = Logits.load(folder / "dev" / "logits.safetensors", split.fingerprint)
         np.testing.assert_allclose(kept["values"], alone["values"], atol=1e-5)

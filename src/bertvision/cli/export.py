@@ -1,6 +1,5 @@
 """`bertvision export [NAME=]FOLDER ... --out PKG`: an encoder and heads in one folder, to ship."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,9 +27,6 @@ class ExportArgs(CardConfig):
     named and all others copied."""
     encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""
-    layers: tuple[Path, ...] = ()
-    """Folders with readers of layers (`fit --heads each_layer`) for the page to look inside with; those that were
-    fitted beside the heads come along by themselves."""
     onnx: bool = False
     """Write encoder and heads as one ONNX graph too, checked against torch; needs the extra `onnx`."""
     push: OptionalText = None
@@ -39,22 +35,22 @@ class ExportArgs(CardConfig):
     """With --push: only its owners may see it."""
 
 
-_LISTS = ("--layers", "--datasets", "--scored-on")
-"""Flags that several words follow."""
-
-
 def export(args: ExportArgs) -> Result:
     from bertvision.artifacts import check_output
     from bertvision.model.export import check_out, check_push, push_to_hub
     from bertvision.model.load import gather, open_model
 
-    _check(args)
+    both = "--bundle-encoder and --reference exclude each other: leave one out"
+    refuse(
+        (args.bundle_encoder and args.reference, both),
+        (args.private and args.push is None, "--private goes with --push"),
+    )
     if args.push is not None:
         check_push(args.push)
     sources = [_source(text) for text in args.sources]
-    check_out(args.out, [*(Path(folder) for _, folder in sources), *args.layers])
+    check_out(args.out, [Path(folder) for _, folder in sources])
     check_output(args.out.parent)
-    model = open_model(gather(sources, layers=args.layers), args.encoder, device="cpu", precision="fp32")
+    model = open_model(gather(sources), args.encoder, device="cpu", precision="fp32")
     result = model.save(
         args.out,
         keep="bundle" if args.bundle_encoder else "reference" if args.reference else "auto",
@@ -73,29 +69,6 @@ def _source(text: str) -> tuple[str, str]:
     if not equals or "/" in name or Path(text).exists():
         return "", text
     return name, folder
-
-
-def _check(args: ExportArgs) -> None:
-    """Refuse flags that do not go together."""
-    flags = [word.partition("=")[0] for word in sys.argv]
-    twice = next((flag for flag in _LISTS if flags.count(flag) > 1), None)
-    local = args.encoder and Path(args.encoder).is_dir()
-    refuse(
-        (
-            not args.sources,
-            "export needs a folder: give what fit, finetune, multitask, ensemble or run wrote",
-        ),
-        (twice, f"{twice} is given twice, and the last would count: write all behind one {twice}"),
-        (
-            args.bundle_encoder and args.reference,
-            "--bundle-encoder and --reference exclude each other: leave one out",
-        ),
-        (args.private and args.push is None, "--private goes with --push"),
-        (
-            args.push is not None and args.reference and local,
-            "--push needs an encoder that others can get: leave out --reference",
-        ),
-    )
 
 
 def _show(result: dict[str, Any]) -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from bertvision.cli.flags import Result, refuse
 from bertvision.config import part_of
 from bertvision.data.texts import Columns
-from bertvision.encoder.device import DeviceConfig
 from bertvision.errors import ConfigError, nearest
-from bertvision.model import Backend
+from bertvision.model import ModelConfig
 from bertvision.options import POSITIONAL, OptionalFloat, OptionalInt, OptionalPath, OptionalText, arg
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class DataColumns(Columns):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictArgs(DeviceConfig):
+class PredictArgs(ModelConfig):
     """Answer questions (--question and --context) or give labels and scores of texts (--text, for pairs with --pair),
     one on the command line, all of a file (--data FILE), or a stream of JSON lines as they come (--data -). A folder of
     several tasks answers all of them in one pass."""
@@ -56,14 +55,10 @@ class PredictArgs(DeviceConfig):
     """With --data and --out: write the submission file of this GLUE task (RTE, MNLI-mm, ...) into --out."""
     threshold: OptionalFloat = None
     """No answer is given where its score exceeds the best candidate's by more than this; stored with the head."""
-    encoder: OptionalText = None
-    """Where the encoder lies now, if it moved."""
     n_best: int = 0
     """Of answers found in paragraphs, list so many of the best candidates too."""
     max_examples: OptionalInt = None
     """Take only the first so many examples of --data."""
-    backend: Backend = "torch"
-    """What computes: torch, or the ONNX graph of a package (export --onnx), which runs on the CPU."""
     columns: DataColumns = field(default_factory=DataColumns)
 
 
@@ -88,8 +83,7 @@ def predict(args: PredictArgs) -> Result | None:
         data = load_inputs(args.data, tasks, columns=args.columns, max_examples=args.max_examples)
         if args.glue is not None and isinstance(data, TextData):
             check_rows(args.glue, data)
-    how: Any = vars(part_of(DeviceConfig, args)) | {"backend": args.backend}
-    model = open_model(systems, args.encoder, **how)
+    model = open_model(systems, **vars(part_of(ModelConfig, args)))
     if args.threshold is not None:
         model.set_threshold(args.threshold)
     if args.data == "-":
@@ -110,13 +104,11 @@ def _check(args: PredictArgs) -> None:
     from bertvision.tasks.base import check_n_best
 
     given = {name for name, value in vars(args).items() if value is not None}
-    asks = bool(given & {"question", "context"})
-    stream = args.data == "-"
+    asks, stream = {"question", "context"} & given, args.data == "-"
     refuse(
         ("pair" in given and "text" not in given, "--pair goes with --text"),
         (
-            asks + ("text" in given) + ("data" in given) != 1
-            or (asks and not {"question", "context"} <= given),
+            len(asks) == 1 or bool(asks) + ("text" in given) + ("data" in given) != 1,
             "give --question together with --context, or --text, or --data",
         ),
         ("out" in given and "data" not in given, "--out goes with --data"),
@@ -181,17 +173,15 @@ def _predict_all(args: PredictArgs, data: "SpanData | TextData", model: "Model")
     from bertvision.data.named_sets import write_submission
 
     answers = model.answer(data, tasks=args.tasks)
-    for name, own in answers.items():
-        if args.out is None:
-            break
-        folder = args.out / name if len(answers) > 1 else args.out
+    several, out = len(answers) > 1, args.out
+    folders = {} if out is None else {name: out / name if several else out for name in answers}
+    for name, folder in folders.items():
         task, tuning = model.systems[name].task, model.systems[name].tuning
-        served = task.calibrated(own, tuning)
+        served = task.calibrated(answers[name], tuning)
         task.write_answers(folder, served, tuning)
         if args.glue is not None and isinstance(data, TextData):
-            kind: Any = task.kind
-            like = replace(data, kind=kind, classes=task.classes)
-            write_submission(args.glue, like, served.values.tolist(), folder)
+            like: Any = {"kind": task.kind, "classes": task.classes}
+            write_submission(args.glue, replace(data, **like), served.values.tolist(), folder)
     found = {name: model.predictions(name, own, n_best=args.n_best) for name, own in answers.items()}
     rows: list[_Row] = []
     for i, example in enumerate(data.examples):

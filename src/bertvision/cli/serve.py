@@ -5,16 +5,16 @@ import logging
 import signal
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-from bertvision.encoder.device import DeviceConfig
-from bertvision.model import Backend
-from bertvision.options import POSITIONAL, OptionalPath, OptionalText, arg
+from bertvision.config import part_of
+from bertvision.model import ModelConfig
+from bertvision.options import POSITIONAL, OptionalPath, arg
 from bertvision.serve.config import ServeConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve(DeviceConfig, ServeConfig):
+class Serve(ModelConfig, ServeConfig):
     """Answer over HTTP what `predict` answers, with a page at / that looks inside. Only this machine can ask, unless
     --host says otherwise; then give it a key."""
 
@@ -22,10 +22,6 @@ class Serve(DeviceConfig, ServeConfig):
     """A package of `export`, or what fit, finetune, multitask, ensemble or run wrote."""
     api_key_file: OptionalPath = None
     """A file with the key that requests must carry (Authorization: Bearer KEY); else BERTVISION_API_KEY, else none."""
-    backend: Backend = "torch"
-    """torch, or onnx: the graph that `export --onnx` put into the package."""
-    encoder: OptionalText = None
-    """Where the encoder is now, if it moved."""
 
 
 def serve(args: Serve) -> None:
@@ -41,8 +37,7 @@ def serve(args: Serve) -> None:
 
     key, (listener, url) = read_key(args.api_key_file), listen(args)
     with listener:
-        where: dict[str, Any] = {"device": args.device, "precision": args.precision, "backend": args.backend}
-        model = load(args.folder, encoder=args.encoder, **where)
+        model = load(args.folder, **vars(part_of(ModelConfig, args)))
         # Clients decide how long texts are; a warning for each text that is cut would let them fill the log.
         logging.getLogger("bertvision.data").setLevel(logging.ERROR)
         app = create_app(model, args, key=key)

@@ -1,15 +1,26 @@
 """Models: read what training left behind, predict, explain, export. Here the settings that flags are made of."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-from bertvision.data.texts import Columns
+from bertvision.encoder.device import DeviceConfig
 from bertvision.errors import ConfigError
+from bertvision.options import OptionalText
 
 Backend = Literal["torch", "onnx"]
 """What computes the logits."""
 Keep = Literal["auto", "bundle", "reference"]
 """Whether a package holds its encoder or names it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(DeviceConfig):
+    """How a model is loaded; the arguments of `load`."""
+
+    encoder: OptionalText = None
+    """Where the encoder lies now, if it moved."""
+    backend: Backend = "torch"
+    """What computes: torch, or the ONNX graph of a package (export --onnx), which runs on the CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +31,6 @@ class CardConfig:
     """The licence of the weights as the Hub names it (apache-2.0, cc-by-sa-4.0, ...); none is set by default."""
     datasets: tuple[str, ...] = ()
     """Names on the Hub of the data sets the heads were trained on, for the card."""
-    scored_on: tuple[str, ...] = ()
-    """The data the heads were scored on, as --dev of fit takes it: the card's scores get intervals from it. Files that
-    still lie where they were are found without."""
-    text: Columns = field(default_factory=Columns)
 
     def __post_init__(self) -> None:
         if any(letter.isspace() for letter in self.license):

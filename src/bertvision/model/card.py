@@ -40,43 +40,35 @@ def describe(
     Args:
         name: Of its task.
         config: config.json; of an ensemble, that joins so many `members`, that of its first member.
-        metrics: metrics.json, where "made" has commands, names of data, and intervals of scores.
+        metrics: metrics.json, where "made" has commands and names of data.
     """
     from huggingface_hub import EvalResult
 
     made, scores = metrics.get("made") or {}, metrics.get("scores") or {}
     data = {split: file_name(one) for split, one in (made.get("data") or {}).items()}
     label = str(config.get("label") or config["head"]["name"])
-    rows: dict[str, list[str]] = {}
-    results = []
     splits = sorted(scores, key=lambda split: split != "test")  # test first
+    rows: dict[str, list[str]] = {}
     for metric, about in task.metrics.items():
         values = [words.finite(scores[split].get(metric)) for split in splits]
-        ends = [(made.get("intervals") or {}).get(split, {}).get(metric, ()) for split in splits]
         if any(value is not None for value in values):
-            shown = [
-                [words.number(v, percent=about.percent) for v in (a, *b)]
-                for a, b in zip(values, ends, strict=True)
-            ]
-            cells = [f"{text} ({' … '.join(both)})" if both else text for text, *both in shown]
-            rows[task.title(metric) + (", %" if about.percent else "")] = cells
-        for split, value, both in zip(splits, values, ends, strict=True):
-            if value is None or about.hub is None:
-                continue
-            named = data.get(split) or split
-            result = EvalResult(
-                task_type=task.card.hub_task,
-                # Heads of several tasks may have splits of equal names: the Hub separates them by the type.
-                dataset_type=f"{name}-{named}",
-                dataset_name=named,
-                dataset_split=split,
-                metric_type=about.hub,
-                metric_name=f"{about.title} of {name}",
-                metric_value=round(value, 4),
-                metric_args={"interval_95": [round(end, 4) for end in both]} if both else None,
-            )
-            results.append(result)
-    results.sort(key=lambda result: splits.index(result.dataset_split))
+            title = task.title(metric) + (", %" if about.percent else "")
+            rows[title] = [words.number(value, percent=about.percent) for value in values]
+    results = [
+        EvalResult(
+            task_type=task.card.hub_task,
+            # Heads of several tasks may have splits of equal names: the Hub separates them by the type.
+            dataset_type=f"{name}-{data.get(split) or split}",
+            dataset_name=data.get(split) or split,
+            dataset_split=split,
+            metric_type=about.hub,
+            metric_name=f"{about.title} of {name}",
+            metric_value=round(value, 4),
+        )
+        for split in splits
+        for metric, about in task.metrics.items()
+        if about.hub is not None and (value := words.finite(scores[split].get(metric))) is not None
+    ]
     return {
         "name": name,
         "task": task,
@@ -141,7 +133,7 @@ def head_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         place="known" if public and not encoder.get("path") else "elsewhere",
         tuned="fine-tuned" if public and encoder.get("path") else "",
     )
-    return card_text(head["label"], [head], known, CardConfig(), commands=head["made"].get("commands") or ())
+    return card_text(head["label"], [head], known, CardConfig())
 
 
 def card_text(
@@ -150,14 +142,14 @@ def card_text(
     encoder: CardEncoder,
     card: CardConfig,
     *,
-    commands: Sequence[str],
+    command: str = "",
     layers: Sequence[str] = (),
     onnx: str = "",
 ) -> str:
     """The text of README.md; `heads` as `describe` made them.
 
     Args:
-        commands: What made it.
+        command: What put them together.
         layers: The tasks whose hidden states have readers.
         onnx: What the check of the exported graph found; empty without one.
     """
@@ -165,6 +157,8 @@ def card_text(
 
     results = [result for head in heads for result in head["results"]]
     tags = list(dict.fromkeys(head["task"].card.hub_task for head in heads))
+    commands = [one for head in heads for one in head["made"].get("commands", ())]
+    commands += [plain_command(command)] if command else []
     metadata = ModelCardData(
         library_name="bertvision",
         pipeline_tag=tags[0],
@@ -181,7 +175,7 @@ def card_text(
         heads=heads,
         encoder=encoder,
         card=card,
-        commands=commands,
+        commands=list(dict.fromkeys(commands)),
         layers=layers,
         onnx=onnx,
         limits=list(dict.fromkeys(head["task"].card.limits for head in heads)),

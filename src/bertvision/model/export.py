@@ -7,7 +7,6 @@ inside the package or by a name others know, data and commands lose their folder
 Who may write on the Hub is the business of huggingface_hub (`hf auth login`); nothing of it is read or kept here.
 """
 
-import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,19 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from bertvision._version import __version__
 from bertvision.artifacts import atomic_folder, read_json, write_json, write_text
-from bertvision.data.named_sets import COLLECTIONS
 from bertvision.data.tables import hub_unreachable
-from bertvision.data.texts import Columns
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import BELOW, EMBEDDED, bases_of, delta_folder, lasting_name, read_about
-from bertvision.errors import BertvisionError, ConfigError, OutputError
+from bertvision.errors import ConfigError, OutputError
 from bertvision.heads.base import cost
 from bertvision.model import CardConfig, Keep
 from bertvision.model.card import CardEncoder, card_text, describe, file_name, plain_command
 from bertvision.model.load import FILES, FORMAT, check_repo, hub_errors, read_package
 from bertvision.model.trained import PACKAGE, Trained, is_package
-from bertvision.tasks.base import Task
-from bertvision.words import finite
 
 if TYPE_CHECKING:
     from bertvision.model.model import Model
@@ -64,7 +59,7 @@ def write_package(
         if bundled:
             _copy_encoder(model.encoder, name, folder / "encoder", whole=keep == "bundle")
         for task, system in model.systems.items():
-            heads.append(_describe(task, system, card))
+            heads.append(_describe(task, system))
             _copy(system, folder / "heads" / task, folder, encoder, heads[-1]["made"])
             for reader in system.layers:
                 _copy(reader, folder / "layers" / task / str(reader.state), folder, encoder, {})
@@ -72,14 +67,12 @@ def write_package(
             from bertvision.model.onnx import export_onnx
 
             report = export_onnx(model, folder / "onnx" / "model.onnx")
-        commands = [command for head in heads for command in head["made"].get("commands", [])]
-        commands += [plain_command(command)] if command else []
         text = card_text(
             title or out.name,
             heads,
             known,
             card,
-            commands=list(dict.fromkeys(commands)),
+            command=command,
             layers=[task for task, system in model.systems.items() if system.layers],
             onnx="" if report is None else f"at most {report['max_difference']:.1e} from torch",
         )
@@ -119,29 +112,19 @@ def known_anywhere(encoder: str) -> bool:
 
 
 def _copy_encoder(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> None:
-    """Copy an encoder in Hugging Face format, or a delta with its base below it, and prove that the copy is the same.
+    """Copy an encoder in Hugging Face format, or a delta with its base below it.
 
     A delta elsewhere names its base by a whole path, which nobody else has; here it is the folder below, wherever the
     package lies. With `whole` the base is copied even where others could find it by its name.
     """
     folder.mkdir(parents=True)
-    source = delta_folder(name)
-    if source is None:
-        encoder.save(folder)
-    else:
-        about = read_about(source)
-        shutil.copyfile(source / "delta.safetensors", folder / "delta.safetensors")
+    encoder.save(folder)
+    if delta_folder(name) is not None:
+        about = read_about(folder)
         base = about["base"]
         if whole or not known_anywhere(base):
             _copy_encoder(Encoder.load(base, device="cpu"), base, folder / BELOW, whole=whole)
-            base = BELOW
-        write_json(folder / "delta.json", about | {"base": base})
-    found = Encoder.load(str(folder), device="cpu", precision="fp32").fingerprint
-    if found != encoder.fingerprint:
-        raise OutputError(
-            f"the copy of {name} has another fingerprint ({found[:12]}) than {encoder.fingerprint[:12]}: check the "
-            "disk, or name the encoder instead with --reference"
-        )
+            write_json(folder / "delta.json", about | {"base": BELOW})
 
 
 def _card_encoder(model: "Model", source: str, *, bundled: bool) -> CardEncoder:
@@ -201,32 +184,24 @@ def _copy(
     write_json(folder / "metrics.json", {key: value for key, value in metrics.items() if value})
 
 
-def _describe(task: str, system: Trained, card: CardConfig) -> dict[str, Any]:
+def _describe(task: str, system: Trained) -> dict[str, Any]:
     """What the card says of a head, from what is kept beside it, its members and the snapshot it was fitted on."""
     snapshot = Path(system.encoder).parent / "head"  # where the encoder is one that finetune wrote
     own = list(dict.fromkeys([*system.members, system.folder.resolve()]))
     made = {folder: _metrics(folder).get("made", {}) for folder in dict.fromkeys([snapshot, *own])}
-    data = {split: name for folder in own for split, name in made[folder].get("data", {}).items()}
+    data = {split: file_name(name) for one in own for split, name in made[one].get("data", {}).items()}
     if system.tuned_on:
-        data.setdefault("dev", system.tuned_on)
-    metrics, sources = _metrics(system.folder), [*card.scored_on, *data.values()]
-    scores = metrics.get("scores", {})
-    found = head_intervals(system.folder, system.task, scores, sources, columns=card.text)
-    about = {
-        "commands": [plain_command(command) for one in made.values() for command in one.get("commands", [])],
-        "data": {split: file_name(name) for split, name in data.items()},
-        "intervals": made[own[-1]].get("intervals", {}) | found,
-    }
-    tokens = system.windows.max_seq_length
-    prices = [cost(head, head.geometry, tokens=tokens) for head in system.heads]
+        data.setdefault("dev", file_name(system.tuned_on))
+    commands = [plain_command(command) for one in made.values() for command in one.get("commands", [])]
+    prices = [cost(head, head.geometry, tokens=system.windows.max_seq_length) for head in system.heads]
     flops = [price.flops_per_token for price in prices]
     return describe(
         task,
         system.task,
         read_json(system.members[0] / "config.json"),
-        metrics | {"made": {key: value for key, value in about.items() if value}},
+        _metrics(system.folder) | {"made": {"commands": commands, "data": data}},
         parameters=sum(price.parameters for price in prices),
-        flops_per_token=None if None in flops else sum(number for number in flops if number is not None),
+        flops_per_token=None if None in flops else sum(number or 0 for number in flops),
         members=len(system.members),
     )
 
@@ -234,43 +209,6 @@ def _describe(task: str, system: Trained, card: CardConfig) -> dict[str, Any]:
 def _metrics(folder: Path) -> dict[str, Any]:
     path = folder / "metrics.json"
     return read_json(path) if path.exists() else {}
-
-
-def head_intervals(
-    folder: Path,
-    task: Task,
-    scores: Mapping[str, Mapping[str, Any]],
-    sources: Sequence[str],
-    *,
-    columns: Columns,
-) -> dict[str, dict[str, tuple[float, float]]]:
-    """Of each split, of each metric, the 95 % interval of the score: of this one fit, over resampled examples.
-
-    There are some where the data of a split can still be read, holds exactly the examples that were answered, and gives
-    the scores that metrics.json holds.
-
-    Args:
-        sources: Where the data may be, as --dev takes it; those that are not (any more) there are passed over.
-    """
-    found = {}
-    files = {split: folder / split / "predictions.json" for split in scores}
-    answered = {split: read_json(path) for split, path in files.items() if path.is_file()}
-    for source in dict.fromkeys(sources) if answered else ():
-        known = source.partition(":")[0] in (*COLLECTIONS, "answerable")
-        try:
-            data = task.load(source, columns=Columns() if known else columns)
-        except BertvisionError:
-            continue  # gone, or of another task
-        for split, answers in answered.items():
-            if split not in found and set(answers) == set(task.ids(data)):
-                ends = {
-                    name: (drawn.low, drawn.high)
-                    for name, drawn in task.judge(data, answers).items()
-                    if (score := finite(scores[split].get(name))) is not None
-                    and math.isclose(drawn.difference, score, rel_tol=1e-6, abs_tol=1e-6)
-                }
-                found |= {split: ends} if ends else {}
-    return found
 
 
 # ---- the Hub

@@ -26,7 +26,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertvision._version import __version__
 from bertvision.artifacts import read_json
 from bertvision.data.tables import hub_unreachable
 from bertvision.encoder.device import Precision
@@ -39,7 +38,6 @@ from bertvision.model.trained import (
     PACKAGE,
     Trained,
     check_finished,
-    heads_below,
     heads_in,
     is_head,
     is_package,
@@ -63,12 +61,12 @@ def load(
     precision: Precision = "auto",
     backend: Backend = "torch",
 ) -> Model:
-    """Load heads with the encoder they were fitted on.
+    """Load heads with the encoder they were fitted on; other weights than those are refused.
 
     Args:
         folder: What `fit`, `finetune`, `multitask`, `ensemble`, `run` or `export` wrote, or "hub:ORG/NAME"; or several
             of these by the names their tasks are to have.
-        encoder: Where the encoder lies now, if it moved; its weights must still be the same.
+        encoder: Where the encoder lies now, if it moved.
         device: auto, cpu, cuda or mps.
         precision: fp32, bf16, or auto.
         backend: What computes: torch, or onnx for the graph of a package (`export --onnx`).
@@ -85,7 +83,7 @@ def open_model(
     precision: Precision = "auto",
     backend: Backend = "torch",
 ) -> Model:
-    """Load the encoder of `systems`; other weights than those the heads were fitted on are refused."""
+    """The second half of `load`."""
     first = next(iter(systems.values()))
     if backend == "torch":
         return Model(systems, load_encoder(first, encoder, device=device, precision=precision))
@@ -120,19 +118,19 @@ def read(folder: str | Path, *, rivals: bool = False) -> dict[str, Trained]:
         raise ArtifactError(
             f"{folder} holds several heads ({', '.join(names)}): name the folder of one of them"
         )
-    _check_encoder(found)
     return dict(zip(names, found, strict=True))
 
 
-def gather(sources: Sequence[tuple[str, str | Path]], *, layers: Sequence[Path] = ()) -> dict[str, Trained]:
+def gather(sources: Sequence[tuple[str, str | Path]]) -> dict[str, Trained]:
     """Systems of several folders together, with the readers of hidden states that were fitted beside them.
 
     Args:
         sources: The name of a task and its folder; without a name all systems of a folder under names of their own.
-        layers: Folders with more readers, each for the first task that they fit.
     """
     if not sources:
-        raise ConfigError("there are no folders to load: name at least one")
+        raise ConfigError(
+            "there are no folders to load: give what fit, finetune, multitask, ensemble or run wrote"
+        )
     found: dict[str, Trained] = {}
     taken: set[Path] = set()
     for name, folder in sources:
@@ -150,28 +148,16 @@ def gather(sources: Sequence[tuple[str, str | Path]], *, layers: Sequence[Path] 
             if task in found:
                 raise ConfigError(f"two heads would be called {task}: name them as NAME=FOLDER")
             found[task] = system if packed else _with_neighbours(system, taken)
-    _check_encoder(list(found.values()))
-    for folder in layers:
-        _add_readers(found, folder)
     return found
-
-
-def _check_encoder(systems: Sequence[Trained]) -> None:
-    first = systems[0]
-    if other := next((one for one in systems if one.fingerprint != first.fingerprint), None):
-        raise ArtifactError(
-            f"{other.folder} reads another encoder (fingerprint {other.fingerprint[:12]}) than {first.folder} "
-            f"({first.fingerprint[:12]}): name heads of one encoder"
-        )
 
 
 # ---- names
 
 
-def plain_name(name: object) -> bool:
+def plain_name(name: str) -> bool:
     """Whether a task may be called so: its name is a folder, a part of addresses and a key."""
     # A folder called head is that of a snapshot, which goes by the folder above it.
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None and name != "head"
+    return _NAME.fullmatch(name) is not None and name != "head"
 
 
 def _plain_names(names: Sequence[str]) -> list[str]:
@@ -182,8 +168,7 @@ def _plain_names(names: Sequence[str]) -> list[str]:
 
 
 def short_names(folders: list[Path]) -> list[str]:
-    """A name for each head's folder: the first part of its path that tells all of them apart, else the whole path below
-    the folder they share."""
+    """The first part of each path that tells all of them apart, else the whole path below the folder they share."""
     paths = [folder.resolve().parts for folder in folders]
     levels = list(zip(*paths, strict=False))
     depth = next((i for i, parts in enumerate(levels) if len(set(parts)) > 1), len(levels) - 1)
@@ -193,118 +178,77 @@ def short_names(folders: list[Path]) -> list[str]:
     return ["/".join(parts[depth:]) for parts in paths]
 
 
-# ---- readers of hidden states
-
-
 def _with_neighbours(system: Trained, taken: set[Path]) -> Trained:
-    """With the readers that lie beside it and were fitted for it, but for those that another system has `taken`."""
+    """With the readers of hidden states that were fitted beside it, one a state, but for those another has `taken`."""
     if system.state is not None:
         return system  # a reader itself
     paths = [
         path for path in sorted(system.folder.parent.iterdir()) if path.name != "encoder" and is_head(path)
     ]
     beside = [read_head(path) for path in paths if path not in taken and is_reader(path)]
-    own = [reader for reader in beside if _fits(reader, system)]
+    own = [one for one in beside if (one.reads, one.task) == (system.reads, system.task)]
     taken |= {reader.folder for reader in own}
-    return replace(system, layers=_by_state(own))
-
-
-def _add_readers(systems: dict[str, Trained], folder: Path) -> None:
-    """Give the readers in `folder` to the first task they were fitted for."""
-    readers = [read_head(path) for path in heads_below(_local(folder)) if is_reader(path)]
-    if not readers:
-        raise ConfigError(f"--layers {folder} holds no reader of a layer: fit them with `--heads each_layer`")
-    own = next((name for name, system in systems.items() if _fits(readers[0], system)), None)
-    if own is None:
-        raise ConfigError(
-            f"the readers of --layers {folder} were fitted for another task, encoder or other windows than "
-            f"{', '.join(systems)}: fit them together with a head"
-        )
-    systems[own] = replace(systems[own], layers=_by_state(readers))
-
-
-def _fits(reader: Trained, system: Trained) -> bool:
-    return (reader.reads, reader.task) == (system.reads, system.task)
-
-
-def _by_state(readers: Sequence[Trained]) -> list[Trained]:
-    """One for each hidden state, the lowest first; of several seeds the first."""
-    found = {reader.state: reader for reader in reversed(readers)}
-    return [found[state] for state in sorted(state for state in found if state is not None)]
+    states = {reader.state or 0: reader for reader in reversed(own)}  # of several seeds the first
+    return replace(system, layers=[states[state] for state in sorted(states)])
 
 
 # ---- packages
 
 
 def read_package(folder: str | Path) -> dict[str, Any]:
-    """package.json, refused when it is damaged or a part that it names is missing; heads are not opened."""
+    """package.json, refused where a part that it names is missing or lies elsewhere; heads are not opened."""
     folder = Path(folder)
     check_finished(folder)
-    path = folder / PACKAGE
     if not is_package(folder):
         raise ArtifactError(
             f"{folder} is not a package, it has no {PACKAGE}: make one with `bertvision export`"
         )
-    about = read_json(path)
-    if not isinstance(about, dict) or "format" not in about:
-        raise _damaged(f"{path} does not describe a package")
-    if about["format"] != FORMAT:
+    about = read_json(folder / PACKAGE)
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ArtifactError(
-            f"{folder} is a package of format {about['format']} by bertvision {about.get('bertvision')}, this is "
-            f"{__version__} and reads format {FORMAT}: install that version"
+            f"{folder / PACKAGE} does not describe a package of format {FORMAT}: export it again, or install the "
+            "bertvision that wrote it"
         )
     try:
-        encoder, tasks, layers = about["encoder"], about["tasks"], about["layers"]
-        parts = [f"heads/{task}/config.json" for task in tasks]
-        parts += [f"layers/{task}/{state:d}/config.json" for task in tasks for state in layers.get(task, ())]
-        parts += ["encoder"] if encoder["bundled"] else []
+        parts = [f"heads/{task}/config.json" for task in about["tasks"]]
+        parts += [
+            f"layers/{task}/{state}/config.json" for task, own in about["layers"].items() for state in own
+        ]
+        parts += ["encoder"] if about["encoder"]["bundled"] else []
         parts += ["onnx/model.onnx"] if about["onnx"] else []
-        if not (tasks and all(map(plain_name, tasks)) and "".join((encoder["name"], encoder["fingerprint"]))):
-            raise ValueError("a name is missing")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(f"{path} is incomplete or damaged ({error})") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"{folder / PACKAGE} is damaged ({error!r}): copy the package again") from error
     if lacking := [part for part in parts if not (folder / part).exists()]:
-        raise _damaged(f"the package {folder} lacks {lacking[0]}")
-    for base in bases_of(str(folder / "encoder"))[1:] if encoder["bundled"] else ():
-        place = Path(base)
-        is_place = place.is_absolute() or base[0] in ".~" or ".." in place.parts
-        if base != EMBEDDED and is_place and not place.resolve().is_relative_to(folder.resolve()):
-            raise _damaged(f"the base {base} of the encoder of {folder} leads out of the package")
+        raise ArtifactError(f"the package {folder} lacks {lacking[0]}: copy it again, or export it again")
     return about
 
 
-def _damaged(what: str) -> ArtifactError:
-    return ArtifactError(f"{what}: copy the package again, or export it again")
-
-
 def _read_packed(folder: Path) -> dict[str, Trained]:
-    """The heads of a package by the names of their tasks, with the readers of their hidden states."""
-    about, systems = read_package(folder), {}
-    for task in about["tasks"]:
-        head = _read_inside(folder, folder / "heads" / task, about["encoder"])
-        states = about["layers"].get(task, [])
-        places = [folder / "layers" / task / str(state) for state in states]
-        readers = [_read_inside(folder, place, about["encoder"]) for place in places]
-        if [reader.state for reader in readers] != states:
-            raise _damaged(f"the readers of {task} in {folder} read other layers")
-        for reader in readers:  # they share one walk, its windows and its way to answers
-            ours, theirs = ((one.reads, one.task.kind, one.task.outputs) for one in (head, reader))
-            if ours != theirs:
-                raise _damaged(f"{reader.folder} reads a layer for other windows or answers than {task}")
-        systems[task] = replace(head, layers=readers)
-    return systems
+    """The heads of a package by the names of their tasks, with the readers of their hidden states.
 
-
-def _read_inside(package: Path, folder: Path, encoder: Mapping[str, Any]) -> Trained:
-    trained, wanted = read_head(folder), encoder["fingerprint"]
-    if not all(member.is_relative_to(package.resolve()) for member in trained.members):
-        raise _damaged(f"{folder / 'config.json'} names a head that leads out of the package")
-    if trained.fingerprint != wanted:
-        ours = trained.fingerprint[:12]
-        raise _damaged(f"{folder} is a head of another encoder ({ours}) than the package ({wanted[:12]})")
+    Who wrote a package may be a stranger: nothing in it may lead to another folder of this machine.
+    """
+    about, root = read_package(folder), folder.resolve()
+    encoder, own = about["encoder"], [about["encoder"]["name"]]
+    if encoder["bundled"]:
+        own = bases_of(str(root / "encoder"))
     # The package says where the encoder is, whatever its heads' own files say.
-    place = str((package / "encoder").resolve()) if encoder["bundled"] else encoder["name"]
-    return replace(trained, encoder=place, package=package)
+    systems = {}
+    for task in about["tasks"]:
+        head, *layers = [
+            replace(read_head(folder / place), encoder=own[0], package=folder)
+            for place in (
+                f"heads/{task}",
+                *(f"layers/{task}/{state}" for state in about["layers"].get(task, ())),
+            )
+        ]
+        systems[task] = replace(head, layers=layers)
+    bases = [Path(base) for base in own[1:] if base != EMBEDDED]
+    places = [base for base in bases if base.is_absolute() or str(base)[0] in ".~" or ".." in base.parts]
+    places += [place for head in systems.values() for one in (head, *head.layers) for place in one.members]
+    if not all(map(plain_name, systems)) or not all(place.resolve().is_relative_to(root) for place in places):
+        raise ArtifactError(f"a part of {folder} leads out of the package: get it from somebody else")
+    return systems
 
 
 # ---- the Hub
@@ -312,7 +256,6 @@ def _read_inside(package: Path, folder: Path, encoder: Mapping[str, Any]) -> Tra
 
 def _local(name: str | Path) -> Path:
     """The folder that `name` means: itself, or where the package of the Hub was put."""
-    # A path writes hub:ORG/NAME in the same way; on disk a name with a colon would be written ./hub:...
     text = str(name)
     if not text.startswith("hub:"):
         return Path(name)
@@ -333,7 +276,6 @@ def _local(name: str | Path) -> Path:
 
 
 def check_repo(repo: str, *, flag: str = "--push") -> None:
-    """Refuse what cannot be a name on the Hub."""
     from huggingface_hub.utils import validate_repo_id
 
     try:

@@ -7,8 +7,7 @@
     model.save("copy")                      # a package (load.py)
 
 The encoder is walked over once for all systems that read the same windows (`Trained.reads`), whatever their heads read
-of its states (tasks/walk.py). Texts that a system asks about with a prompt of its own are other windows, and are walked
-over once for each prompt. What walks is torch, or a graph of ONNX (onnx.py).
+of its states (tasks/walk.py). What walks is torch, or a graph of ONNX (onnx.py).
 """
 
 import tempfile
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bertvision.data.cutting import make_windows
-from bertvision.data.examples import TextData, TextExample
+from bertvision.data.examples import SpanData, TextData, TextExample
 from bertvision.data.tables import at, check_text
 from bertvision.data.windows import Windows
 from bertvision.encoder.encoder import Encoder
@@ -30,22 +29,18 @@ from bertvision.model.trained import Trained
 from bertvision.tasks import AnyPrediction
 from bertvision.tasks.base import check_n_best
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.texts import holds_questions
 from bertvision.tasks.walk import Reader, walk_windows
 
 
 @dataclass(frozen=True)
 class _Walked:
-    """What a walk over the encoder gave for one system."""
+    """What a walk over the encoder gave for one system: logits of its heads, joined, and of its layers' readers."""
 
     system: Trained
     windows: Windows
     data: Any
-    """The examples as it reads them."""
     logits: Logits
-    """Its members joined."""
     layers: list[Logits]
-    """Of the readers of its layers."""
 
     def answers(self, logits: Logits | None = None, tuning: Any = None) -> Any:
         """Its answers, or those of a reader of one of its layers."""
@@ -119,20 +114,9 @@ class Model:
         rows = [{name: found[name][i] for name in asked} for i in range(len(firsts))]
         return rows[0] if isinstance(first, str) else rows
 
-    def answer(self, data: Any, *, tasks: Sequence[str] | None = None) -> dict[str, Any]:
-        """By task the answers to a whole dataset, whose labels are not looked at.
-
-        Questions are for tasks that read them, texts for all others.
-        """
-        asked, questions = self._asked(tasks), holds_questions(data)
-        wrong = [name for name in asked if self.systems[name].task.asks != questions]
-        if wrong:
-            what = "questions over paragraphs" if questions else "texts"
-            raise ConfigError(
-                f"{data.name} holds {what}, which {', '.join(wrong)} cannot read: name other tasks"
-            )
-        if isinstance(data, TextData):
-            asked = self._fitting(tasks, pairs=data.pairs)
+    def answer(self, data: SpanData | TextData, *, tasks: Sequence[str] | None = None) -> dict[str, Any]:
+        """By task the answers to a whole dataset, whose labels are not looked at."""
+        asked = self._fitting(tasks, pairs=isinstance(data, SpanData) or data.pairs)
         return {name: one.answers() for name, one in self._walk(asked, data, label="predict").items()}
 
     def predictions(self, name: str, answers: Any, *, n_best: int = 0) -> Sequence[AnyPrediction]:
@@ -193,15 +177,14 @@ class Model:
 
     def _layer_weights(self, system: Trained) -> dict[str, Any]:
         """How much each hidden state counts, 0 for those that the head does not read, and the pooled vector."""
-        shares = system.heads[0].layer_weights() if len(system.heads) == 1 else None
+        first, states = system.readers[0], self.encoder.num_states
+        shares = first.head.layer_weights() if len(system.readers) == 1 else None
         if shares is None:
             return {"layer_weights": None, "pooled_weight": None}
-        numbers = system.selections[0].numbers(self.encoder.num_states)
-        weights, pooled = [0.0] * self.encoder.num_states, None
-        if len(shares) == len(numbers) + 1:  # one channel more, before the others
-            pooled, *shares = shares
-        for number, share in zip(numbers, shares, strict=True):
-            weights[number] = share
+        numbers = first.selection.numbers(states)
+        pooled = shares[0] if len(shares) > len(numbers) else None  # one channel more, before the others
+        by_state = dict(zip(numbers, shares[-len(numbers) :], strict=True))
+        weights = [by_state.get(number, 0.0) for number in range(states)]
         return {"layer_weights": weights, "pooled_weight": pooled}
 
     def set_threshold(self, threshold: float) -> None:
@@ -212,16 +195,12 @@ class Model:
 
     # ---- which tasks, and what they read
 
-    def _asked(self, tasks: Sequence[str] | None) -> tuple[str, ...]:
-        """The names of the tasks that are to answer; none = all."""
+    def _fitting(self, tasks: Sequence[str] | None, *, pairs: bool) -> tuple[str, ...]:
+        """Of all tasks those that read as many texts as are given; a task that was asked for must be one of them."""
         for name in tasks or ():
             if name not in self.systems:
                 raise ConfigError(f"there is no task {name!r}: {nearest(name, list(self.systems))}")
-        return tuple(dict.fromkeys(tasks or self.systems))
-
-    def _fitting(self, tasks: Sequence[str] | None, *, pairs: bool) -> tuple[str, ...]:
-        """Of all tasks those that read as many texts as are given; a task that was asked for must be one of them."""
-        asked = self._asked(tasks)
+        asked = tuple(dict.fromkeys(tasks or self.systems))
         wrong = [name for name in asked if self.systems[name].task.texts_read != 1 + pairs]
         fitting = [name for name in asked if name not in wrong]
         if not wrong or (not tasks and fitting):
@@ -257,25 +236,18 @@ class Model:
             # The windows of questions are those of spans, but the pooler's vector is handed out with labels alone.
             first = next((name for name in names if systems[name].task.unit == "window"), names[0])
             windows = make_windows(prepared[first], self.encoder.tokenizer, systems[first].windows)
-            readers = self.readers(names, layers=layers)
-            logits = self.walk(self.encoder, windows, readers, label=label)
+            logits = self.walk(self.encoder, windows, self.readers(names, layers=layers), label=label)
             for name, system in systems.items():
-                own = [logits[f"{name}/{i}"] for i in range(len(system.heads))]
-                of_layers = (
-                    [logits[f"{name}/layers/{i}"] for i in range(len(system.layers))] if layers else []
-                )
-                joined = system.join(own, windows)
-                found[name] = _Walked(system, windows, prepared[name], joined, of_layers)
+                own = [logits[f"{name}/{i}"] for i in range(len(system.readers))]
+                under = [logits[f"{name}/layers/{i}"] for i in range(len(system.layers) if layers else 0)]
+                found[name] = _Walked(system, windows, prepared[name], system.join(own, windows), under)
         return found
 
     def readers(self, names: Iterable[str], *, layers: bool) -> dict[str, Reader]:
         """The heads of systems, NAME/0 and so on, and with `layers` those of hidden states, NAME/layers/0 ..."""
-        found: dict[str, Reader] = {}
-        for name in names:
-            found |= {f"{name}/{i}": one for i, one in enumerate(self.systems[name].readers)}
+        found = {f"{name}/{i}": one for name in names for i, one in enumerate(self.systems[name].readers)}
         for name in names if layers else ():
-            own = self.systems[name].layers
-            found |= {f"{name}/layers/{i}": one.readers[0] for i, one in enumerate(own)}
+            found |= {f"{name}/layers/{i}": one.readers[0] for i, one in enumerate(self.systems[name].layers)}
         return found
 
     # ---- packages

@@ -6,9 +6,8 @@
                              "heads": {OUTPUT: hash of the head's weights}}
 
 An output is called TASK/0 (TASK/1 ... of an ensemble's members) or TASK/layers/0 (readers of hidden states). `context`
-is 1 on the paragraph's tokens, for heads that want to know; inputs no head needs are not there. The encoder runs once
-for all of them. Windows, decoding, merging and calibration are not part of the graph: they are bertvision's own, so
-texts of any length give the answers that torch gives.
+is 1 on the paragraph's tokens; inputs no head needs are not there. Windows, decoding, merging and calibration are
+bertvision's own, so texts of any length give the answers that torch gives.
 
 Heads that read several windows side by side (pairs encoded apart) are refused, and so is any head whose outputs differ
 from torch's on windows of other lengths than it was traced with.
@@ -19,7 +18,7 @@ import hashlib
 import importlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -51,6 +50,7 @@ FORMAT = 1
 _OPSET = 20
 _TOKENS = 256
 """Of one call, pads included; see tasks/walk.py."""
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "context")
 _TOLERANCE = 1e-3
 """Most that an output may differ from torch's, as a share of the largest logit (of 1 at least)."""
 _REAL = 12
@@ -69,12 +69,10 @@ class Graph(nn.Module):
         # Copies: tracing wants everything on a CPU in float32, and whoever holds the model goes on using it.
         self.encoder = encoder.copy().model.cpu().float().eval()
         self._heads = nn.ModuleList([copy.deepcopy(r.head).cpu().float().eval() for r in readers.values()])
-        self.names = list(readers)
-        self.inputs = ["input_ids", "attention_mask"]
-        if encoder.passes_types:
-            self.inputs.append("token_type_ids")
-        if any(reader.head.reads_context for reader in readers.values()):
-            self.inputs.append("context")
+        asks = any(reader.head.reads_context for reader in readers.values())
+        self.inputs = [
+            name for name, used in zip(_INPUTS, (1, 1, encoder.passes_types, asks), strict=True) if used
+        ]
 
     @classmethod
     def of(cls, model: Model) -> "Graph":
@@ -107,7 +105,7 @@ class Graph(nn.Module):
         first = inside.argmax(1)
         bounds = torch.stack(
             [first, first + inside.sum(1)], dim=1
-        )  # first token of the paragraph, one past its last
+        )  # the paragraph's first token, one past its last
         outputs = []
         for head, reader in zip(self._heads, self.readers.values(), strict=True):
             numbers = reader.selection.numbers(self.source.num_states)
@@ -129,41 +127,26 @@ class Graph(nn.Module):
         second = (torch.arange(tokens) >= tokens // 2).long() * mask
         ids = torch.where(mask.bool(), ids, self.source.pad_id)
         # A copy: one tensor for two inputs would be traced as one input.
-        given = {
-            "input_ids": ids,
-            "attention_mask": mask,
-            "token_type_ids": second,
-            "context": second.clone(),
-        }
-        return {name: given[name] for name in self.inputs}
+        return dict(zip(_INPUTS, (ids, mask, second, second.clone()), strict=True))
 
     def real_inputs(self) -> Iterator[dict[str, Tensor]]:
         """Windows of questions of the demo set, in one padded batch and the longest of them alone."""
         longest = min(384, self.most_tokens)
-        config = WindowConfig(
-            max_seq_length=longest, max_query_length=longest * 2 // 3, doc_stride=longest // 8
-        )
+        config = WindowConfig(longest, longest * 2 // 3, longest // 8)
         with _quiet():  # whether a sample's questions are cut is nobody's business
             data = load_span_data("demo:dev", max_examples=_REAL)
             windows = make_windows(data, self.source.tokenizer, config)
         for rows in (np.arange(min(8, len(windows))), np.array([windows.lengths.argmax()])):
-            yield window_inputs(windows, rows, self.source.pad_id, self.inputs)
+            yield window_inputs(windows, rows, self.source.pad_id)
 
 
-def window_inputs(
-    windows: Windows, rows: NDArray[Any], pad_id: int, names: Sequence[str]
-) -> dict[str, Tensor]:
-    """The inputs of these names for some windows."""
+def window_inputs(windows: Windows, rows: NDArray[Any], pad_id: int) -> dict[str, Tensor]:
+    """All inputs for some windows."""
     tokens = collate(windows, rows, pad_id=pad_id, device=torch.device("cpu"))
     place = torch.arange(tokens.ids.shape[1])
     bounds = torch.from_numpy(windows.context[tokens.windows].astype(np.int64))
-    given = {
-        "input_ids": tokens.ids,
-        "attention_mask": tokens.mask.long(),
-        "token_type_ids": tokens.types,
-        "context": ((place >= bounds[:, :1]) & (place < bounds[:, 1:])).long(),
-    }
-    return {name: given[name] for name in names}
+    inside = ((place >= bounds[:, :1]) & (place < bounds[:, 1:])).long()
+    return dict(zip(_INPUTS, (tokens.ids, tokens.mask.long(), tokens.types, inside), strict=True))
 
 
 def _unfit(name: str, head: Head, why: str) -> ConfigError:
@@ -172,7 +155,7 @@ def _unfit(name: str, head: Head, why: str) -> ConfigError:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's notes on libraries that are not installed and on names of axes."""
+    """Without the exporter's notes on missing libraries and names of axes."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -230,14 +213,15 @@ def _trace(graph: Graph, file: Path) -> None:
     from torch.export import Dim
 
     batch, length = Dim("batch", min=1, max=1 << 16), Dim("length", min=2, max=graph.most_tokens)
+    inputs = graph.random_inputs(2, min(11, graph.most_tokens - 1), seed=0)
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
             graph,
-            kwargs=graph.random_inputs(2, min(11, graph.most_tokens - 1), seed=0),
+            kwargs={name: inputs[name] for name in graph.inputs},
             dynamo=True,
             dynamic_shapes={name: {0: batch, 1: length} for name in graph.inputs},
             input_names=graph.inputs,
-            output_names=graph.names,
+            output_names=list(graph.readers),
             opset_version=_OPSET,
             verbose=False,
         )
@@ -248,14 +232,12 @@ def _trace(graph: Graph, file: Path) -> None:
 def _check(graph: Graph, file: Path) -> float:
     """The most that any output differs from torch's; one that differs too much is refused by name."""
     session, worst = _session(file), 0.0
-    cases = [
-        graph.random_inputs(rows, tokens, seed=i)
-        for i, (rows, tokens) in enumerate(((1, 2), (1, 9), (3, 24), (2, graph.most_tokens)))
-    ]
+    shapes = ((1, 2), (1, 9), (3, 24), (2, graph.most_tokens))
+    cases = (graph.random_inputs(rows, tokens, seed=i) for i, (rows, tokens) in enumerate(shapes))
     for inputs in (*cases, *graph.real_inputs()):
         with torch.no_grad():
-            expected = graph(**inputs)
-        found = _run(session, graph.names, inputs)
+            expected = graph(**{name: inputs[name] for name in graph.inputs})
+        found = _run(session, list(graph.readers), inputs)
         real = inputs["attention_mask"].bool().numpy()
         for (name, reader), ours, theirs in zip(graph.readers.items(), expected, found, strict=True):
             wanted = ours.numpy()
@@ -284,13 +266,9 @@ def use_onnx(model: Model, path: Path) -> None:
     _need("onnxruntime")
     info = path.parent / "info.json"
     about = read_json(info)
-    if (
-        not isinstance(about, dict)
-        or about.get("format") != FORMAT
-        or not isinstance(about.get("heads"), dict)
-    ):
+    if about.get("format") != FORMAT:
         raise ArtifactError(f"{info} does not describe a graph of this version: export the package again")
-    if about.get("fingerprint") != model.encoder.fingerprint:
+    if about["fingerprint"] != model.encoder.fingerprint:
         raise ArtifactError(f"{path} was made of another encoder than {model.encoder.name}: export it again")
     for name, reader in model.readers(model.systems, layers=True).items():
         if about["heads"].get(name) != _weights_hash(reader.head):
@@ -302,11 +280,10 @@ def _walk(
     session: Any, encoder: Encoder, windows: Windows, readers: Mapping[str, Reader], *, label: str = ""
 ) -> dict[str, Logits]:
     """What `walk_windows` does, with onnxruntime."""
-    names = [one.name for one in session.get_inputs()]
     collectors = {name: reader.task.collector(windows) for name, reader in readers.items()}
     with progress(label, len(windows), unit="windows") if label else nullcontext() as bar:
         for call in cut_by_tokens(windows.lengths, _TOKENS):
-            inputs = window_inputs(windows, call, encoder.pad_id, names)
+            inputs = window_inputs(windows, call, encoder.pad_id)
             seen = Seen(windows, call, inputs["attention_mask"].bool())
             found = _run(session, list(readers), inputs)
             for collector, values in zip(collectors.values(), found, strict=True):
@@ -328,13 +305,11 @@ def _session(path: Path) -> Any:
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except errors as error:  # they have no base of their own
-        raise ArtifactError(
-            f"{path} cannot be read as an ONNX graph ({_line(error)}): export it again"
-        ) from error
+        raise ArtifactError(f"{path} is no ONNX graph ({_line(error)}): export it again") from error
 
 
 def _run(session: Any, names: list[str], inputs: Mapping[str, Tensor]) -> list[NDArray[Any]]:
-    return session.run(names, {name: value.numpy() for name, value in inputs.items()})
+    return session.run(names, {one.name: inputs[one.name].numpy() for one in session.get_inputs()})
 
 
 def _need(*modules: str) -> None:

@@ -72,7 +72,6 @@ def record(
     A command that evaluates nothing leaves what an earlier one has written. `how` goes to `evaluate`.
 
     Args:
-        command: What made it.
         data: The data of each split, as it was named; a package loses the folders (export.py).
         config: What the card is made of, by default the folder's config.json.
     """

@@ -6,8 +6,8 @@
     anything else                every head below it: those of a fit, of several tasks, of several snapshots
 
 Readers of single hidden states (`layer_reader`) show how an answer forms; they count as heads only where a folder holds
-nothing else. A head names its encoder and the fingerprint of its weights; another encoder is refused, because the head
-would read states it was not fitted on and answer with confidence.
+nothing else. Another encoder than the one a head was fitted on (by fingerprint) is refused: the head would answer from
+states it does not know, and with confidence.
 """
 
 import re
@@ -22,7 +22,7 @@ from bertvision.data.texts import Reframe
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ArtifactError, ConfigError, EncoderError
+from bertvision.errors import ArtifactError, EncoderError
 from bertvision.heads.base import Head, load_head, read_head_config
 from bertvision.heads.readouts import layer_of
 from bertvision.states.base import States
@@ -104,19 +104,17 @@ class Trained:
     """One trained system: its heads and what they need, without the encoder's weights."""
 
     folder: Path
-    heads: list[Head]
-    selections: list[Selection]
-    """Which states each head reads: what it was fitted on."""
+    readers: list[Reader]
+    """Its heads, each with the states it was fitted on; all of one task."""
     windows: WindowConfig
     encoder: str
     """Where the encoder is: a folder or a name."""
     fingerprint: str
     """Of the encoder's weights and tokenizer."""
-    task: Task
     tuning: Any
     """What was fitted on dev (tasks/base.py), or how things stand without that."""
     tuned_on: str = ""
-    """What the tuning was fitted on."""
+    """The data of the tuning."""
     how: str = ""
     """How several heads are joined; empty: the usual way of the task."""
     reframe: Reframe = field(default_factory=Reframe)
@@ -129,15 +127,17 @@ class Trained:
     """The package it lies in."""
 
     @property
+    def task(self) -> Task:
+        return self.readers[0].task
+
+    @property
+    def heads(self) -> list[Head]:
+        return [reader.head for reader in self.readers]
+
+    @property
     def name(self) -> str:
         """A short name for tables and folders; a snapshot's own head goes by the snapshot's."""
         return self.folder.parent.name if self.folder.name == "head" else self.folder.name
-
-    @property
-    def readers(self) -> list[Reader]:
-        """Its heads, each with the states it reads."""
-        pairs = zip(self.heads, self.selections, strict=True)
-        return [Reader(head, selection, self.task) for head, selection in pairs]
 
     @property
     def reads(self) -> tuple[Any, ...]:
@@ -147,7 +147,7 @@ class Trained:
     @property
     def state(self) -> int | None:
         """The hidden state that a reader of one reads; None for any other head."""
-        number, layers = layer_of(self.heads[0]), self.selections[0].layers
+        number, layers = layer_of(self.heads[0]), self.readers[0].selection.layers
         # Its option counts among the states it was fitted on.
         return number if number is None or not layers else layers[number]
 
@@ -168,34 +168,18 @@ def read_trained(folder: str | Path) -> Trained:
 def read_head(folder: Path) -> Trained:
     """Read the folder of one head or ensemble."""
     config, members, how = read_json(folder / "config.json"), [folder.resolve()], ""
-    if isinstance(config, dict) and "ensemble" in config:
-        try:
-            how, members = (
-                config["ensemble"]["how"],
-                [(folder / one).resolve() for one in config["ensemble"]["members"]],
-            )
-        except (KeyError, TypeError):
-            members = []
-        if not members or not isinstance(how, str):
-            raise ArtifactError(
-                f"{folder / 'config.json'} does not name the members of an ensemble: join them again"
-            )
+    if "ensemble" in config:
+        how = config["ensemble"]["how"]
+        members = [(folder / one).resolve() for one in config["ensemble"]["members"]]
     first, *others = parts = [_read_member(member) for member in members]
-    if any(one.task != first.task for one in others):
-        raise ArtifactError(f"the members of {folder} are for different tasks: use each alone")
-    encoders = {one.fingerprint for one in parts}
-    if len(encoders) > 1:
-        raise ArtifactError(f"the members of {folder} read {len(encoders)} encoders: use each alone")
+    if any((one.fingerprint, one.task) != (first.fingerprint, first.task) for one in others):
+        raise ArtifactError(f"the members of {folder} are for different encoders or tasks: use each alone")
     path = folder / "metrics.json"
-    metrics = read_json(path) if path.exists() else {}
-    stored = metrics.get("tuning", {}) if isinstance(metrics, dict) else None
-    if not isinstance(stored, dict):
-        raise ArtifactError(f"{path} is damaged: copy it again, or evaluate the head again")
+    stored = read_json(path).get("tuning", {}) if path.exists() else {}
     return replace(
         first,
         folder=folder,
-        heads=[one.heads[0] for one in parts],
-        selections=[one.selections[0] for one in parts],
+        readers=[one.readers[0] for one in parts],
         tuning=first.task.tuning_from(stored, str(path)) if stored else first.tuning,
         tuned_on=str(stored.get("on", "")),
         how=first.task.join_how(how) if how else "",
@@ -207,17 +191,15 @@ def _read_member(folder: Path) -> Trained:
     """One head by itself, untuned."""
     place = str(folder / "config.json")
     head, about = load_head(folder)
-    if not {"encoder", "windows"} <= about.keys() or "fingerprint" not in about["encoder"]:
+    if not {"encoder", "windows"} <= about.keys():
         raise ArtifactError(f"{place} does not say which encoder and windows the head reads: fit it again")
     encoder, task = about["encoder"], task_from_config(about.get("task"), place)
     return Trained(
         folder=folder,
-        heads=[head],
-        selections=[selection_of(about, place)],
+        readers=[Reader(head, selection_of(about, place), task)],
         windows=from_mapping(WindowConfig, about["windows"], source=place),
         encoder=str((folder / encoder["path"]).resolve()) if "path" in encoder else encoder["name"],
         fingerprint=encoder["fingerprint"],
-        task=task,
         tuning=task.untuned(),
         reframe=from_mapping(Reframe, about.get("reframe", {}), source=place),
     )
@@ -225,16 +207,7 @@ def _read_member(folder: Path) -> Trained:
 
 def selection_of(about: dict[str, Any], source: str = "config.json") -> Selection:
     """Which states a head reads; a config that says nothing of it is of one that reads everything."""
-    if "states" not in about:
-        return EVERYTHING
-    try:
-        selection = from_mapping(Selection, about["states"], source=source)
-    except (ConfigError, AttributeError) as error:
-        raise ArtifactError(f"{source} does not say which states the head reads: fit it again") from error
-    named, states = len(selection.layers), about["geometry"]["states"]
-    if named != states:
-        raise ArtifactError(f"{source} names {named} states for a head of {states}: fit it again")
-    return selection
+    return from_mapping(Selection, about["states"], source=source) if "states" in about else EVERYTHING
 
 
 def load_encoder(
@@ -258,7 +231,7 @@ def load_encoder(
     if isinstance(encoder, str):
         encoder = Encoder.load(encoder, device=device, precision=precision)
     ours, theirs = trained.heads[0].geometry, (encoder.num_states, encoder.hidden)
-    fits = trained.selections[0] != EVERYTHING or (ours.states, ours.hidden) == theirs
+    fits = trained.readers[0].selection != EVERYTHING or (ours.states, ours.hidden) == theirs
     if encoder.fingerprint != trained.fingerprint and not (other and fits):
         size = f", which has {theirs[0]} states of {theirs[1]} and not {ours.states} of {ours.hidden}"
         raise ArtifactError(
@@ -297,6 +270,6 @@ def logits_of_trained(
 
         walked = walk_windows(source, split.windows, readers, opened=opened, label="evaluate")
         for i, system in group.items():
-            own = [walked[f"{i}/{j}"] for j in range(len(system.heads))]
+            own = [walked[f"{i}/{j}"] for j in range(len(system.readers))]
             done[i] = (split, system.join(own, split.windows))
     return [done[i] for i in range(len(systems))]

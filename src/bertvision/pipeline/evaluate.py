@@ -39,7 +39,10 @@ def evaluate(args: EvalArgs, *, command: str = "") -> list[Scored]:
         if given:
             _check_spans(found, flag)
     if merge != "stored":
-        found = {name: replace(one, task=one.task.merged_by(merge)) for name, one in found.items()}
+        found = {
+            name: replace(one, readers=[replace(r, task=r.task.merged_by(merge)) for r in one.readers])
+            for name, one in found.items()
+        }
     rows = []
     logits = _logits(found, args, other_encoder=args.other_encoder)
     for (name, system), (split, own) in zip(found.items(), logits, strict=True):
