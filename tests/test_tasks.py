@@ -67,19 +67,15 @@ def test_from_logits_to_scores_files_and_predictions(name: str, tmp_path: Path) 
     assert set(scores) <= set(task.metrics)
     assert task.score(answers)[task.metric] == scores[task.metric], "tuned on these very answers"
     assert next(iter(task.cells(scores))) == task.title(task.metric)
-    # The tuning, the answers and the intervals survive the disk.
+    # The tuning and the answers survive the disk.
     stored = {"on": "dev.json"} | json.loads(json.dumps(to_mapping(tuning)))
     assert task.tuning_from(stored, "here") == tuning
     task.write_answers(tmp_path, answers, tuning)
     written = json.loads((tmp_path / "predictions.json").read_text(), parse_constant=pytest.fail)
     assert list(written) == task.ids(data)
-    for metric, found in task.judge(data, written).items():
-        assert found.difference == pytest.approx(scores[metric])
-        assert found.low <= found.difference <= found.high
-        alone = task.compare(metric, [(answers, tuning)])
-        assert (alone.difference, alone.low, alone.high) == pytest.approx(
-            (found.difference, found.low, found.high)
-        )
+    alone = task.compare(task.metric, [(answers, tuning)])
+    assert alone.difference == pytest.approx(scores[task.metric])
+    assert alone.low <= alone.difference <= alone.high
     found = task.compare(task.metric, [(answers, tuning)], [(answers, tuning)])
     assert (found.difference, found.low, found.high) == (0, 0, 0)
     assert task.mcnemar((answers, tuning), (answers, tuning)) in (None, 1.0)

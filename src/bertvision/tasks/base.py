@@ -248,10 +248,6 @@ class Task(ABC):
 
     # ---- what a report shows
 
-    def judge(self, data: Any, predictions: Mapping[str, Any]) -> dict[str, Difference]:
-        """Metrics and their intervals of predictions as predictions.json holds them."""
-        return {}
-
     def details(self, answers: Any, tuning: Any = None) -> dict[str, Any]:
         """Figures of one system's answers that only this kind has, small enough for results.json."""
         return {}

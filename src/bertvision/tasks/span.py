@@ -218,11 +218,6 @@ class SpanTask(Task):
 
     # ---- what a report shows
 
-    def judge(self, data: SpanData, predictions: Mapping[str, str]) -> dict[str, Difference]:
-        """Of the predictions at the tuned threshold, which is what the file holds."""
-        exact, f1 = squad.per_question(data, predictions)
-        return {"tuned_exact": mean_difference([100 * exact]), "tuned_f1": mean_difference([100 * f1])}
-
     def details(self, answers: SpanAnswers, tuning: SpanTuning | None = None) -> dict[str, Any]:
         return {} if tuning is None else to_mapping(tuning)
 

@@ -204,19 +204,8 @@ class TextTask(Task):
 
     def compare(self, metric: str, ours: Sequence[Member], theirs: Sequence[Member] = ()) -> Difference:
         sides = [[answers.values for answers, _ in members] for members in (ours, theirs)]
-        return self._difference(metric, ours[0][0].truth, *sides)
-
-    def judge(self, data: TextData, predictions: Mapping[str, Any]) -> dict[str, Difference]:
-        given = [predictions[name] for name in self.ids(data)]
-        if not data.labelled or (self.classes and not set(given) <= set(self.classes)):
-            return {}
-        values = np.array([self.classes.index(one) for one in given] if self.classes else given)
-        right = truth(data, values.dtype)
-        return {name: self._difference(name, right, [values]) for name in self.selecting}
-
-    def _difference(self, metric: str, *sides: Any) -> Difference:
         how = {"classes": len(self.classes), "positive": self.positive}
-        return metric_difference(self.metrics[metric], *sides, **how)
+        return metric_difference(self.metrics[metric], ours[0][0].truth, *sides, **how)
 
     def named(self, values: NDArray[Any]) -> list[Any]:
         """Values as a user reads them: the names of classes, or scores."""
