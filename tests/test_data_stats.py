@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from bertvision.cli.data import Data, TextArgs
+from bertvision.cli.data import Data, data_stats, pair_lengths
 from bertvision.cli.data import data as verb
 from bertvision.data.cutting import make_windows
 from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample
 from bertvision.data.spans import read_squad, write_squad
-from bertvision.data.stats import data_stats, pair_lengths
+from bertvision.data.texts import TableConfig
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.load import load_tokenizer
 
@@ -62,12 +62,8 @@ def test_counts_of_classes() -> None:
     found = counted(TextData(examples, "label", ("a", "b", "c")), WindowConfig(32, doc_stride=10))
     # 50 tokens with 30 of room: windows at 0, 10 and 20.
     assert [tuple(count.values()) for count in found["classes"].values()] == [(1, 3), (0, 0), (2, 2)]
-    assert (found["unlabelled"], found["windows"], found["paragraphs"], found["positive"]) == (
-        1,
-        6,
-        None,
-        None,
-    )
+    assert (found["unlabelled"], found["windows"]) == (1, 6)
+    assert found["paragraphs"] is found["positive"] is None
     assert (found["examples_with_one_window"], found["tokens"]) == (3, 3 * 32 + 3 + 4 + 3)
     assert (found["lengths"]["max"], found["suggested_max_seq_length"]) == (52, 56)
 
@@ -99,7 +95,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert shown(squad, *fits, windows=WindowConfig(34, 8, 20))["windows"] == 7
     assert shown(squad, max_examples=1)["examples"] == 1
     assert shown(texts, "66.7%", "F1 is about 'warm'")["tokens"] == 10
-    assert shown(texts, "both texts", text=TextArgs(prompt="red"))["tokens"] == 5 + 5 + 6
-    shown(scores, "2.500", text=TextArgs(text="body", label="stars", task="score"))
+    assert shown(texts, "both texts", text=TableConfig(prompt="red"))["tokens"] == 5 + 5 + 6
+    shown(scores, "2.500", text=TableConfig(text="body", label="stars", task="score"))
     shown(f"glue:SST-2:{test}", "without label")
     assert shown("answerable:demo:dev")["classes"]["answer"]["windows"] == 480

@@ -18,29 +18,7 @@ from tools.demo_set import passages, read_topics, read_wording, write_part
 PARTS = ("train", "dev", "test")
 PAIRS = tuple(combinations(PARTS, 2))
 NAMES = ("given", "surname", "place", "stem", "body")
-LOWER_VALUES = {word for part in PARTS for kind, words in read_wording(part).words.items() if kind not in NAMES
-                for word in words}  # fmt: skip
 part, made = cache(demo_data), cache(passages)
-
-
-def delexicalise(text: str) -> str:
-    """The bare form of a sentence: names, numbers and other values as marks, found without the generator."""
-    words = re.sub(r"\d+", "<v>", text).rstrip(".?").split()
-    # A word that also stands in lower case somewhere is an ordinary one at the start of a sentence.
-    bare = [
-        "<n>" if word.strip(",;")[:1].isupper() and (i or word.strip(",;").lower() not in ordinary_words())
-        else "<v>" if word.strip(",;").lower() in LOWER_VALUES else word.lower()
-        for i, word in enumerate(words)
-    ]  # fmt: skip
-    return re.sub(r"(the )?<n>(?: (?:of |on )?<n>)*", "<n>", " ".join(bare))
-
-
-@cache
-def ordinary_words() -> frozenset[str]:
-    forms = [form for name in PARTS for p in made(name) for form in p.forms]
-    texts = [text for name in PARTS for text in part(name).paragraphs] + forms
-    starts = {form.split()[0].lower() for form in forms if form[0] != "{"}
-    return frozenset(w for text in texts for w in re.findall(r"\b[a-z]+\b", text)) | starts | {"this", "it"}
 
 
 @pytest.mark.parametrize(
@@ -102,8 +80,6 @@ def traces(name: str) -> dict[str, set[str]]:
         "forms": {form.lower() for p in passages for form in p.forms},
         "templates": {q.template.lower() for p in passages for q in p.questions},
         "words": {w for kind in NAMES for w in read_wording(name).words[kind]},
-        "sentences": {delexicalise(s) for text in data.paragraphs for s in re.split(r"(?<=\.) ", text)},
-        "asked": {delexicalise(e.question) for e in data.examples},
         # Invented words: capitalised inside a sentence and no part of what a topic's things are called.
         "invented": {w for text in data.paragraphs for w in re.findall(r"(?<=[a-z] )[A-Z][a-z]+", text)
                      if not any(w in one for one in called)},

@@ -28,24 +28,16 @@ def write(folder: Path, *rows: str, name: str = "train.tsv") -> Path:
 # Sizes of the benchmark's paper and of the copy on the Hub; classes counted in the files by hand. SST's shares of its
 # five classes in train are published: 12.8, 26.0, 19.0, 27.2, 15.1 %.
 SETS: list[tuple[str, str, int, dict[int, int]]] = [
-    ("glue:CoLA", "CoLA/train.tsv", 8_551, {1: 6_023}),
     ("glue:CoLA", "CoLA/dev.tsv", 1_043, {1: 721}),
-    ("glue:SST-2", "SST-2/train.tsv", 67_349, {1: 37_569}),
     ("glue:SST-2", "SST-2/dev.tsv", 872, {1: 444}),
-    ("glue:MRPC", "MRPC/train.tsv", 3_668, {1: 2_474}),
     ("glue:MRPC", "MRPC/dev.tsv", 408, {1: 279}),
     ("glue:MRPC", "MRPC/msr_paraphrase_train.txt", 4_076, {1: 2_753}),
-    ("glue:RTE", "RTE/train.tsv", 2_490, {1: 1_241}),
     ("glue:RTE", "RTE/dev.tsv", 277, {1: 131}),
-    ("glue:WNLI", "WNLI/train.tsv", 635, {1: 312}),
     ("glue:WNLI", "WNLI/dev.tsv", 71, {1: 31}),
     ("glue:QNLI", "QNLI/dev.tsv", 5_463, {1: 2_761}),
     ("glue:QQP", "kshot16/QQP/16-13/train.tsv", 32, {1: 16}),
     ("glue:MNLI", "kshot16/MNLI/16-42/dev_matched.tsv", 48, {1: 16}),
-    ("glue:MNLI", "kshot16/MNLI/16-42/train.tsv", 48, {1: 16}),
     ("cs224n:sst", "ids-sst-train.csv", 8_544, {0: 1_092, 1: 2_218, 2: 1_624, 3: 2_322, 4: 1_288}),
-    ("cs224n:sst", "ids-sst-dev.csv", 1_101, {0: 139, 1: 289, 2: 229, 3: 279, 4: 165}),
-    ("cs224n:cfimdb", "ids-cfimdb-train.csv", 1_707, {0: 856, 1: 851}),
     ("cs224n:cfimdb", "ids-cfimdb-dev.csv", 245, {0: 123, 1: 122}),
     ("cs224n:quora", "quora-train-small.csv", 5_000, {0: 3_144, 1: 1_856}),
     ("cs224n:quora", "quora-train-pre-left.csv", 8_507, {0: 5_332, 1: 3_175}),
@@ -85,11 +77,9 @@ def test_scores(shared_data: Path, name: str, file: str, size: int, mean: float 
 
 @pytest.mark.parametrize(
     ("name", "file", "size"),
-    [("glue:CoLA", "CoLA/test.tsv", 1_063), ("glue:SST-2", "SST-2/test.tsv", 1_821),
-     ("glue:MRPC", "MRPC/test.tsv", 1_725), ("glue:STS-B", "STS-B/test.tsv", 1_379),
-     ("glue:QNLI", "QNLI/test.tsv", 5_463), ("glue:RTE", "RTE/test.tsv", 3_000),
-     ("cs224n:sst", "ids-sst-test-student.csv", 2_210), ("cs224n:cfimdb", "ids-cfimdb-test-student.csv", 488),
-     ("cs224n:sts", "sts-test-student.csv", 1_725)],
+    [("glue:CoLA", "CoLA/test.tsv", 1_063), ("glue:MRPC", "MRPC/test.tsv", 1_725),
+     ("glue:STS-B", "STS-B/test.tsv", 1_379), ("glue:QNLI", "QNLI/test.tsv", 5_463),
+     ("cs224n:sst", "ids-sst-test-student.csv", 2_210), ("cs224n:sts", "sts-test-student.csv", 1_725)],
 )  # fmt: skip
 def test_test_sets_have_no_labels(shared_data: Path, name: str, file: str, size: int) -> None:
     data = load(source(shared_data, name, file), answers_required=False)
@@ -141,12 +131,6 @@ def test_cola_with_and_without_header(tmp_path: Path) -> None:
     headed = write(tmp_path, "index|sentence", "7|They left.", name="test.tsv")
     (example,) = load(f"glue:cola:{headed}", answers_required=False).examples
     assert (example.id, example.first) == ("7", "They left.")
-
-
-def test_mnli_has_its_own_label_column(tmp_path: Path) -> None:
-    path = write(tmp_path, "index|sentence1|sentence2|label1|gold_label", "0|A|B|neutral|contradiction")
-    (example,) = load(f"glue:MNLI:{path}").examples
-    assert (example.first, example.second, example.label) == ("A", "B", 2)
 
 
 def test_broken_rows_of_quora_are_left_out_with_their_lines(

@@ -59,20 +59,3 @@ def test_odd_data_runs_to_the_report(kind: str, tiny_bert: Path, tmp_path: Path)
     assert "<script>alert" not in report
     for table in ("nan", "None", "undefined"):
         assert f">{table}<" not in report
-
-
-def test_rows_of_a_table_are_data_as_well(tiny_bert: Path, tmp_path: Path) -> None:
-    train, dev = tmp_path / "train.csv", tmp_path / "dev.jsonl"
-    train.write_bytes(
-        b"\xef\xbb\xbfquestion,context,answers\r\nWho built it?,Ada Holt built it.,Ada Holt\r\n"
-        b'Who sold it?,"Ada Holt built it, and left.",\r\n'
-    )
-    rows = [{"question": "Who built it?", "context": "Ben Carr built it.", "answers": ["Ben Carr"]},
-            {"question": "Who sold it?", "context": "Ben Carr built it.", "answers": []}]  # fmt: skip
-    dev.write_text("\n\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
-    outcome = bertvision(
-        "run", "--encoder", tiny_bert, "--train", train, "--dev", dev, "--out", tmp_path / "run", *TINY,
-        "--combine", "product", "--finetune.epochs", "0", "--json",
-    )  # fmt: skip
-    assert outcome.code == 0, outcome.err
-    assert json.loads(outcome.out)["data"]["train"]["counts"]["no answer"] == 1

@@ -167,12 +167,9 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "no texts": ("csv", "a,label\nx,1\n", {}, r"csv has no column of texts \(it has 'a', 'label'\).*--text\.text"),
     "no labels": ("csv", "text,b\nx,1\n", {}, r"set\.csv has no column of labels .* --text\.label"),
     "wrong text": ("csv", "text,label\nx,1\n", {"columns": Columns(text="body")}, r"no column 'body' .*--text\.text"),
-    "wrong label": ("tsv", "text\nx\n", {"columns": Columns(label="stars")}, r"tsv has no column 'stars'"),
     "ragged csv": ("csv", "text,label\nx,1\ny\n", {}, r"set\.csv:3 has 1 cells where the header has 2; write those"),
     "overfull csv": ("csv", "text,label\nx,y,1\n", {}, r"set\.csv:2 has 3 cells .* in double quotes"),
-    "ragged tsv": ("tsv", "text\tlabel\nx\t1\ny\tz\t1\n", {}, r"set\.tsv:3 has 3 cells where the header has 2"),
     "ragged jsonl": ("jsonl", ONE + '{"label": 1}\n', {}, r"set\.jsonl:2: there is nothing under 'text'"),
-    "missing label": ("csv", "text,label\nx,1\ny,\n", {}, r"set\.csv:3: there is no label"),
     "rows of several lines": ("csv", 'text,label\n"a\nb",x\n"c\nd",\n', {}, r"set\.csv:4: there is no label"),
     "a list as label": ("jsonl", '{"text": "a", "label": ["x"]}\n', {}, r"jsonl:1: a label must be a text or a number"),
     "NaN as label": ("jsonl", ONE + '{"text": "b", "label": NaN}\n', {}, r"jsonl:2: the label is 'nan', which is no"),
@@ -186,7 +183,6 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "other class": ("csv", "text,label\na,x\nb,z\n", {"classes": ("x", "y")}, r"csv:3: the label 'z' is none of"),
     "no score": ("csv", "text,label\na,1.5\nb,high\n", {"task": "score"}, r"set\.csv:3: a score must be a number"),
     "huge score": ("jsonl", f'{{"text": "a", "score": 1{"0" * 400}}}\n', {"task": "score"}, r"1: a score must be"),
-    "broken json": ("jsonl", '{"text": "a"\n', {}, r"set\.jsonl:1 is not valid JSON"),
     "deep json": ("jsonl", ONE + f'{{"text": {DEEP}}}\n', {}, r"set\.jsonl:2 nests lists or objects too deeply"),
     "long number": ("jsonl", ONE + f'{{"label": {"1" * 5000}}}\n', {}, r"jsonl:2 holds a number with thousands of dig"),
     "open quote": ("csv", 'text,label\n"a,1\n', {}, r"set\.csv:2 is not valid CSV"),
@@ -488,10 +484,7 @@ def test_ids_used_before_get_the_number_of_their_part() -> None:
 
 
 JOINED = [
-    (
-        [named("a", "0"), named("b", "0", second="two")],
-        "a and b cannot be joined: they are of different tasks",
-    ),
+    ([named("a", "0"), named("b", "0", second="two")], "a and b cannot be joined: they are of different"),
     ([named("a", "0"), named("b", "0", classes=("x", "z"))], "they are of different tasks"),
     ([QUESTIONS, QUESTIONS], r"questions cannot be joined with others; put .* one file"),
     ([named("a", "0"), QUESTIONS], r"answerable:questions cannot be joined with others"),

@@ -1,21 +1,19 @@
 """`bertvision data FILE`: what is in a dataset, for an encoder's tokenizer."""
 
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bertvision.cli.flags import Result
-from bertvision.config import part_of
-from bertvision.data.texts import Columns, Reframe, reframe
-from bertvision.data.windows import WindowConfig
+from bertvision.data.examples import SpanData, TextData
+from bertvision.data.texts import TableConfig, reframe
+from bertvision.data.windows import WindowConfig, Windows
 from bertvision.options import FLAT, POSITIONAL, OptionalInt, arg
 
-
-@dataclass(frozen=True)
-class TextArgs(Columns, Reframe):
-    """How texts with labels or scores are read; datasets that are known by name need none of it."""
-
-    task: Literal["auto", "span", "label", "score"] = "auto"
-    """What a table is: auto = spans where it has questions and contexts, else labels; scores must be asked for."""
+_PERCENTILES = (50, 90, 95, 98, 99)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,21 +27,19 @@ class Data:
     encoder: str = "embedded"
     """Encoder whose tokenizer counts: embedded, a local folder or a name on the Hub."""
     windows: Annotated[WindowConfig, FLAT] = field(default_factory=WindowConfig)
-    text: TextArgs = field(default_factory=TextArgs)
+    text: TableConfig = field(default_factory=TableConfig)
     max_examples: OptionalInt = None
     """Look only at the first so many examples."""
 
 
 def data(args: Data) -> Result:
     from bertvision.data.cutting import make_windows
-    from bertvision.data.examples import TextData
     from bertvision.data.load import load_data
-    from bertvision.data.stats import data_stats
     from bertvision.encoder.load import load_tokenizer
 
     found = load_data(
         args.file,
-        columns=part_of(Columns, args.text),
+        columns=args.text.columns,
         task=args.text.task,
         max_examples=args.max_examples,
         # A test set without labels can be looked at as well; questions without answers would count as unanswerable.
@@ -57,6 +53,77 @@ def data(args: Data) -> Result:
     windows = make_windows(found, tokenizer, args.windows)
     stats = data_stats(found, windows, apart=args.windows.apart, limit=limit)
     return stats, lambda: _show(stats, args, limit)
+
+
+def data_stats(
+    data: SpanData | TextData, windows: Windows, *, apart: bool = False, limit: int | None = None
+) -> dict[str, Any]:
+    """Count what `data` and its `windows` hold; `apart`: each text of a pair has a window of its own.
+
+    tokens            of all windows, special tokens included: what one pass of the encoder reads
+    classes           examples and windows of each; of questions, of those with and without an answer. A window of
+                      a question, or of answer / no answer, is judged by itself: it may miss the answer
+    positive          of two classes, the one F1 is about
+    unlabelled        examples without a label; of questions, those whose answer is fully inside no window
+    lengths           tokens of an example with special tokens, before cutting; of a pair read apart, of its longer
+                      window
+    suggested_max_seq_length    that 99 of 100 examples fit in, as a multiple of 8 (which suits matrix units), at
+                                most `limit`, what the encoder reads at once
+    """
+    pairs = isinstance(data, SpanData) or data.pairs
+    group = 2 if apart and pairs else 1
+    lengths = pair_lengths(windows) if group == 1 else windows.lengths.reshape(-1, group).max(axis=1)
+    percentiles = np.percentile(lengths, _PERCENTILES, method="higher").astype(int).tolist()
+    # The longest hundredth would make every batch's worst case longer for few examples.
+    suggested = -(-percentiles[-1] // 8) * 8
+    suggested = suggested if limit is None else min(suggested, limit)
+    names, positive, paragraphs = ("with answer", "without answer"), None, None
+    if isinstance(data, SpanData):
+        paragraphs = len({e.paragraph for e in data.examples})
+        labels = [int(not e.answerable) for e in data.examples]
+        missing = windows.labels[:, 0] == windows.null
+        in_windows = Counter(missing.tolist())  # False is 0: with answer
+        unlabelled = labels.count(0) - len(np.unique(windows.example[~missing]))
+    else:
+        names, positive = data.classes, data.classes[data.positive] if len(data.classes) == 2 else None
+        labels = [e.label for e in data.examples]
+        in_windows = Counter(windows.labels[:, 0].tolist())
+        unlabelled = labels.count(None)
+    known = np.array([label for label in labels if label is not None], np.float64)
+    scores = {}
+    if data.kind == "score" and len(known):
+        scores = {"mean": known.mean(), "spread": known.std(), "min": known.min(), "max": known.max()}
+    return {
+        "name": data.name,
+        "kind": data.kind,
+        "examples": len(data),
+        "windows": len(windows),
+        "tokens": windows.num_tokens,
+        "classes": {n: {"examples": labels.count(i), "windows": in_windows[i]} for i, n in enumerate(names)},
+        "positive": positive,
+        "scores": {name: round(float(value), 4) for name, value in scores.items()},
+        "unlabelled": unlabelled,
+        "pairs": pairs,
+        "paragraphs": paragraphs,
+        "examples_with_one_window": int((np.bincount(windows.example) == group).sum()),
+        "lengths": {
+            "mean": round(float(lengths.mean()), 1),
+            **{f"p{p}": value for p, value in zip(_PERCENTILES, percentiles, strict=True)},
+            "max": int(lengths.max()),
+        },
+        "suggested_max_seq_length": suggested,
+        "fits_in_one_window": round(float((lengths <= suggested).mean()), 4),
+    }
+
+
+def pair_lengths(windows: Windows) -> NDArray[np.int64]:
+    """(examples,) tokens of each example as it was before its context was cut into windows.
+
+    Each context token has its maximal context in exactly one window: those are the context, the rest stands around it.
+    """
+    starts = windows.example_starts
+    context = np.add.reduceat(windows.best, windows.offsets[starts], dtype=np.int64)
+    return context + windows.lengths[starts] - np.diff(windows.context[starts])[:, 0]
 
 
 def _show(stats: dict[str, Any], args: Data, limit: int | None) -> None:

@@ -12,18 +12,27 @@ but the last are full.
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertvision.artifacts import atomic_file
 from bertvision.data.examples import SpanData, TextData, content_hash
-from bertvision.data.windows import WindowConfig, Windows, cached_windows, ragged_offsets, spread
-from bertvision.errors import ConfigError, DataError, EncoderError
+from bertvision.data.windows import (
+    WindowConfig,
+    Windows,
+    pack_windows,
+    ragged_offsets,
+    spread,
+    unpack_windows,
+)
+from bertvision.errors import ConfigError, DataError, EncoderError, OutputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,22 +42,18 @@ logger = logging.getLogger(__name__)
 SCHEMA = 2
 """Raise it whenever `make_windows` gives other arrays for the same input."""
 
-# ---- tokens
-
 # Texts a call: enough to keep every core busy, few enough that the tokenizer's own objects, some 50 times
 # larger than the arrays made of them, never pile up.
 _CHUNK = 4096
 
-# Which code points are white space; none lies above U+3000, and the last entry stands for all above.
-_SPACES = np.array([chr(point).isspace() for point in range(0x3002)])
+# ---- tokens
 
 
 @dataclass(frozen=True)
 class PairTemplate:
-    """How a tokenizer joins two texts; a single text is the second, without a first and a middle."""
+    """Ids a tokenizer puts around two texts; a single text is the second, without a first and a middle."""
 
     prefix: tuple[int, ...]
-    """Ids before the first text; `middle` those before the second, `suffix` those after it."""
     middle: tuple[int, ...]
     suffix: tuple[int, ...]
     types: tuple[tuple[int, ...], int, tuple[int, ...], int, tuple[int, ...]]
@@ -96,26 +101,24 @@ def _backend(tokenizer: "PreTrainedTokenizerBase") -> Iterator[Any]:
 def probe_template(
     tokenizer: "PreTrainedTokenizerBase", *, pair: bool = True, segments: bool = True
 ) -> PairTemplate:
-    """Read the template of two texts, or of one, off the tokenizer's own encoding; see `WindowConfig.segments`."""
+    """Read the template of two texts, or of one, off the tokenizer's own encoding."""
     texts = ["Who was there?", "She was there, and so was he."][not pair :]
     with _backend(tokenizer) as backend:
         whole = backend.encode(*texts)
         alone = [backend.encode(text, add_special_tokens=False).ids for text in texts]
-    ids = whole.ids
+    ids, sides = whole.ids, list(enumerate(whole.sequence_ids))
     types = whole.type_ids if segments and "token_type_ids" in tokenizer.model_input_names else [0] * len(ids)
-    at = [[i for i, side in enumerate(whole.sequence_ids) if side == text] for text in range(len(texts))]
-    special = [i for i, side in enumerate(whole.sequence_ids) if side is None]
-    kept = special and all(alone) and [[ids[i] for i in own] for own in at] == alone
-    if not kept or any(own != list(range(own[0], own[-1] + 1)) for own in at) or at != sorted(at):
-        problem = "does not keep texts whole between special tokens"
-        raise EncoderError(f"the tokenizer of {tokenizer.name_or_path} {problem}; choose another encoder")
+    special = [i for i, side in sides if side is None]
+    at = [[i for i, _ in run] for side, run in groupby(sides, itemgetter(1)) if side is not None]
+    refused = f"the tokenizer of {tokenizer.name_or_path} %s; choose another encoder"
+    if not special or not all(alone) or [[ids[i] for i in own] for own in at] != alone:
+        raise EncoderError(refused % "does not keep texts whole between special tokens")
     c, c_end = at[-1][0], at[-1][-1] + 1
     q, q_end = (at[0][0], at[0][-1] + 1) if pair else (c, c)
     # The classification token means "no answer"; where a tokenizer has none, the first special token does.
     null = next((i for i in special if ids[i] == tokenizer.cls_token_id), special[0])
     if q <= null < c:
-        problem = "puts its [CLS] between the texts"
-        raise EncoderError(f"the tokenizer of {tokenizer.name_or_path} {problem}; choose another encoder")
+        raise EncoderError(refused % "puts its [CLS] between the texts")
     return PairTemplate(
         prefix=tuple(ids[:q]), middle=tuple(ids[q_end:c]), suffix=tuple(ids[c_end:]),
         types=(tuple(types[:q]), types[q] if pair else 0, tuple(types[q_end:c]), types[c], tuple(types[c_end:])),
@@ -123,8 +126,8 @@ def probe_template(
     )  # fmt: skip
 
 
-def tokenise(texts: Sequence[str], tokenizer: "PreTrainedTokenizerBase", *, chars: bool = False) -> Ragged:
-    """Ids of each text without special tokens; with `chars` also where each token stands in its text."""
+def _tokenise(texts: Sequence[str], tokenizer: "PreTrainedTokenizerBase", *, chars: bool) -> Ragged:
+    """The tokens of each text by itself, without special tokens."""
     ids, lengths, places = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], [np.zeros((0, 2), np.int32)]
     with _backend(tokenizer) as backend:
         encode = backend.encode_batch if chars else backend.encode_batch_fast
@@ -138,26 +141,21 @@ def tokenise(texts: Sequence[str], tokenizer: "PreTrainedTokenizerBase", *, char
             if chars:
                 # One flat walk over the (start, end) tuples: half the time of an array for each text.
                 pairs = chain.from_iterable(e.offsets for e in encoded)
-                flat = np.fromiter(chain.from_iterable(pairs), np.int32, 2 * count)
-                places.append(_trim(flat.reshape(-1, 2), chunk, lengths[-1]))
+                places.append(np.fromiter(chain.from_iterable(pairs), np.int32, 2 * count).reshape(-1, 2))
+                _trim(places[-1], chunk, lengths[-1])
     offsets = ragged_offsets(np.concatenate(lengths))
     return Ragged(np.concatenate(ids), offsets, np.concatenate(places) if chars else None)
 
 
-def _trim(chars: NDArray[np.int32], texts: Sequence[str], lengths: NDArray[np.int64]) -> NDArray[np.int32]:
+def _trim(chars: NDArray[np.int32], texts: Sequence[str], lengths: NDArray[np.int64]) -> None:
     """Move token starts past the white space that byte-level and SentencePiece tokenizers count to a word."""
-    points = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
-    # An empty token may stand one past the last character.
-    space = np.append(_SPACES[np.minimum(points, len(_SPACES) - 1)], False)
-    bases = ragged_offsets(np.fromiter(map(len, texts), np.int64, len(texts)))[:-1]
-    at = np.repeat(bases, lengths)
-    moving = np.arange(len(chars))
-    while True:
-        begin, end = chars[moving].T
-        moving = moving[(begin < end) & space[at[moving] + begin]]
-        if not len(moving):
-            return chars
-        chars[moving, 0] += 1
+    letters = np.frombuffer("".join(texts).encode("utf-32-le"), "<U1")
+    # (letters + 1,) the next one that is no white space; an empty token may stand one past the last.
+    solid = np.where(np.append(np.strings.isspace(letters), False), len(letters), np.arange(len(letters) + 1))
+    solid = np.minimum.accumulate(solid[::-1])[::-1]
+    base = np.repeat(ragged_offsets(np.fromiter(map(len, texts), np.int64, len(texts)))[:-1], lengths)
+    begin, end = chars.T
+    chars[:, 0] = np.where(begin < end, np.minimum(solid[base + begin] - base, end), begin)
 
 
 # ---- where windows begin
@@ -165,36 +163,31 @@ def _trim(chars: NDArray[np.int32], texts: Sequence[str], lengths: NDArray[np.in
 
 @dataclass(frozen=True)
 class Cut:
-    """Where the windows of each example begin; arrays of (examples,) first, of (W,) below.
+    """Where windows begin in the context, the text that is cut: of a question the paragraph, else the longer text."""
 
-    The text that is cut is called the context: of a question the paragraph, of a pair the longer text.
-    """
-
-    kept: NDArray[np.int64]  # tokens of the other text that stand in every window
-    document: NDArray[np.int64]  # tokens of the context
-    second: NDArray[np.bool_]  # whether the context is the second text
-
-    example: NDArray[np.int64]  # which example
-    begin: NDArray[np.int64]  # first context token, counted in the context
-    length: NDArray[np.int64]  # context tokens
+    kept: NDArray[np.int64]  # (E,) tokens of the other text that stand in every window
+    document: NDArray[np.int64]  # (E,) tokens of the context
+    second: NDArray[np.bool_]  # (E,) whether the context is the second text
+    example: NDArray[np.int64]  # (W,)
+    begin: NDArray[np.int64]  # (W,) first context token, counted in the context
+    length: NDArray[np.int64]  # (W,) context tokens
 
 
 def _cut(data: SpanData | TextData, lengths: NDArray[np.int64], special: int, config: WindowConfig) -> Cut:
-    """Where the windows of each pair begin; `lengths` (E, 2) of its texts in tokens."""
+    """Cut pairs of texts of `lengths` (E, 2) tokens."""
     spans = isinstance(data, SpanData)
     whole = config.max_seq_length - special
     second = (lengths[:, 1] >= lengths[:, 0]) | spans
-    kept = np.where(second, lengths[:, 0], lengths[:, 1])
-    document = np.where(second, lengths[:, 1], lengths[:, 0])
+    kept, document = np.where(second[:, None], lengths, lengths[:, ::-1]).T
     if spans:
         most = config.max_query_length
         too_long = kept > most
-        _warn(data, too_long, f"questions are longer than {most} tokens and are cut (--max-query-length)")
+        what = f"questions are longer than {most} tokens and are cut (--max-query-length)"
     else:
         most = whole // 2
         too_long = (kept > most) & (kept + document > whole)
-        what = "pairs have two long texts; the shorter is cut off"
-        _warn(data, too_long, f"{what} at {most} tokens (--max-seq-length)")
+        what = f"pairs have two long texts; the shorter is cut off at {most} tokens (--max-seq-length)"
+    _warn(data, too_long, what)
     kept = np.where(too_long, most, kept)
     if config.apart:
         what = f"texts are longer than {whole} tokens and are cut off (--max-seq-length)"
@@ -242,12 +235,10 @@ def _max_context(cut: Cut) -> NDArray[np.bool_]:
     score = np.minimum(left, length - 1 - left) + 0.01 * length
     begin = ragged_offsets(cut.document)[cut.example] + cut.begin
     token = spread(begin[several], lengths)  # counted over all contexts
-    highest = np.zeros(int(cut.document.sum()))
-    np.maximum.at(highest, token, score)
-    found = np.flatnonzero(score == highest[token])
-    first = np.zeros(len(highest), np.int64)
-    first[token[found[::-1]]] = found[::-1]  # the last that is written stays
-    best[np.repeat(several, cut.length)] = first[token] == np.arange(len(token))
+    order = np.lexsort((-score, token))  # stable: of equals the first
+    highest = np.zeros(len(token), bool)
+    highest[order] = np.diff(token[order], prepend=-1) > 0
+    best[np.repeat(several, cut.length)] = highest
     return best
 
 
@@ -265,8 +256,7 @@ def make_windows(
     if spans is not None:
         if config.apart:
             raise ConfigError("--apart is for pairs with a label or a score, not for questions: leave it out")
-        pairs = [(e.question, spans.context(e)) for e in spans.examples]
-        windows = _windows(spans, pairs, tokenizer, config)
+        windows = _windows(spans, [(e.question, spans.context(e)) for e in spans.examples], tokenizer, config)
         if isinstance(data, SpanData):
             return windows
         # (W, 1) 1 where the answer is not inside a window, 0 where it is, -1 where it is not known
@@ -297,7 +287,7 @@ def _windows(
     numbers: dict[str, int] = {}
     of = np.array([numbers.setdefault(text, len(numbers)) for pair in pairs for text in pair], np.int64)
     of = of.reshape(-1, 2)  # which texts an example has: each different text is tokenised once
-    tokens = tokenise(list(numbers), tokenizer, chars=spans)
+    tokens = _tokenise(list(numbers), tokenizer, chars=spans)
     cut = _cut(data, tokens.lengths[of], len(template.special), config)
     windows = _assemble(tokens, of, cut, template)
     if not spans:
@@ -313,15 +303,13 @@ def _assemble(tokens: Ragged, of: NDArray[np.int64], cut: Cut, template: PairTem
     """All windows, without labels; `of` (E, 2) says which texts of `tokens` an example has."""
     # The pool: special tokens, then the tokens of all texts.
     fixed = np.array(template.special, np.int32)
-    pool = np.concatenate([fixed, tokens.ids])
     prefix, middle, suffix = len(template.prefix), len(template.middle), len(template.suffix)
-    example, second = cut.example, cut.second[cut.example]  # (W,)
-    kept, zero = cut.kept[example], np.zeros(len(example), np.int64)
-    first_at, second_at = len(fixed) + tokens.offsets[of[example]].T  # (W,) each
+    second, kept = cut.second[cut.example], cut.kept[cut.example]  # (W,)
+    first_at, second_at = len(fixed) + tokens.offsets[of[cut.example]].T  # (W,) each
 
     def pieces(*each: Any) -> NDArray[Any]:
         """(5 W,) a value for each piece of each window."""
-        return np.stack(np.broadcast_arrays(*each, zero)[:5], axis=1).ravel()
+        return np.stack(np.broadcast_arrays(*each, kept)[:5], axis=1).ravel()
 
     begins = pieces(
         0, first_at + np.where(second, 0, cut.begin), prefix,
@@ -338,21 +326,20 @@ def _assemble(tokens: Ragged, of: NDArray[np.int64], cut: Cut, template: PairTem
     types[special] = of_special[source[special]]
     offsets = ragged_offsets(lengths.reshape(-1, 5).sum(axis=1))
     begin = prefix + np.where(second, kept + middle, 0)
-    null = template.null + (zero if template.null >= 0 else np.diff(offsets))
     chars = np.full((len(source), 2), -1, np.int32)
     if tokens.chars is not None:
         chars[in_context] = tokens.chars[source[in_context] - len(fixed)]
     best = in_context.copy()
     best[in_context] = _max_context(cut)
     return Windows(
-        ids=pool[source],
+        ids=np.concatenate([fixed, tokens.ids])[source],
         types=types,
         chars=chars,
         offsets=offsets,
-        example=example.astype(np.int32),
+        example=cut.example.astype(np.int32),
         context=np.stack([begin, begin + cut.length], axis=1).astype(np.int32),
-        labels=np.zeros((len(example), 0), np.int32),
-        null=null.astype(np.int32),
+        labels=np.zeros((len(kept), 0), np.int32),
+        null=(template.null + (template.null < 0) * np.diff(offsets)).astype(np.int32),
         best=best,
     )
 
@@ -371,8 +358,7 @@ def _answer_tokens(data: SpanData, tokens: Ragged, paragraph: NDArray[np.int64])
     stretch = int(max(tokens.chars.max(initial=0), spans.max(initial=0))) + 1
     bases = np.repeat(np.arange(len(tokens.lengths)) * stretch, tokens.lengths)
     # A normaliser may reorder characters; the running maximum keeps the keys ascending all the same.
-    begins = np.maximum.accumulate(bases + tokens.chars[:, 0])
-    ends = np.maximum.accumulate(bases + tokens.chars[:, 1])
+    begins, ends = np.maximum.accumulate(bases[:, None] + tokens.chars, axis=0).T
     wanted = paragraph[:, None] * stretch + spans
     first = np.searchsorted(ends, wanted[:, 0], side="right") - tokens.offsets[paragraph]
     last = np.searchsorted(begins, wanted[:, 1], side="left") - 1 - tokens.offsets[paragraph]
@@ -411,4 +397,15 @@ def windows_for(
     if cache_dir is None:
         return make_windows(data, tokenizer, config), key
     path = cache_dir / "windows" / f"{key}.safetensors"
-    return cached_windows(path, lambda: make_windows(data, tokenizer, config)), key
+    with suppress(OSError):  # not there yet, or not to be read
+        windows = unpack_windows(path.read_bytes())
+        if windows is not None:
+            return windows, key
+        logger.warning("%s is damaged; its windows are made again", path)
+    windows = make_windows(data, tokenizer, config)
+    try:
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(pack_windows(windows))
+    except (OutputError, OSError) as error:
+        logger.warning("windows are not kept in %s: %s", path, error)
+    return windows, key

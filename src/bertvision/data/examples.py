@@ -17,7 +17,7 @@ from bertvision.errors import ConfigError
 
 
 def content_hash(parts: Iterable[object]) -> str:
-    """Hash of JSON values in their order: the fingerprint of every kind of data."""
+    """The fingerprint of every kind of data, from JSON values in their order."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(json.dumps(part).encode())
@@ -48,8 +48,6 @@ class Example:
 
 @dataclass(frozen=True)
 class SpanData:
-    """A set of questions over paragraphs, in the order of its source."""
-
     kind: ClassVar = "span"
     paragraphs: list[str]
     examples: list[Example]
@@ -63,14 +61,13 @@ class SpanData:
         return self.paragraphs[example.paragraph]
 
     def take(self, indices: Sequence[int]) -> "SpanData":
-        """The examples at `indices`, in that order, over the same paragraphs."""
         return SpanData(self.paragraphs, [self.examples[i] for i in indices], self.name)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the content."""
-        answers = ([[a.text, a.start] for a in e.answers] for e in self.examples)
-        rows = ([e.id, e.question, e.paragraph, own] for e, own in zip(self.examples, answers, strict=True))
+        rows = (
+            [e.id, e.question, e.paragraph, [[a.text, a.start] for a in e.answers]] for e in self.examples
+        )
         return content_hash(chain(self.paragraphs, rows))
 
 
@@ -91,9 +88,8 @@ class TextExample:
 
 @dataclass(frozen=True)
 class TextData:
-    """A set of texts or pairs, in the order of its source; all of one arity."""
-
     examples: list[TextExample]
+    """In the order of the source; all single texts or all pairs."""
     kind: TextKind
     classes: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers; none for scores."""
@@ -110,7 +106,6 @@ class TextData:
 
     @property
     def pairs(self) -> bool:
-        """Whether an example has two texts."""
         return bool(self.examples) and self.examples[0].second is not None
 
     @property
@@ -118,23 +113,18 @@ class TextData:
         return all(example.label is not None for example in self.examples)
 
     def take(self, indices: Sequence[int]) -> "TextData":
-        """The examples at `indices`, in that order."""
         spans = None if self.spans is None else self.spans.take(indices)
         return replace(self, examples=[self.examples[i] for i in indices], spans=spans)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the content."""
         rows = ([e.id, e.first, e.second, e.label] for e in self.examples)
         spans = [] if self.spans is None else [self.spans.fingerprint]
         return content_hash(chain([[self.kind, self.classes]], rows, spans))
 
 
 def positive_class(classes: tuple[str, ...], counts: Mapping[str, int]) -> int:
-    """Number of the class F1 is about: the rarer of two that have names.
-
-    The second of two numbers, of false and true, and of two equally frequent classes.
-    """
+    """Number of the class F1 is about: the rarer of two that have names; the second of two numbers or truths."""
     numbers = all(name.lstrip("-").isdecimal() for name in classes)
     if len(classes) != 2 or classes == ("false", "true") or numbers:
         return 1
@@ -151,9 +141,10 @@ def answerable(spans: SpanData, *, answers_required: bool = True) -> TextData:
     Without `answers_required` a set in which no question has an answer is one whose answers are not known.
     """
     known = answers_required or any(e.answerable for e in spans.examples)
-    labels = [int(not e.answerable) if known else None for e in spans.examples]
-    rows = zip(spans.examples, labels, strict=True)
-    examples = [TextExample(e.id, e.question, spans.context(e), label) for e, label in rows]
+    examples = [
+        TextExample(e.id, e.question, spans.context(e), int(not e.answerable) if known else None)
+        for e in spans.examples
+    ]
     return TextData(examples, "label", ANSWERABLE, f"answerable:{spans.name}", "accuracy", 1, spans)
 
 

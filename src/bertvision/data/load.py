@@ -15,13 +15,10 @@ from bertvision.data.tables import open_table
 from bertvision.data.texts import Columns, read_texts
 from bertvision.errors import ConfigError, DataError
 
-_USUAL = Columns()
-
 
 def load_span_data(
     source: str, *, max_examples: int | None = None, answers_required: bool = True
 ) -> SpanData:
-    """Load questions over paragraphs; see `load_data`."""
     data = load_data(source, task="span", max_examples=max_examples, answers_required=answers_required)
     assert isinstance(data, SpanData)
     return data
@@ -30,17 +27,15 @@ def load_span_data(
 def load_data(
     source: str,
     *,
-    columns: Columns = _USUAL,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
     task: Literal["auto", "span", "label", "score"] = "auto",
     classes: tuple[str, ...] | None = None,
     max_examples: int | None = None,
     answers_required: bool = True,
 ) -> SpanData | TextData:
-    """Load questions over paragraphs, or texts with labels or scores.
+    """Load questions over paragraphs, or texts with labels or scores, from one of `tables.SOURCES`.
 
     Args:
-        source: One of `tables.SOURCES`.
-        columns: Names of the columns of a table of texts.
         task: auto takes a table with the columns question and context for questions, any other for labels; scores
             must be asked for, except in sets whose task is known.
         classes: Those of the training set: labels get the same numbers, and any other label is refused.
@@ -63,7 +58,7 @@ def load_data(
             data = answerable(spans, answers_required=answers_required)
         else:
             data = read_named(
-                scheme, rest, classes=classes, labels_required=answers_required, max_examples=max_examples
+                scheme, rest, classes, labels_required=answers_required, max_examples=max_examples
             )
         if task not in ("auto", data.kind):
             raise ConfigError(f"{source} is a {data.kind} task, not {task}; leave out --text.task")

@@ -26,13 +26,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class NamedSet:
-    """How the files of one set are written and what it is judged by."""
-
     name: str
     texts: tuple[str, ...]
     """Columns of the one text or the two."""
     label: str = "label"
-    """Column of the label."""
     classes: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     """What the files write for each class; empty: the names themselves."""
@@ -79,8 +76,6 @@ CS224N = (
 )  # fmt: skip
 COLLECTIONS = {"glue": GLUE, "cs224n": CS224N}
 """By what stands in front of a source."""
-_QUOTED = ("cs224n",)
-"""Collections whose cells may stand in double quotes."""
 _HUB = {"glue": "nyu-mll/glue"}
 """Names of their copies on the Hub; labels are numbers there."""
 _NUMBER = "#"
@@ -97,19 +92,18 @@ def find_set(scheme: str, name: str) -> NamedSet:
     sets = COLLECTIONS[scheme]
     found = next((one for one in sets if _key(one.name) == _key(name)), None)
     if found is None:
-        raise ConfigError(
-            f"{scheme} has no set {name!r}; choose one of {', '.join(one.name for one in sets)}"
-        )
+        names = ", ".join(one.name for one in sets)
+        raise ConfigError(f"{scheme} has no set {name!r}; choose one of {names}")
     return found
 
 
 def read_named(
     scheme: str,
     rest: str,
+    classes: tuple[str, ...] | None,
     *,
-    classes: tuple[str, ...] | None = None,
-    labels_required: bool = True,
-    max_examples: int | None = None,
+    labels_required: bool,
+    max_examples: int | None,
 ) -> TextData:
     """Read NAME:FILE or NAME:hub:SPLIT of a collection; the options are those of `read_texts`."""
     name, _, where = rest.partition(":")
@@ -140,7 +134,6 @@ def read_named(
 
 
 def _columns(name: str, has: Sequence[str], known: NamedSet, texts: Sequence[str], label: str) -> Columns:
-    """The columns of a set; the label's where there is one."""
     missing = [column for column in texts if column not in has]
     if missing:
         raise DataError(f"{name} has no column {' and '.join(missing)}; is it a file of {known.name}?")
@@ -150,7 +143,7 @@ def _columns(name: str, has: Sequence[str], known: NamedSet, texts: Sequence[str
 
 def _file(scheme: str, known: NamedSet, path: Path, *, labels_required: bool) -> tuple[Table, Columns]:
     # Not strict: a few texts of CS224N hold a quote behind the one that closes their cell.
-    cells = read_cells(path, delimiter="\t", quoted=scheme in _QUOTED, strict=False)
+    cells = read_cells(path, delimiter="\t", quoted=scheme == "cs224n", strict=False)
     line, header = next(cells, (1, []))
     if known.texts[0] not in header and len(header) == len(known.no_header):
         cells, header = chain([(line, header)], cells), list(known.no_header)
@@ -171,9 +164,8 @@ def _file(scheme: str, known: NamedSet, path: Path, *, labels_required: bool) ->
             yield line, {_NUMBER: str(number)} | named | {name: named[name].strip() for name in known.texts}
             number += 1
         if left_out:
-            lines = ", ".join(map(str, left_out[:10]))
             what = f"{len(left_out)} rows are left out: they lack cells or a label"
-            logger.warning("%s: %s (lines %s)", path, what, lines)
+            logger.warning("%s: %s (lines %s)", path, what, ", ".join(map(str, left_out[:10])))
 
     return Table(str(path), header, read, lines=True), columns
 
@@ -182,7 +174,6 @@ def _file(scheme: str, known: NamedSet, path: Path, *, labels_required: bool) ->
 
 
 def submission_task(name: str) -> NamedSet:
-    """The task a submission is for; MNLI-m and MNLI-mm are the two test sets of one."""
     return find_set("glue", "MNLI" if name.lower() in ("mnli-m", "mnli-mm") else name)
 
 
@@ -201,8 +192,7 @@ def write_submission(task: str, data: TextData, predicted: Sequence[float], fold
     STS-B.tsv                                               a score from 0 to 5
     MNLI-m.tsv MNLI-mm.tsv QNLI.tsv RTE.tsv AX.tsv          the class in words
 
-    Which of MNLI's two test sets it is, the task says (MNLI-m, MNLI-mm) or else the name of the data. The classes of
-    the data give `predicted`, the number of the class or the score of each example, their meaning.
+    Which of MNLI's two test sets it is, the task says (MNLI-m, MNLI-mm) or else the name of the data.
     """
     known = submission_task(task)
     name = known.name

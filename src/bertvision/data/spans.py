@@ -27,7 +27,6 @@ class SpanBuilder:
         self._ids: set[str] = set()
 
     def add(self, id: Any, question: Any, context: Any, answers: Any = None, *, title: str = "") -> None:
-        """Add one question; its answers in any form that `_parse_answers` takes."""
         check_text(context, "context")
         check_text(question, "question")
         id = check_id(id, self._ids)
@@ -42,10 +41,9 @@ class SpanBuilder:
 
 
 def _parse_answers(value: Any, context: str) -> tuple[Answer, ...]:
-    """Read answers in any of the accepted forms; nothing, an empty list or an empty string mean unanswerable.
+    """Read "Paris", ["Paris"], [{"text": "Paris", "answer_start": 7}] or {"text": ["Paris"], "answer_start": [7]}.
 
-    `["Paris"]`, `[{"text": "Paris", "answer_start": 7}]`, `{"text": ["Paris"], "answer_start": [7]}` or
-    `"Paris"`. Without an answer_start the first occurrence in the context is meant.
+    None, "" and [] mean unanswerable. Without an answer_start the first occurrence in the context is meant.
     """
     if value is None or value == "":
         return ()
@@ -83,10 +81,7 @@ def _answer(given: dict[str, Any], context: str) -> Answer:
 
 
 def spans_of_table(table: Table, *, answers_required: bool, max_examples: int | None) -> SpanData:
-    """Questions of a table with the columns question, context and answers; id and title when there are any.
-
-    In a cell of text, answers are plain text, beside which an answer_start may stand, or JSON.
-    """
+    """Questions of a table; in a cell of text, answers are plain text, beside an answer_start or not, or JSON."""
     usual = ("id", "title", "question", "context", "answers", "answer_start")
     builder = SpanBuilder(table.name)
     rows = table.read([name for name in usual if name in table.columns])
@@ -161,20 +156,16 @@ def _answers_of_question(qa: dict[str, Any], *, required: bool) -> list[Any]:
 
 
 def write_squad(data: SpanData, path: str | Path) -> None:
-    """Write `data` as SQuAD v2.0 JSON, examples in their order; the file appears whole or not at all."""
+    """Write SQuAD v2.0 JSON, examples in their order."""
     articles = []
     for title, of_article in groupby(data.examples, key=lambda e: e.title):
         paragraphs = []
         for index, examples in groupby(of_article, key=lambda e: e.paragraph):
-            qas = [
-                {
-                    "question": e.question,
-                    "id": e.id,
-                    "answers": [{"text": a.text, "answer_start": a.start} for a in e.answers],
-                    "is_impossible": not e.answerable,
-                }
-                for e in examples
-            ]
+            qas = []
+            for e in examples:
+                answers = [{"text": a.text, "answer_start": a.start} for a in e.answers]
+                own = {"question": e.question, "id": e.id, "answers": answers, "is_impossible": not answers}
+                qas.append(own)
             paragraphs.append({"qas": qas, "context": data.paragraphs[index]})
         articles.append({"title": title, "paragraphs": paragraphs})
     write_text(Path(path), json.dumps({"version": "v2.0", "data": articles}, ensure_ascii=False))

@@ -33,7 +33,6 @@ class Flaw(ValueError):
 
 @contextmanager
 def at(place: str) -> Iterator[None]:
-    """Say where a row stands that has a flaw."""
     try:
         yield
     except Flaw as flaw:
@@ -50,7 +49,7 @@ def shorten(text: object, limit: int = 40) -> str:
 
 
 def check_text(text: Any, what: str) -> None:
-    """Raise a `Flaw` unless `text` is a string with something in it that can be tokenised."""
+    """Refuse what is no string with something in it that can be tokenised."""
     if not isinstance(text, str):
         raise Flaw(f"the {what} must be a string, not {shorten(text)}; write it in quotes")
     if not text or text.isspace():
@@ -63,7 +62,6 @@ def check_text(text: Any, what: str) -> None:
 
 
 def check_id(id: Any, used: set[str]) -> str:
-    """The id as a string; a `Flaw` where it is none or was used before."""
     id = str(id) if isinstance(id, int) else id
     if not isinstance(id, str) or not id:
         raise Flaw(f"the id must be a non-empty string, not {shorten(id)}")
@@ -80,18 +78,17 @@ def _reading(path: Path, *damaged: type[Exception]) -> Iterator[None]:
         yield
     except damaged as error:
         problem = f"is not a whole {path.suffix[1:]} file ({first_line(error)}); make it again"
+        raise DataError(f"{path} {problem}") from None
     except UnicodeDecodeError:
         text = path.read_bytes().decode(errors="surrogateescape")
         wrong = re.search("[\udc80-\udcff]", text)
         line = text.count("\n", 0, wrong.start()) + 1 if wrong else 1
         raise DataError(f"{path}:{line} is not UTF-8 text; convert the file to UTF-8") from None
     except FileNotFoundError:
-        problem = "does not exist; check the path of the data file"
+        raise DataError(f"{path} does not exist; check the path of the data file") from None
     except OSError as error:
-        problem = f"cannot be read ({error.strerror or first_line(error)}); check its permissions"
-    else:
-        return
-    raise DataError(f"{path} {problem}")
+        problem = error.strerror or first_line(error)
+        raise DataError(f"{path} cannot be read ({problem}); check its permissions") from None
 
 
 def first_line(error: BaseException) -> str:
@@ -99,7 +96,7 @@ def first_line(error: BaseException) -> str:
 
 
 def parse_json(text: str, path: Path, *, line: int | None = None) -> Any:
-    """The value of a JSON text, a whole file or the `line` of one."""
+    """The value of a whole file, or of its `line`."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -121,7 +118,7 @@ def read_json(path: Path) -> Any:
 # ---- tables
 
 Row = tuple[int, Mapping[str, Any]]
-"""Number of the row, and its values by the names of their columns."""
+"""Number of the row, and its values by their columns."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,6 @@ class Table:
     """Rows with named columns, to be read once."""
 
     name: str
-    """The source, as messages name it."""
     columns: Sequence[str]
     """Of JSON lines those of the first row; later rows may lack some."""
     read: Callable[[Sequence[str]], Iterable[Row]]
@@ -148,7 +144,6 @@ class Table:
                 raise DataError(f"{self.name} has {count} columns called {shorten(name)}; rename all but one")
 
     def place(self, number: int) -> str:
-        """How a message names a row."""
         return f"{self.name}:{number}" if self.lines else f"{self.name}: row {number}"
 
 
@@ -176,10 +171,7 @@ SOURCES = (
 
 
 def _lines(path: Path, *, newline: str) -> Iterator[str]:
-    """The lines of a file with their ends as they are, read when they are asked for.
-
-    `newline` is that of `open`: "" also ends lines at a lone carriage return, "\\n" does not.
-    """
+    """The lines of a file with their ends; with `newline` "" also those that a lone carriage return ends."""
     with _reading(path), path.open(encoding=_ENCODING, newline=newline) as file:
         yield from file
 
@@ -207,17 +199,16 @@ def _open_jsonl(path: Path) -> Table:
 
     rows = read()
     first = list(islice(rows, 1))
-    return Table(str(path), list(first[0][1]) if first else [], lambda _: chain(first, rows), lines=True)
+    names = [name for _, row in first for name in row]
+    return Table(str(path), names, lambda _: chain(first, rows), lines=True)
 
 
 def read_cells(
     path: Path, *, delimiter: str, quoted: bool, strict: bool = True
 ) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row that has some, with the line it begins on.
+    """The cells of each row that has some, with the line it begins on; `strict` refuses text behind a closing quote.
 
-    Args:
-        quoted: Whether double quotes around a cell mean something. In GLUE's files they are characters like any other.
-        strict: Refuse text behind the quote that closes a cell.
+    Where cells are not `quoted`, as in GLUE's files, double quotes are characters like any other.
     """
     if not quoted:
         for number, line in enumerate(_lines(path, newline="\n"), start=1):
@@ -238,7 +229,6 @@ def read_cells(
 
 
 def named_row(path: Path, line: int, header: Sequence[str], row: Sequence[str]) -> dict[str, str]:
-    """Cells by the names of their columns; a row with more or fewer cells than the header is refused."""
     if len(row) != len(header):
         raise DataError(
             f"{path}:{line} has {len(row)} cells where the header has {len(header)}; write those it lacks, "
@@ -275,7 +265,6 @@ def _open_parquet(path: Path) -> Table:
 
 
 def _class_labels(features: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
-    """Column -> names of its classes, of features as `datasets` writes them."""
     return {
         column: tuple(feature["names"])
         for column, feature in (features or {}).items()
@@ -287,14 +276,17 @@ def _dataset_table(dataset: Any, source: str) -> Table:
     def read(names: Sequence[str]) -> Iterator[Row]:
         # A thousand rows at a time: row by row is thirty times slower, all at once doubles the memory.
         batches = dataset.select_columns(list(names)).iter(batch_size=1000)
-        rows = chain.from_iterable(zip(*(batch[name] for name in names), strict=True) for batch in batches)
-        return enumerate((dict(zip(names, row, strict=True)) for row in rows), start=1)
+        rows = (
+            dict(zip(batch, row, strict=True))
+            for batch in batches
+            for row in zip(*batch.values(), strict=True)
+        )
+        return enumerate(rows, start=1)
 
     return Table(source, dataset.column_names, read, classes=_class_labels(dataset.features.to_dict()))
 
 
 def _saved_table(folder: Path) -> Table:
-    """The table in a folder written by `Dataset.save_to_disk`."""
     if (folder / "dataset_dict.json").exists():
         raise DataError(f"{folder} holds several splits; name the folder of one of them")
     if not (folder / "dataset_info.json").exists():
@@ -352,4 +344,3 @@ _FORMATS: dict[str, Callable[[Path], Table]] = {
     ".jsonl": _open_jsonl,
     ".parquet": _open_parquet,
 }
-"""How a file is opened, by its ending."""

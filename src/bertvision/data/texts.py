@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from string import Formatter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+from bertvision.config import part_of
 from bertvision.data.examples import Metric, TextData, TextExample, TextKind, positive_class
 from bertvision.data.tables import Flaw, Table, at, check_id, check_text, shorten
 from bertvision.errors import ConfigError, DataError
@@ -18,17 +19,8 @@ _PAIRS = (
     ("text1", "text2"), ("text_a", "text_b"), ("text", "pair"), ("text", "text_pair"), ("question", "sentence"),
 )  # fmt: skip
 _TEXTS = (
-    "text",
-    "sentence",
-    "first",
-    "sentence1",
-    "question1",
-    "premise",
-    "text1",
-    "text_a",
-    "review",
-    "content",
-)
+    "text", "sentence", "first", "sentence1", "question1", "premise", "text1", "text_a", "review", "content",
+)  # fmt: skip
 _LABELS = ("label", "gold_label", "class", "category", "sentiment", "is_duplicate")
 _SCORES = ("score", "similarity", "rating")
 IDS = ("id", "index", "idx", "guid")
@@ -44,7 +36,7 @@ class Columns:
     """Names of the columns in a table of texts; where none is given, the usual names are looked for."""
 
     prefix: ClassVar[str] = "--text"
-    """What stands in front of these flags on the command line; messages name them so."""
+    """In front of these flags on the command line."""
 
     text: str = ""
     """Column of the text, or of the first text of a pair."""
@@ -57,7 +49,6 @@ class Columns:
 
     @property
     def named(self) -> bool:
-        """Whether any column was named."""
         return any((self.text, self.pair, self.label, self.id))
 
     def find(self, table: Table, *, kind: TextKind, labels_required: bool) -> "Columns":
@@ -67,7 +58,7 @@ class Columns:
         """
         names = table.columns
 
-        def first(wanted: Iterable[str]) -> str:
+        def first(*wanted: str) -> str:
             return next((name for name in wanted if name in names), "")
 
         def refused(what: str, *flags: str) -> DataError:
@@ -81,20 +72,20 @@ class Columns:
                 raise refused(shorten(asked), flag)
         text, pair, label = self.text, self.pair, ""
         if not text and not pair:
-            text, pair = next((both for both in _PAIRS if both[0] in names and both[1] in names), ("", ""))
-        text = text or first(name for name in _TEXTS if name != pair)
+            text, pair = next((both for both in _PAIRS if {*both} <= {*names}), ("", ""))
+        text = text or first(*(name for name in _TEXTS if name != pair))
         if not text:
             raise refused("of texts", "text")
         if labels_required:
             usual = (*_SCORES, *_LABELS) if kind == "score" else (*_LABELS, *_SCORES)
             # The answer must never be in the input.
-            label = self.label or first(name for name in usual if name not in (text, pair))
+            label = self.label or first(*(name for name in usual if name not in (text, pair)))
             if not label:
                 raise refused("of labels", "label")
             if label in (text, pair):
                 what = f"of labels beside its texts: {shorten(label)} is both"
                 raise refused(what, "label", "text", "pair")
-        return Columns(text, pair, label, self.id or first(IDS))
+        return Columns(text, pair, label, self.id or first(*IDS))
 
 
 def read_texts(
@@ -118,7 +109,7 @@ def read_texts(
         names: The class each label of the source stands for; None: labels are names of classes.
         labels_required: False where the texts are only predicted on; a label may then be missing.
         empty_texts: Whether a text may be empty, as in a few rows of published sets.
-        metric: What the set is judged by; None: accuracy, and Pearson's correlation for scores.
+        metric: None: accuracy, and Pearson's correlation for scores.
         positive: Of two classes, the one F1 is about; None: the rarer one, where classes have names.
     """
     texts = [name for name in (columns.text, columns.pair) if name]
@@ -159,17 +150,17 @@ def read_texts(
 
 
 def _class(label: Any, names: Mapping[str, str] | None, classes: tuple[str, ...] | None) -> str:
-    """The name of a label's class: true, 1 and 1.0 are "true", "1" and "1"."""
+    """The name of a label's class: True, 1 and 1.0 are "true", "1" and "1"."""
     if not isinstance(label, int | float | str):
         raise Flaw(f"a label must be a text or a number, not {shorten(label)}; correct it")
     name = str(label).lower() if isinstance(label, bool) else str(label).strip()
     name = _WHOLE.sub(r"\1", name)
-    if names is None and _NOT_FINITE.fullmatch(name):
-        raise Flaw(f"the label is {shorten(name)}, which is no class; write its name or remove the row")
     if names is not None:
         if name not in names and name not in names.values():
             raise Flaw(f"the label {shorten(label)} is none of {', '.join(names)}; correct it")
         name = names.get(name, name)
+    elif _NOT_FINITE.fullmatch(name):
+        raise Flaw(f"the label is {shorten(name)}, which is no class; write its name or remove the row")
     if classes is not None and name not in classes:
         known = ", ".join(classes)
         raise Flaw(f"the label {shorten(name)} is none of the classes {known}; correct it, or train on it")
@@ -201,6 +192,7 @@ def _in_order(found: Iterable[str], source: str) -> tuple[str, ...]:
 # ---- prompts and templates
 
 _USAGE = "write {first} and {second} where the texts belong"
+_DEFAULT = "First sentence: {first} Second sentence: {second}"
 
 
 @dataclass(frozen=True)
@@ -223,25 +215,40 @@ class Reframe:
             _parse(self.context)
 
 
+@dataclass(frozen=True)
+class TableConfig(Columns, Reframe):
+    """How texts with labels or scores are read; datasets that are known by name need none of it."""
+
+    task: Literal["auto", "span", "label", "score"] = "auto"
+    """What a table is: auto = spans where it has questions and contexts, else labels; scores must be asked for."""
+
+    @property
+    def columns(self) -> Columns:
+        return part_of(Columns, self)
+
+    @property
+    def reframe(self) -> Reframe:
+        return part_of(Reframe, self)
+
+
 def reframe(data: TextData, how: Reframe) -> TextData:
     """Rewrite the texts as `how` says; labels, ids and order stay."""
     if not how.prompt and not how.context:
         return data
     if data.spans is not None:
         raise ConfigError(f"{data.name} is made of questions: leave out --text.prompt and --text.context")
-    whole = "First sentence: {first} Second sentence: {second}" if data.pairs else "{first}"
-    parts = _parse(how.context or whole)
+    parts = _parse(how.context or (_DEFAULT if data.pairs else "{first}"))
     if not data.pairs and any(field == "second" for _, field in parts):
         raise ConfigError(f"{data.name} has single texts: leave {{second}} out of --text.context")
 
-    def rewritten(example: TextExample) -> TextExample:
+    examples = []
+    for example in data.examples:
         texts = {"first": example.first, "second": example.second or "", "": ""}
         # Not str.format: a text with braces of its own is no template.
         context = "".join(plain + texts[field] for plain, field in parts)
         first, second = (how.prompt, context) if how.prompt else (context, None)
-        return replace(example, first=first, second=second)
-
-    return replace(data, examples=[rewritten(example) for example in data.examples])
+        examples.append(replace(example, first=first, second=second))
+    return replace(data, examples=examples)
 
 
 def _parse(template: str) -> list[tuple[str, str]]:

@@ -5,10 +5,9 @@
     sts     every sentence                  one of the same half of scores  of the other half
     quora   first of each duplicate pair    its paraphrase                  of a pair that is no duplicate
 
-The halves are 0..2 and 3..5; a score between them says nothing, nor does a sentence in both halves (or an SST sentence
-with two labels): those are left out. Each anchor has three negatives of its own set and one of each other set. Texts
-of a row differ from each other, and no negative of a Quora anchor is a paraphrase of it, not even through other
-questions. As the same text may come in several rows, `groups` counts in a list of texts that are all different:
+The halves are 0..2 and 3..5; scores between them and sentences in both halves (or of two labels) are left out. Texts
+of a row differ, and no negative of a Quora anchor is a paraphrase of it, not even through other questions. As the same
+text may come in several rows, `groups` counts in a list of texts that are all different:
 
     groups[e] = anchor, positive, 3 negatives of the same set, 1 of each other set        (E, 4 + sets)
 """
@@ -31,7 +30,6 @@ from bertvision.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-
 logger = logging.getLogger(__name__)
 
 TripletSet = Literal["sst", "sts", "quora"]
@@ -42,19 +40,15 @@ _WANTED: dict[TripletSet, tuple[str, bool, str]] = {
     "quora": ("label", True, "pairs with two classes"),
 }
 """Kind of the labels, whether they are of pairs, and both in words."""
-_NEGATIVES = 3
-"""Of the anchor's own set."""
+_NEGATIVES = 3  # of the anchor's own set
 
 
 @dataclass(frozen=True)
 class TripletData:
-    """Rows of texts: anchor, positive, negatives."""
-
     kind: ClassVar = "triplet"
     texts: list[str]
     """All different."""
-    groups: NDArray[np.int64]
-    """(E, K) which text stands where; K = 2 + negatives."""
+    groups: NDArray[np.int64]  # (E, K), K = 2 + negatives
     origin: NDArray[np.int64]
     """(E,) the set an anchor is from, as a number in `sets`."""
     sets: tuple[TripletSet, ...]
@@ -69,13 +63,11 @@ class TripletData:
         return self.groups.shape[1] - 2
 
     def take(self, indices: Sequence[int] | NDArray[np.integer]) -> "TripletData":
-        """The rows at `indices`, in that order."""
         chosen = np.asarray(indices, np.int64)
         return replace(self, groups=self.groups[chosen], origin=self.origin[chosen])
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the content: the rows' texts and where they are from."""
         rows = zip(self.groups.tolist(), self.origin.tolist(), strict=True)
         return content_hash([self.sets[origin], *(self.texts[i] for i in row)] for row, origin in rows)
 
@@ -97,18 +89,12 @@ def mine_triplets(sets: Mapping[TripletSet, TextData], *, seed: int) -> TripletD
     return TripletData(list(number), np.concatenate(rows), origin, names, f"triplets of {', '.join(names)}")
 
 
-# ---- what each set gives
-
-
 class _Mined(NamedTuple):
     rows: NDArray[np.int64]
     """(A, 1) anchors, whose positives are drawn among the texts of their kind, or (A, 2) anchors and positives."""
-    kind: dict[int, int]
-    """Text -> what it has in common with those that are near it."""
-    far: NDArray[np.int64]
-    """Texts that negatives of the set's own anchors are drawn from."""
-    every: NDArray[np.int64]
-    """All texts of the set, for the anchors of other sets."""
+    kind: dict[int, int]  # text -> what it has in common with those that are near it
+    far: NDArray[np.int64]  # texts that negatives of the set's own anchors are drawn from
+    every: NDArray[np.int64]  # all texts of the set, for the anchors of other sets
 
 
 def _mine(name: TripletSet, data: TextData, number: dict[str, int]) -> _Mined:
@@ -124,7 +110,7 @@ def _mine(name: TripletSet, data: TextData, number: dict[str, int]) -> _Mined:
     for e in data.examples:
         own = [number.get(text, -1) for text in (e.first, e.second) if text is not None]
         if e.label is not None and min(own) >= 0:
-            labelled.append((own, float(e.label)))
+            labelled.append((own, e.label))
     if name == "quora":  # paraphrases are the second class, such as 1 of 0 and 1
         same = [(a, b) for (a, b), label in labelled if label == 1 and a != b]
         far = np.unique(np.array([text for pair, label in labelled if label != 1 for text in pair], np.int64))
@@ -136,10 +122,10 @@ def _mine(name: TripletSet, data: TextData, number: dict[str, int]) -> _Mined:
         return _Mined(np.array(same, np.int64).reshape(-1, 2), kind, far, every)
     # Classes are kinds as they are; of scores each half is one, and those between say nothing.
     kinds: dict[int, set[int]] = {}
-    for texts, label in labelled:
-        if name == "sst" or label <= 2 or label >= 3:
-            for text in texts:
-                kinds.setdefault(text, set()).add(int(label) if name == "sst" else int(label >= 3))
+    for own, label in labelled:
+        if name == "sst" or not 2 < label < 3:
+            for text in own:
+                kinds.setdefault(text, set()).add(int(label if name == "sst" else label >= 3))
     # Texts of two kinds are left out, and anchors that are alone in theirs.
     one = {text: next(iter(own)) for text, own in kinds.items() if len(own) == 1}
     counts = Counter(one.values())
@@ -147,54 +133,40 @@ def _mine(name: TripletSet, data: TextData, number: dict[str, int]) -> _Mined:
     return _Mined(anchors[:, None], one, np.array(list(one), np.int64), every)
 
 
-# ---- rows
-
-
 def _rows(
     name: TripletSet, mine: _Mined, others: list[NDArray[np.int64]], texts: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """(A, K) the rows of one set's anchors."""
-    kind = np.full(texts, -1, np.int64)
+    rows, kind = mine.rows, np.full(texts, -1, np.int64)
     kind[list(mine.kind)] = list(mine.kind.values())
+
+    def add(pool: NDArray[np.int64], alike: bool | None = None) -> None:
+        """A text from the pool that is not in its row yet, of the anchor's kind, of another (False), or of any."""
+        nonlocal rows
+        found, missing = np.full(len(rows), -1, np.int64), np.arange(len(rows))
+        while len(missing):  # what does not suit is drawn again
+            drawn = pool[rng.integers(len(pool), size=len(missing))]
+            suits = (rows[missing] != drawn[:, None]).all(axis=1)
+            if alike is not None:
+                suits &= (kind[drawn] == kind[rows[missing, 0]]) == alike
+            found[missing[suits]] = drawn[suits]
+            missing = missing[~suits]
+        rows = np.column_stack([rows, found])
+
     # Where too few texts are far from an anchor, drawing would never end.
     counts = Counter(kind[mine.far].tolist())
-    rows = mine.rows
     near = max((counts[k] for k in np.unique(kind[rows[:, 0]]).tolist()), default=0)
     if len(rows) == 0 or len(mine.far) - near < _NEGATIVES:
         raise DataError(f"{name} has too few texts: an anchor needs one of its kind, {_NEGATIVES} of another")
     if rows.shape[1] == 1:
-        rows = _with_one(rows, np.array(list(mine.kind), np.int64), rng, kind, alike=True)
+        add(np.array(list(mine.kind), np.int64), alike=True)
     for _ in range(_NEGATIVES):
-        rows = _with_one(rows, mine.far, rng, kind)
+        add(mine.far, alike=False)
     for every in others:
         if len(every) <= rows.shape[1]:
             raise DataError(f"a set with only {len(every)} texts is too small for triplets: leave it out")
-        rows = _with_one(rows, every, rng)
+        add(every)
     return rows
-
-
-def _with_one(
-    rows: NDArray[np.int64],
-    pool: NDArray[np.int64],
-    rng: np.random.Generator,
-    kind: NDArray[np.int64] | None = None,
-    *,
-    alike: bool = False,
-) -> NDArray[np.int64]:
-    """(A, K + 1) the rows and a text from the pool that is not in them yet.
-
-    With `kind`, the text is of the anchor's kind or, without `alike`, of another. What does not suit is drawn again.
-    """
-    found = np.full(len(rows), -1, np.int64)
-    missing = np.arange(len(rows))
-    while len(missing):
-        drawn = pool[rng.integers(len(pool), size=len(missing))]
-        suits = (rows[missing] != drawn[:, None]).all(axis=1)
-        if kind is not None:
-            suits &= (kind[drawn] == kind[rows[missing, 0]]) == alike
-        found[missing[suits]] = drawn[suits]
-        missing = missing[~suits]
-    return np.column_stack([rows, found])
 
 
 def triplet_windows(data: TripletData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig) -> Windows:

@@ -16,21 +16,15 @@ processor). `overlap`: neighbours share that many tokens (fast tokenizers' `stri
 """
 
 import json
-import logging
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.artifacts import atomic_file
-from bertvision.errors import ConfigError, OutputError
-
-logger = logging.getLogger(__name__)
+from bertvision.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -61,8 +55,6 @@ class WindowConfig:
 
 @dataclass(frozen=True)
 class Windows:
-    """Ragged windows over the examples of one `SpanData` or `TextData`."""
-
     ids: NDArray[np.int32]
     """(N,) token ids, special tokens included."""
     types: NDArray[np.uint8]
@@ -92,7 +84,6 @@ class Windows:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """(W,) tokens of each window."""
         return np.diff(self.offsets)
 
     @property
@@ -151,22 +142,3 @@ def unpack_windows(blob: bytes) -> Windows | None:
     except (SafetensorError, ValueError, KeyError, TypeError):
         return None
     return Windows(**found) if whole else None
-
-
-def cached_windows(path: Path, make: Callable[[], Windows]) -> Windows:
-    """The windows in a file of `pack_windows`; where it is missing or damaged they are made and kept there."""
-    blob = b""
-    with suppress(OSError):  # not there yet, or not to be read
-        blob = path.read_bytes()
-    windows = unpack_windows(blob)
-    if windows is not None:
-        return windows
-    if blob or path.exists():
-        logger.warning("%s is damaged; its windows are made again", path)
-    windows = make()
-    try:
-        with atomic_file(path) as temporary:
-            temporary.write_bytes(pack_windows(windows))
-    except (OutputError, OSError) as error:
-        logger.warning("windows are not kept in %s: %s", path, error)
-    return windows

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from bertvision.config import part_of
-from bertvision.data.texts import Columns, Reframe
+from bertvision.data.texts import TableConfig
 from bertvision.errors import ConfigError
 
 Merge = Literal["mean", "min", "max", "any_null"]
@@ -16,11 +15,9 @@ _OWN_MERGING: dict[str, Merging] = {"google": "min", "nbest": "max", "bertvision
 
 
 @dataclass(frozen=True)
-class TextConfig(Columns, Reframe):
+class TextConfig(TableConfig):
     """How texts with labels or scores are read; datasets that are known by name need none of it."""
 
-    task: Literal["auto", "span", "label", "score"] = "auto"
-    """What a table is: auto = spans where it has questions and contexts, else labels; scores must be asked for."""
     loss: str = "auto"
     """ce: cross-entropy; bce: one logit for two classes; mse: scores. auto: ce or mse."""
     merge: Literal["auto", "mean", "min", "max", "any_null"] = "auto"
@@ -35,14 +32,6 @@ class TextConfig(Columns, Reframe):
     the rarer one."""
     balance: bool = False
     """Count all classes alike in the loss, however many windows each has."""
-
-    @property
-    def columns(self) -> Columns:
-        return part_of(Columns, self)
-
-    @property
-    def reframe(self) -> Reframe:
-        return part_of(Reframe, self)
 
     @property
     def learning(self) -> "TextConfig":

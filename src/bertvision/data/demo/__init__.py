@@ -24,7 +24,6 @@ _PARTS = ("train", "dev", "test")
 
 
 def demo_data(split: str) -> SpanData:
-    """One part of the demo set."""
     if split not in _PARTS:
         parts = ", ".join(f"demo:{name}" for name in _PARTS)
         raise ConfigError(f"the demo set has no part {split!r}; choose one of {parts}")
