@@ -193,11 +193,9 @@ def test_labels_are_searched_by_their_own_metric(tiny_bert: Path, tmp_path: Path
 
 def test_a_recipe_has_a_space_and_the_best_is_printed(words: tuple[str, ...], tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yaml"
-    recipe.write_text(
-        "space:\n  lr: {low: 1e-3, high: 1e-2, points: 2}\nfit: {heads: [last_state], epochs: 1}\n"
-    )
+    recipe.write_text("space:\n  lr: [1e-3, 1e-2]\nfit: {heads: [last_state], epochs: 1}\n")
     args, _ = parse(*find_command(["sweep", "--config", str(recipe), "--vary", "clip=0,1"]))
-    assert args.space == {"lr": {"low": "1e-3", "high": "1e-2", "points": 2}}
+    assert args.space == {"lr": ["1e-3", "1e-2"]}
     command = (*words, "--config", recipe, "--out", tmp_path / "out", "--vary", "clip=0,1", "--grid")
     out = answered(*command).out.splitlines()
     assert out[0].split()[:4] == ["head", "trial", "dev", "tuned"]
@@ -248,15 +246,16 @@ def test_a_folder_holds_one_sweep(
 def test_a_flag_says_what_a_recipe_says_and_overrides_it() -> None:
     recipe: dict[str, Any] = {
         "lr": {"low": "1e-4", "high": 1e-2, "log": True},  # YAML reads 1e-4 as a text
-        "dropout": {"low": 0, "high": 0.3, "step": 0.1},
+        "dropout": {"low": 0, "high": 0.3},
         "size": {"choices": [64, 386]},
-        "skip": {"choices": [True, False]},
-        "weight_decay": {"low": 0, "high": 1, "points": 3},
+        "skip": [True, False],
+        "patience": {"low": 1, "high": 4},
     }
-    flags = ["lr=1e-4..1e-2:log", "dropout=0..0.3:step=0.1", "size=64,386", "skip=true,false"]
-    flags.append("weight-decay=0..1:points=3")
+    flags = ["lr=1e-4..1e-2:log", "dropout=0..0.3", "size=64,386", "skip=true,false", "patience=1..4"]
     space = read_space(["adapter"], recipe)
     assert space == read_space(["adapter"], {}, flags) == read_space(["adapter"], space.to_mapping())
+    ranges = [d for d in space.dimensions.values() if isinstance(d, Range)]
+    assert [one.whole for one in ranges] == [False, False, True]
     space = read_space(["adapter"], {"size": [1, 2], "lr": [1e-3, 1e-2]}, ["size=8,16"])
     assert [candidate.head for candidate in space.grid()] == [
         f"adapter:size={size},lr={lr}" for size, lr in itertools.product((8, 16), (0.001, 0.01))
@@ -264,7 +263,7 @@ def test_a_flag_says_what_a_recipe_says_and_overrides_it() -> None:
 
 
 def test_a_grid_is_every_combination_of_what_each_head_knows() -> None:
-    varied: dict[str, Any] = {"size": [4, 8], "lr": {"low": 1e-4, "high": 1e-2, "log": True, "points": 3}}
+    varied: dict[str, Any] = {"size": [4, 8], "lr": [1e-4, 1e-3, 1e-2]}
     found = read_space(["adapter:skip", "learned_pooling"], varied).grid()
     rates = ("0.0001", "0.001", "0.01")
     assert [candidate.head for candidate in found] == [
@@ -276,32 +275,14 @@ def test_a_grid_is_every_combination_of_what_each_head_knows() -> None:
     assert found[0].values == {"head": "adapter:skip", "size": 4, "lr": 1e-4}
 
 
-@pytest.mark.parametrize(
-    ("dimension", "values"),
-    [
-        (Range("x", False, 0, 0.3, step=0.1), (0.0, 0.1, 0.2, 0.3)),
-        (Range("x", False, 0, 0.35, step=0.1), (0.0, 0.1, 0.2, 0.3)),
-        (Range("x", True, 1, 16, log=True, points=5), (1, 2, 4, 8, 16)),
-        (Range("x", True, 1, 3, points=5), (1, 2, 3)),
-        (Range("x", False, 0.1234567, 1, points=1), (0.1235,)),
-        (
-            Range("x", False, 0.12346, 0.12349, points=2),
-            (0.12346, 0.12349),
-        ),  # four digits would leave the range
-    ],
-)
-def test_values_of_a_range_in_a_grid(dimension: Range, values: tuple[float, ...]) -> None:
-    assert dimension.grid == values
-
-
-def test_whole_numbers_stay_so_and_the_batch_size_belongs_to_the_fit() -> None:
-    space = read_space(["adapter"], {"size": {"low": 4, "high": 64, "log": True}})
-    size = space.dimensions["size"]
-    assert isinstance(size, Range)
-    assert [(type(value), value) for value in map(size.rounded, (12.7, 99.0))] == [(int, 13), (int, 64)]
-    candidate = read_space(["adapter"], {"batch_size": [8, 16], "size": [4]}).candidate(
-        "adapter", {"batch_size": 8, "size": 4}
-    )
+def test_values_are_rounded_inside_their_range_and_the_batch_size_belongs_to_the_fit() -> None:
+    # Four digits of the last would leave the range.
+    drawn = [(Range(4, 64), 12.0), (Range(0.0, 64), 12.34567), (Range(0.12346, 0.12349), 0.123461)]
+    rounded = [one.rounded(value) for one, value in drawn]
+    assert rounded == [12, 12.35, 0.123461]
+    assert list(map(type, rounded)) == [int, float, float]
+    space = read_space(["adapter"], {"batch_size": [8, 16], "size": [4]})
+    candidate = space.candidate("adapter", {"batch_size": 8, "size": 4})
     assert (candidate.head, candidate.batch_size) == ("adapter:size=4", 8)
 
 
@@ -311,9 +292,10 @@ def test_whole_numbers_stay_so_and_the_batch_size_belongs_to_the_fit() -> None:
         ("adapter", ["sise=1,2"], "no head of the sweep has an option 'sise': did you mean size"),
         ("adapter", ["size"], "--vary size is no space"),
         ("adapter", ["size=0.5..64"], "space size: .*whole number"),
-        ("adapter", ["lr=1e-2..1e-4"], "space lr: .*low 0.01 must be below high"),
+        ("adapter", ["lr=1e-2..1e-4"], "space lr: low 0.01 must be a number below high"),
         ("adapter", ["lr=0..1:log"], "log needs a low above 0"),
-        ("adapter", ["lr=0..1:step=0.1:points=3"], "a step or points, not both"),
+        ("adapter", ["lr=0..1:step=0.1"], "--vary lr=0..1:step=0.1 is no space"),
+        ("adapter", ["lr=a..1"], "space lr: low a must be a number"),
         ("adapter", ["size=4,4"], "space size names a choice twice"),
         ("adapter", ["skip=yes,no"], "skip of head 'adapter:skip=yes' must be a bool"),
         ("adapter", ["size=0,4"], "size of adapter"),
@@ -333,5 +315,8 @@ def test_what_a_grid_or_an_optimiser_cannot_take_is_refused() -> None:
     assert read_space(["default"], {"lr": [1e-3, 1e-2]}, unit="window").heads
     with pytest.raises(ConfigError, match="leave batch_size out of the space"):
         read_space(["adapter"], {"batch_size": [8, 16]}).grid()
-    with pytest.raises(ConfigError, match=r"space lr: .*give it choices, a step or points"):
+    with pytest.raises(ConfigError, match=r"space lr: .*list them, lr=A,B,C"):
         read_space(["adapter"], {"lr": {"low": 1e-4, "high": 1e-2}}).grid()
+    for damage in ({"low": 1e-4}, {"low": 1e-4, "high": 1e-2, "step": 1e-3}, [], "1e-3", {"choices": [{}]}):
+        with pytest.raises(ConfigError, match=r"^space lr: (give choices|choices must)"):
+            read_space(["adapter"], {"lr": damage})

@@ -74,7 +74,7 @@ def test_a_cell_shows_its_best_score_and_how_many_trials_it_has() -> None:
 
 def test_a_grid_has_a_column_for_each_value_and_no_counts() -> None:
     values = [{"lr": lr, "size": size} for lr in (1e-3, 1e-2) for size in (64, 386)]
-    space = {"lr": {"low": 1e-3, "high": 1e-2, "points": 2}, "size": {"choices": [64, 386]}}
+    space = {"lr": {"choices": [1e-3, 1e-2]}, "size": {"choices": [64, 386]}}
     view = sweep_of([(v, 10.0 * i + 5) for i, v in enumerate(values)], space, "grid")
     shown = texts(view, "lr and size")
     assert sorted(text for text in shown if text.endswith(".0")) == ["15.0", "25.0", "35.0", "5.0"]

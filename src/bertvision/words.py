@@ -117,9 +117,7 @@ def duration(value: Any) -> str:
 
 def p_value(value: Any) -> str:
     known = finite(value)
-    if known is None:
-        return UNKNOWN
-    return "< 0.001" if known < 0.001 else f"{known:.3f}"
+    return UNKNOWN if known is None else "< 0.001" if known < 0.001 else f"{known:.3f}"
 
 
 def plain(value: Any) -> str:

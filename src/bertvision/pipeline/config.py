@@ -150,10 +150,10 @@ class SweepArgs(TrainArgs, DataArgs):
     """Folder for the study, its trials and the report."""
     space: Annotated[dict, FIXED, HIDDEN] = field(default_factory=dict)
     vary: tuple[str, ...] = ()
-    """What is varied, over what the recipe says: NAME=LOW..HIGH[:log][:step=S][:points=N] or NAME=A,B,C. Names are
+    """What is varied, over what the recipe says: NAME=LOW..HIGH[:log] or NAME=A,B,C. Names are
     options of the heads and of their training, and batch_size."""
     grid: bool = False
-    """Fit every combination in one pass, without optuna; a range needs a step or points."""
+    """Fit every combination of lists in one pass, without optuna."""
     keep_heads: bool = False
     """Keep the heads of all trials, not only of the best."""
     search: Annotated[SearchConfig, FLAT] = field(default_factory=SearchConfig)

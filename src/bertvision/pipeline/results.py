@@ -30,18 +30,11 @@ import numpy as np
 from bertvision._version import __version__
 from bertvision.heads.base import Head, cost
 from bertvision.model.record import Record, commit, environment
-from bertvision.report.results import SCHEMA
+from bertvision.report.results import SCHEMA, UNKNOWN
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.splits import Split
 
 _EXAMPLES = 12
-_UNKNOWN = dict.fromkeys(
-    (
-        *("snapshot", "head", "parameters", "total", "percent", "flops_per_token"),
-        *("seconds", "seeds", "members", "folder", "best", "versus"),
-    )
-)
-"""What a system has where nothing else is known of it."""
 
 
 @dataclass
@@ -185,7 +178,7 @@ def _mark_best(systems: Sequence[System]) -> System | None:
 
 def _about(system: System, encoder: int, out: Path, length: int) -> dict[str, Any]:
     """What a system is, its size and its cost on windows of `length` tokens."""
-    row = _UNKNOWN | {key: getattr(system, key) for key in ("name", "kind", "label", "members", "best")}
+    row = UNKNOWN | {key: getattr(system, key) for key in ("name", "kind", "label", "members", "best")}
     row |= {"snapshot": system.snapshot.removeprefix("snapshot-"), "seeds": system.seeds or None}
     if system.folders:
         row["folder"] = str(system.folders[system.shipped].relative_to(out))
@@ -240,7 +233,7 @@ def _baselines(splits: Mapping[str, Split]) -> list[dict[str, Any]]:
             for split, own in found.items()
         }
         rows.append(
-            _UNKNOWN | {"name": label, "kind": "baseline", "label": label, "best": False, "scores": scores}
+            UNKNOWN | {"name": label, "kind": "baseline", "label": label, "best": False, "scores": scores}
         )
     return rows
 

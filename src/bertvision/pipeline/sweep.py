@@ -111,7 +111,6 @@ class _Sweep:
         self.members = zoo_members(dataclasses.replace(args.fit, heads=heads), like.task)
 
     def _fit(self, candidates: Sequence[Candidate], name: str, **more: Any) -> RunFolder:
-        """A fit of these candidates in OUT/`name`, scored on dev after every epoch."""
         heads = tuple(candidate.head for candidate in candidates)
         size = candidates[0].batch_size or self.args.fit.batch_size
         config = dataclasses.replace(self.args.fit, heads=heads, keep="best", batch_size=size)
@@ -140,12 +139,8 @@ class _Sweep:
 
         args = self.args
         self._take_folder(TRIALS)
-        settings: dict[str, Any] = {
-            "key": self._key(),
-            "overwrite": args.overwrite,
-            "epochs": args.fit.epochs,
-        }
-        search = Search(args.out, self.space, args.search, seed=args.fit.seed, **settings)
+        more: dict[str, Any] = {"epochs": args.fit.epochs, "overwrite": args.overwrite}
+        search = Search(args.out, self.space, args.search, key=self._key(), seed=args.fit.seed, **more)
         states = self._states_of_all(search)
 
         def run(trial: "Trial") -> tuple[Row, float | None]:
@@ -218,7 +213,7 @@ class _Sweep:
         return row | scores | {"status": "pruned" if trial.pruned else "done", "seconds": stage.seconds}
 
     def _tidy(self, rows: Sequence[Row]) -> None:
-        """Delete the heads of all ended trials but the best; one that was passed never comes first again."""
+        """Delete the heads of all ended trials but the best, which none of the others can become again."""
         best = best_of(rows)
         for row in rows if not self.args.keep_heads else ():
             if row["status"] not in ("running", "killed") and row["number"] != best:
@@ -254,15 +249,12 @@ class _Sweep:
         splits, device = {"train": self.train, "dev": self.dev}, str(encoder.device)
         found = frame(systems, command, to_mapping(args), about, splits, device, encoder.precision)
         spent = sum(row.get("seconds", 0.0) for row in rows)
-        way = (
-            {"mode": GRID, "search": None}
-            if args.grid
-            else {"mode": TRIALS, "search": to_mapping(args.search)}
-        )
+        search = None if args.grid else to_mapping(args.search)
         return found | {
             "fit": to_mapping(args.fit) | {"keep": "best", "seconds": spent},
             "seconds": seconds,
-            "sweep": way | {"heads": list(self.space.heads), "space": self.space.to_mapping()},
+            "sweep": {"mode": GRID if args.grid else TRIALS, "search": search}
+            | {"heads": list(self.space.heads), "space": self.space.to_mapping()},
         }
 
     def _system(self, row: Row) -> dict[str, Any]:

@@ -1,23 +1,48 @@
-"""The figures of a report: differences, score against cost, learning curves, layer weights, a task's own details.
+"""The figures of a report, as inline SVG in one look.
 
-Each function takes the view of checked results and gives a list of figures, empty where there is nothing to draw.
+Matplotlib draws with the light palette below; in the finished SVG every palette colour becomes a CSS variable with the
+light colour as its fallback (`var(--fig-head, #0072b2)`), so that the page can turn dark and the figure still stands
+alone. All figures share one width, small enough to be read on a phone without scrolling. Colours are those of Okabe and
+Ito, safe for colour-blind readers; marker shapes say the same again for print.
+
+The functions of a part of the page take the view of checked results and give a list of figures, empty where there is
+nothing to draw.
 """
 
+import io
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import numpy as np
 
 from bertvision import words
-from bertvision.report import drawing
-from bertvision.report.drawing import DASHED, MARKERS, PALETTE, SERIES, Figure, canvas, short, to_svg
 from bertvision.report.results import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
+NARROW = 3.5  # inches; for figures that stand three abreast
+DASHED = (0, (4, 2))
+PALETTE = {
+    "ink": "#24292f",
+    "soft": "#626a73",
+    "grid": "#e3e6ea",
+    "paper": "#fefefe",
+    "snapshot": "#5c6670",
+    "control": "#e69f00",
+    "head": "#0072b2",
+    "ensemble": "#aa5a8c",
+    "baseline": "#9aa3ad",
+}
+MARKERS = {"snapshot": "s", "control": "D", "head": "o", "ensemble": "^"}
+SERIES = ("#0173b3", "#d65f01", "#029f74", "#cc7aa8", "#57b5e9", "#e5a000", "#6d6d6d")
 COSTS = {
     "parameters": (
         "Trained parameters",
@@ -37,46 +62,135 @@ _FITTED = ("control", "head", "ensemble")
 _LINES = ("-", "--", ":")
 _PLACES = ((7, 0), (-7, 0), (0, 8), (0, -8), (6, 8), (-6, 8), (6, -8), (-6, -8))
 """Where a label may stand: right and up of its point, in font points."""
-_MOST_WEIGHTS = 6
 _NAMED, _READABLE = 12, 40
 """Classes up to which a confusion matrix has room for their names, and can be read at all."""
+_VARIABLES = {colour: f"var(--fig-{name}, {colour})" for name, colour in PALETTE.items()}
+_VARIABLES |= {colour: f"var(--fig-series-{i}, {colour})" for i, colour in enumerate(SERIES)}
+_COLOUR = re.compile("|".join(_VARIABLES))
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: it can be searched, read aloud, and takes the page's own font
+    "svg.hashsalt": "bertvision",  # the same bytes for the same results
+    "text.parse_math": False,  # a head labelled "$x" is a label, not a formula
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "text.color": PALETTE["ink"],
+    "axes.labelcolor": PALETTE["soft"],
+    "axes.edgecolor": PALETTE["baseline"],
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.formatter.useoffset": False,
+    "grid.color": PALETTE["grid"],
+    "legend.frameon": False,
+    "lines.solid_capstyle": "round",
+    **{f"axes.spines.{side}": False for side in ("top", "right")},
+    **{f"{part}.linewidth": 0.8 for part in ("axes", "grid")},
+    **{name: 8.5 for name in ("axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")},
+    **{f"{axis}tick.color": PALETTE["baseline"] for axis in "xy"},
+    **{f"{axis}tick.labelcolor": PALETTE["soft"] for axis in "xy"},
+}
 
+Cells = Mapping[tuple[int, int], tuple[str, dict[str, Any], dict[str, Any]]]
+"""(column, row) -> text, look of the square, look of the text."""
 Compared = list[tuple[str, str, Any]]
 """What is drawn of the snapshot and the chosen head: (name of its colour, label, value)."""
 
 
-# ---- systems
+@dataclass(frozen=True)
+class Figure:
+    svg: str
+    title: str
+    caption: str = ""
 
 
-def differences(view: View) -> list[Figure]:
-    """Each system minus its snapshot, with the paired 95 % interval."""
-    found = [(system, part) for system in view.systems if (part := view.difference(system))]
-    if not found:
-        return []
-    look: dict[str, Any] = {"color": PALETTE["head"], "marker": "o", "markersize": 5.0, "linewidth": 1.8}
-    with canvas(0.46 * len(found) + 0.8) as (figure, axes):
-        axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
-        for i, (system, part) in enumerate(found):
-            reach = [[max(0.0, part.size - part.low)], [max(0.0, part.high - part.size)]]
-            axes.errorbar(part.size, i, xerr=reach, zorder=3, **look)
-            # The name above its row, on a ground of its own: no line runs through it.
-            weight = "bold" if system is view.head else "normal"
-            place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "bottom", "fontsize": 8.5}
-            name = short(view.name(system), 44)
-            drawing.write(axes, name, (0, i), (0, 6), fontweight=weight, bbox=drawing.paper(1.0), **place)
-        axes.set(ylim=(len(found) - 0.45, -0.75), yticks=[])
-        axes.grid(visible=False, axis="y")
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel(f"{view.title()} on {view.split} minus the snapshot's, with 95 % interval")
-        svg = to_svg(figure, f"Differences of {len(found)} systems to their snapshot in {view.title()}")
-    caption = (
-        "Right of zero is more than the snapshot on the same examples. A line across zero settles nothing."
-    )
-    return [Figure(svg, f"Difference to the snapshot in {view.title()}", caption)]
+@contextmanager
+def canvas(height: float, width: float = 4.6, **panels: Any) -> "Iterator[tuple[Canvas, Any]]":
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        # A label in a script the font lacks is drawn by the browser's fonts; only its width is a guess.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure = Canvas(figsize=(width, height), layout="constrained", facecolor="none")
+        yield figure, figure.subplots(**panels)
+
+
+def to_svg(figure: "Canvas", described: str) -> str:
+    """The figure as an element to stand inside a page: no namespaces, no ids or styles that could leak."""
+    for axes in figure.axes:
+        axes.set_facecolor("none")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, facecolor="none")
+    root = ElementTree.fromstring(buffer.getvalue())
+    for parent in list(root.iter()):
+        for child in list(parent):
+            # The style sheet of a figure would apply to the whole page.
+            if child.tag.endswith(("}metadata", "}style")):
+                parent.remove(child)
+    used = set(re.findall(r"#([\w-]+)", " ".join(v for e in root.iter() for v in e.attrib.values())))
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        element.attrib = {
+            key.rpartition("}")[2]: _COLOUR.sub(lambda hit: _VARIABLES[hit[0]], value)
+            for key, value in element.attrib.items()
+            if key != "id" or value in used
+        }
+    for name in ("width", "height", "version"):
+        root.attrib.pop(name, None)
+    style = "stroke-linejoin: round; stroke-linecap: butt"
+    root.attrib |= {"style": style, "role": "img", "aria-label": described}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def write(axes: "Axes", text: str, at: tuple[float, float], shift: tuple[float, float], **look: Any) -> Any:
+    """A small text, shifted by font points from its place."""
+    return axes.annotate(text, at, xytext=shift, textcoords="offset points", fontsize=8, **look)
+
+
+def legend_below(figure: "Canvas", axes: "Axes", columns: int = 2) -> None:
+    look = {"ncols": columns, "handlelength": 1.5, "columnspacing": 1.2}
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", **look)
+
+
+def matrix(
+    cells: Cells,
+    columns: Sequence[str],
+    rows: Sequence[str],
+    axes: tuple[str, str],
+    described: str,
+    height: float | None = None,
+) -> str:
+    """Squares with a text each, the first row at the bottom."""
+    from matplotlib.patches import Rectangle
+
+    with canvas(height or 0.42 * len(rows) + 1.1) as (figure, panel):
+        for (x, y), (text, square, ink) in cells.items():
+            panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **square))
+            panel.text(x, y, text, ha="center", va="center", linespacing=1.15, **ink)
+        ends = [(-0.5, len(names) - 0.5) for names in (columns, rows)]
+        panel.set(xlim=ends[0], ylim=ends[1], xlabel=axes[0], ylabel=axes[1])
+        turned = len(columns) * max(map(len, columns)) > 50
+        look: dict[str, Any] = {"rotation": 30, "ha": "right"} if turned else {}
+        panel.set_xticks(range(len(columns)), columns, **look)
+        panel.set_yticks(range(len(rows)), rows)
+        panel.tick_params(length=0)
+        panel.grid(visible=False)
+        panel.spines[:].set_visible(False)
+        return to_svg(figure, described)
+
+
+def short(label: Any, limit: int = 26) -> str:
+    text = str(label)
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
+def log_scale(axes: "Axes", write: Callable[[float], str]) -> None:
+    """A logarithmic x axis with a text at each power of ten."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: write(value))
+    axes.xaxis.set_minor_formatter(lambda _value, _: "")
 
 
 def score_against_cost(view: View, cost: str) -> list[Figure]:
-    """The metric against what a head costs; bars are one standard deviation over seeds, lines are snapshots."""
     points = [
         (price, score, system)
         for system in view.systems
@@ -88,7 +202,7 @@ def score_against_cost(view: View, cost: str) -> list[Figure]:
         return []
     title, label, caption = COSTS[cost]
     with canvas(3.4) as (figure, axes):
-        drawing.log_scale(axes, lambda value: re.sub(r"\.0+", "", words.compact(value)))
+        log_scale(axes, lambda value: re.sub(r"\.0+", "", words.compact(value)))
         least, most = min(price for price, _, _ in points), max(price for price, _, _ in points)
         if least == most:  # no range to scale the axis by
             axes.set_xlim(least / 4, most * 4)
@@ -105,9 +219,9 @@ def score_against_cost(view: View, cost: str) -> list[Figure]:
             if (y := view.mean(system)) is not None:
                 look: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "color": PALETTE["snapshot"]}
                 axes.axhline(y, color=PALETTE["snapshot"], linewidth=1.2, linestyle=DASHED)
-                drawing.write(axes, short(system["label"]), (1, y), (-2, 3), ha="right", **look)
+                write(axes, short(system["label"]), (1, y), (-2, 3), ha="right", **look)
         axes.set(xlabel=label, ylabel=f"{view.title()} on {view.split}")
-        drawing.legend_below(figure, axes, 3)
+        legend_below(figure, axes, 3)
         # The chosen head first: where space is short, its label is the one that stays.
         ordered = sorted(points, key=lambda point: (point[2] is not view.head, -point[1]))
         place_labels(axes, [(x, y, short(view.name(system), 28)) for x, y, system in ordered])
@@ -126,7 +240,7 @@ def place_labels(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> No
     frame = axes.get_window_extent()
     for x, y, label in points:
         for right, up in _PLACES:
-            text = drawing.write(axes, label, (x, y), (right, up))
+            text = write(axes, label, (x, y), (right, up))
             text.set_horizontalalignment("left" if right > 0 else "right" if right else "center")
             text.set_verticalalignment("bottom" if up > 0 else "top" if up else "center")
             box = text.get_window_extent()
@@ -148,38 +262,29 @@ def _known(entries: Sequence[Mapping[str, Any]], up: str) -> tuple[list[float], 
 
 
 def finetune_curve(view: View) -> list[Figure]:
-    """Loss of fine-tuning over epochs, snapshots marked, the learning rate in a small panel below it."""
-    entries = view.results["curves"]["finetune"]
-    epochs, losses = _known(entries, "loss")
+    """Loss of fine-tuning over epochs, snapshots marked."""
+    epochs, losses = _known(view.results["curves"]["finetune"], "loss")
     if len(epochs) < 2:
         return []
     wide = 2 * (len(losses) // 20) + 1  # the running mean, over about a tenth of the steps
     means = np.convolve(losses, np.ones(wide) / wide, "valid")
-    at, rates = _known(entries, "lr")
-    with canvas(3.5, nrows=2, sharex=True, height_ratios=(3.2, 1)) as (figure, (upper, lower)):
-        upper.plot(epochs, losses, color=PALETTE["head"], linewidth=0.8, alpha=0.35)
-        upper.plot(epochs[wide // 2 : len(epochs) - wide // 2], means, color=PALETTE["head"], linewidth=1.8)
-        upper.set_ylabel("training loss")
-        upper.set_ylim(bottom=0)
-        lower.plot(at, rates, color=PALETTE["soft"], linewidth=1.4)
-        lower.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-        lower.yaxis.get_offset_text().set(fontsize=7.5, color=PALETTE["soft"])
-        lower.locator_params(axis="y", nbins=2)
-        lower.set(xlabel="epoch", ylabel="rate", ylim=(0, max(rates, default=1.0) * 1.15 or 1.0))
+    with canvas(3.0) as (figure, axes):
+        axes.plot(epochs, losses, color=PALETTE["head"], linewidth=0.8, alpha=0.35)
+        axes.plot(epochs[wide // 2 : len(epochs) - wide // 2], means, color=PALETTE["head"], linewidth=1.8)
+        axes.set(xlabel="epoch", ylabel="training loss")
+        axes.set_ylim(bottom=0)
         names = [re.search(r"\d+(?:\.\d+)?$", str(system["snapshot"])) for system in view.of_kind("snapshot")]
         for epoch in sorted({float(name[0]) for name in names if name} - {0.0}):
-            for panel in (upper, lower):
-                panel.axvline(epoch, color=PALETTE["control"], linewidth=1.1, linestyle=DASHED)
+            axes.axvline(epoch, color=PALETTE["control"], linewidth=1.1, linestyle=DASHED)
             look: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "va": "top"}
             side = "right" if epoch > max(epochs) / 5 else "left"
-            drawing.write(upper, f"snapshot {epoch:g}", (epoch, 1), (-4, -2), ha=side, **look)
-        svg = to_svg(figure, f"Training loss and learning rate over {epochs[-1]:g} epochs of fine-tuning")
-    caption = "Thin: each recorded step; thick: running mean. Below: the learning rate."
-    return [Figure(svg, "Fine-tuning the encoder", caption)]
+            write(axes, f"snapshot {epoch:g}", (epoch, 1), (-4, -2), ha=side, **look)
+        svg = to_svg(figure, f"Training loss over {epochs[-1]:g} epochs of fine-tuning")
+    return [Figure(svg, "Fine-tuning the encoder", "Thin: each recorded step; thick: running mean.")]
 
 
 def fit_curves(view: View) -> list[Figure]:
-    """Training loss and, where it was measured, the metric on dev of every fitted head, by epoch."""
+    """Training loss and, where it was measured, the metric on dev."""
     curves = view.results["curves"]["fit"]
     series = [(system, curves[system["name"]]) for system in view.systems if curves.get(system["name"])]
     titles = {"loss": "training loss", "score": f"{view.title()} on dev"}
@@ -200,7 +305,7 @@ def fit_curves(view: View) -> list[Figure]:
         axes[-1].set_xlabel("epoch of fitting")
         # One tick is enough where there was one epoch; more would be fractions of it.
         axes[-1].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-        drawing.legend_below(figure, axes[0])
+        legend_below(figure, axes[0])
         svg = to_svg(figure, f"Learning curves of {len(series)} heads by epoch of fitting")
     return [Figure(svg, "Fitting the heads", "The snapshot stays frozen. With several seeds, their mean.")]
 
@@ -216,12 +321,11 @@ def layer_weights(view: View) -> list[Figure]:
         for name, weights in view.results["layer_weights"].items()
         if name in kept and weights and all(words.finite(weight) is not None for weight in weights)
     ]
-    return [Figure(_weights(view, weights), name) for name, weights in known[:_MOST_WEIGHTS]]
+    return [Figure(_weights(weights, _state_names(view, len(weights))), name) for name, weights in known[:6]]
 
 
-def _weights(view: View, weights: Sequence[float]) -> str:
-    names = _state_names(view, len(weights))
-    with canvas(2.1, drawing.NARROW) as (figure, axes):
+def _weights(weights: Sequence[float], names: Sequence[str]) -> str:
+    with canvas(2.1, NARROW) as (figure, axes):
         axes.bar(range(len(weights)), weights, color=PALETTE["head"], width=0.72)
         axes.axhline(1 / len(weights), color=PALETTE["ink"], linewidth=0.9, linestyle=DASHED)
         axes.grid(visible=False, axis="x")
@@ -230,9 +334,10 @@ def _weights(view: View, weights: Sequence[float]) -> str:
         axes.tick_params(axis="x", length=0)
         axes.set(xlabel="hidden state", ylabel="weight")
         axes.margins(y=0.16)
+        ground = {"facecolor": PALETTE["paper"], "edgecolor": "none", "pad": 0.4}  # lines run behind the text
         for i, weight in enumerate(weights if len(weights) <= 9 else []):
-            look: dict[str, Any] = {"ha": "center", "va": "bottom", "bbox": drawing.paper(0.4)}
-            drawing.write(axes, f"{weight:.2f}", (i, max(weight, 0.0)), (0, 2), **look)
+            look: dict[str, Any] = {"ha": "center", "va": "bottom", "bbox": ground}
+            write(axes, f"{weight:.2f}", (i, max(weight, 0.0)), (0, 2), **look)
         return to_svg(figure, f"Weights of the {len(weights)} hidden states")
 
 
@@ -287,7 +392,6 @@ def details(view: View) -> list[Figure]:
 
 
 def _confusion(table: list[list[int]], classes: list[str], label: str) -> str:
-    """Counts, shaded by their share of the row."""
     size, cells = len(table), dict[tuple[int, int], Any]()
     ink = {"fontsize": 8.5 if size <= 6 else 7}
     for row, counts in enumerate(reversed(table)):
@@ -300,30 +404,25 @@ def _confusion(table: list[list[int]], classes: list[str], label: str) -> str:
     names = [short(name, 14 if size <= 4 else 9) for name in classes] if size <= _NAMED else [""] * size
     described = f"Confusion matrix of {label} over {size} classes"
     height = min(4.4, 1.5 + 0.42 * size)
-    return drawing.matrix(cells, names, names[::-1], ("predicted", "true"), described, height)
+    return matrix(cells, names, names[::-1], ("predicted", "true"), described, height)
 
 
 def _calibration(curves: Compared) -> str:
-    """Share of correct predictions against their mean probability; below, how many examples each bin has."""
-    with canvas(3.6, nrows=2, sharex=True, height_ratios=(3, 1)) as (figure, (upper, lower)):
-        upper.plot([0, 1], [0, 1], color=PALETTE["soft"], linewidth=1.0, linestyle=DASHED)
-        for j, (kind, label, bins) in enumerate(curves):
-            full = [part for part in bins if part["count"]]
-            x, y = [part["confidence"] for part in full], [part["accuracy"] for part in full]
+    with canvas(3.2) as (figure, axes):
+        axes.plot([0, 1], [0, 1], color=PALETTE["soft"], linewidth=1.0, linestyle=DASHED)
+        for kind, label, bins in curves:
+            points = [(part["confidence"], part["accuracy"]) for part in bins if part["count"]]
             look: dict[str, Any] = {"color": PALETTE[kind], "marker": MARKERS[kind], "markersize": 4}
-            upper.plot(x, y, linewidth=1.6, label=short(label), **look)
-            total = sum(part["count"] for part in bins) or 1
-            wide = 0.84 / len(bins) / len(curves)
-            at = [(part["low"] + part["high"]) / 2 + (j - (len(curves) - 1) / 2) * wide for part in bins]
-            lower.bar(at, [100 * part["count"] / total for part in bins], width=wide, color=PALETTE[kind])
-        upper.set(ylim=(0, 1.03), ylabel="share correct")
-        lower.set(xlim=(0, 1), xlabel="probability of the predicted class", ylabel="examples, %")
-        drawing.legend_below(figure, upper)
+            axes.plot(*zip(*points, strict=True), linewidth=1.6, label=short(label), **look)
+        axes.set(
+            xlim=(0, 1), ylim=(0, 1.03), xlabel="probability of the predicted class", ylabel="share correct"
+        )
+        legend_below(figure, axes)
         return to_svg(figure, "Share of correct predictions by the probability of the predicted class")
 
 
 def _points(own: list[list[float]], drawn: list[float], label: str) -> str:
-    """A point an example; on the dashed line the prediction is exact. The axes hold all of `drawn`."""
+    """The axes hold all of `drawn`."""
     low, high = min(drawn), max(drawn)
     reach = 0.04 * (high - low) or 1.0
     ends = (low - reach, high + reach)
@@ -335,7 +434,6 @@ def _points(own: list[list[float]], drawn: list[float], label: str) -> str:
 
 
 def _errors(found: Compared) -> str:
-    """Histogram of predicted minus true."""
     with canvas(3.0) as (figure, axes):
         axes.axvline(0, color=PALETTE["ink"], linewidth=1.0)
         for kind, label, histogram in found:
@@ -345,5 +443,5 @@ def _errors(found: Compared) -> str:
             axes.stairs([count / scale for count in histogram["counts"]], histogram["edges"], **look)
         axes.set_ylim(bottom=0)
         axes.set(xlabel="predicted minus true score", ylabel="density")
-        drawing.legend_below(figure, axes)
+        legend_below(figure, axes)
         return to_svg(figure, "Histogram of prediction errors")

@@ -2,10 +2,15 @@
 
 Nothing is fetched, nothing is needed but a browser: styles and figures are inline, and the small script only adds
 sorting to tables that are complete without it. Text of the user's data is escaped by the template.
+
+A page is made of sections. A table's column is a title and a function that gives its cell; a column in which no row has
+anything is left out, so the lists of columns name all that may be known.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,15 +18,77 @@ from typing import Any
 from bertvision import words
 from bertvision._version import __version__
 from bertvision.artifacts import write_text
-from bertvision.report import figures, space, tables
-from bertvision.report.results import View, check
-from bertvision.report.tables import Cell, Column, Row, Section
+from bertvision.report import figures, space
+from bertvision.report.figures import Figure
+from bertvision.report.results import System, View, check
 
 _MOST_CLASSES = 8
 _TUNED = ("epochs", "lr", "schedule", "warmup", "batch_size", "policy")
 """The settings of a fine-tuning that decide how much a head can gain."""
 _CONTEXT, _MARGIN = 640, 160
 """Characters up to which a context is shown whole, and those left around a mark in a longer one."""
+_DIFFERENCES = (
+    "Differences are system minus snapshot on the same examples, mean over seeds, with 95 % bootstrap intervals over "
+    "examples, which are not widened for the number of heads compared. An interval that contains zero means that this "
+    "run cannot separate the two."
+)
+_CONTROLS = (
+    "A control reads the last state only: what a head gains beyond it is what reading all layers is worth."
+)
+_COSTS = "Parameters are those that are trained; FLOPs are spent on top of the encoder; times are wall-clock seconds."
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str = ""
+    value: float | None = None  # what the column sorts by; None sorts last
+    note: str = ""  # a second, smaller line
+    tone: str = ""  # "gain", "loss", "level" or nothing
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    cell: Callable[[Any], Cell]  # of a row's subject: a system, or the facts of a split
+    about: str = ""  # shown where the pointer rests on the title
+    text: bool = False  # whether it holds words, which stand on the left and may wrap
+
+
+@dataclass(frozen=True)
+class Row:
+    label: str
+    kind: str = ""  # of a system: draws its mark
+    note: str = ""
+    best: bool = False
+    cells: Sequence[Cell] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    first: str  # title of the first column, which holds the rows' labels
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    wide: bool = False  # whether it takes the whole width and can be sorted
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page, its blocks in the order of the fields; one with nothing in it is left out."""
+
+    id: str
+    title: str
+    about: str = ""
+    code: str = ""
+    figures: Sequence[Figure] = ()
+    small: bool = False  # whether the figures are small ones
+    table: Table | None = None
+    notes: Sequence[str] = ()
+    examples: Sequence[dict[str, Any]] = ()
+    lists: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()  # titled names and values, side by side
+
+    @property
+    def filled(self) -> bool:
+        return any((self.code, self.figures, self.table, self.notes, self.examples, self.lists))
 
 
 def write_page(results: Mapping[str, Any], path: Path) -> None:
@@ -30,7 +97,6 @@ def write_page(results: Mapping[str, Any], path: Path) -> None:
 
 
 def render_run(results: Mapping[str, Any]) -> str:
-    """The whole page as text."""
     view = View(check(results))
     held = view.results
     created = str(held.get("created", ""))[:16].replace("T", " ") + " UTC"
@@ -40,9 +106,9 @@ def render_run(results: Mapping[str, Any]) -> str:
     costs = [one for cost in figures.COSTS for one in figures.score_against_cost(view, cost)]
     learning = figures.finetune_curve(view) + figures.fit_curves(view)
     sections = [
-        tables.scores(view),
-        tables.differences(view),
-        tables.seeds(view),
+        _systems(view),
+        _differences(view),
+        _seeds(view),
         Section("maps", "Where the good ones are", figures=space.heat_maps(view)[: space.MOST_MAPS]),
         Section("values", "Scores by value", figures=space.curves(view), small=True),
         Section("cost", "What quality costs", figures=costs),
@@ -50,7 +116,6 @@ def render_run(results: Mapping[str, Any]) -> str:
         Section("learning", "Learning curves", figures=learning),
         Section("layers", "Layer weights", even, figures=figures.layer_weights(view), small=True),
         _examples(view),
-        tables.every_metric(view),
         _made(view),
     ]
     return words.template(Path(__file__).with_name("page.html.j2"), escape=True).render(
@@ -190,7 +255,7 @@ def _made(view: View) -> Section:
         Column("tokens/window", _length),
         Column("Labels", _labels, text=True),
     ]
-    table = tables.table("Split", columns, [(Row(split), facts) for split, facts in held["data"].items()])
+    table = _table("Split", columns, [(Row(split), facts) for split, facts in held["data"].items()])
     own = held["details"].get(view.head["name"]) if view.head else None
     seeds = sorted({seed for system in view.systems for seed in system["seeds"] or []})
     groups = {
@@ -223,3 +288,139 @@ def _labels(facts: Mapping[str, Any]) -> Cell:
         texts = [words.number(scores.get(key), percent=False) for key in ("low", "high", "mean", "spread")]
         return Cell("{} to {}, mean {} ± {}".format(*texts))
     return Cell(words.UNKNOWN)
+
+
+# ---- tables
+
+
+def _number(write: Callable[[Any], str], value: Any, note: str = "") -> Cell:
+    """A cell that sorts by its number, empty where there is none."""
+    return Cell("" if value is None else write(value), words.finite(value), note)
+
+
+def _table(first: str, columns: Sequence[Column], rows: Iterable[tuple[Row, Any]]) -> Table | None:
+    """Fill the rows, each from its own subject, without the columns that stay empty; None where all do."""
+    made = [(row, [column.cell(subject) for column in columns]) for row, subject in rows]
+    empty = ("", words.UNKNOWN)
+    kept = [i for i in range(len(columns)) if any(cells[i].text not in empty for _, cells in made)]
+    filled = [replace(row, cells=[cells[i] for i in kept]) for row, cells in made]
+    return Table(first, [columns[i] for i in kept], filled) if kept else None
+
+
+def _of_systems(view: View, columns: Sequence[Column], systems: Sequence[System]) -> Table | None:
+    rows: list[tuple[Row, System]] = []
+    for system in systems:
+        best = system is view.head
+        # A run with several snapshots chooses a head on each; the best of them is the chosen one.
+        more = "chosen on dev" if best else "best of its snapshot on dev" if system["best"] else ""
+        note = ", ".join(filter(None, (system["kind"], more)))
+        rows.append((Row(view.name(system), system["kind"], note, best), system))
+    return _table("System", columns, rows)
+
+
+def _metrics(view: View, names: Iterable[str], *, versus: bool = False) -> list[Column]:
+    """A column for each metric: the score, or with `versus` the difference to the snapshot."""
+    columns: list[Column] = []
+    for name in names:
+        facts = view.about(name)
+        about = "; ".join(filter(None, (facts["about"], "" if facts["higher"] else "lower is better")))
+        cell = partial(_difference if versus else _score, view, name)
+        columns.append(Column(view.title(name), cell, about))
+    return columns
+
+
+def _score(view: View, name: str, system: System) -> Cell:
+    value, sd = view.mean(system, name), words.finite(view.score(system, name).get("sd"))
+    return Cell(view.number(value, name), value, "" if sd is None else f"± {view.number(sd, name)}")
+
+
+def _difference(view: View, name: str, system: System) -> Cell:
+    found = view.difference(system, name)
+    if found is None:
+        return Cell("" if view.versus(system) is None else words.UNKNOWN)
+    return Cell(found.text, found.size, found.ends, found.verdict)
+
+
+def _parameters(system: System) -> Cell:
+    own, total = words.finite(system["parameters"]), words.finite(system["total"]) or 0.0
+    return _number(
+        words.count, own, f"{words.count(total)} in all" if own is not None and total > own else ""
+    )
+
+
+def _systems(view: View) -> Section:
+    """Every system: what it is compared by and what it costs, then its other metrics."""
+    names = list(view.results["metrics"])
+    first = view.compared or names
+    columns = [
+        *(metrics := _metrics(view, first)),
+        *(
+            Column(name, lambda s, name=name: _number(words.plain, s["values"].get(name)))
+            for name in view.varied
+        ),
+        Column(
+            f"{view.title()} vs snapshot",
+            partial(_difference, view, view.metric),
+            "difference with its 95 % interval",
+        ),
+        Column("parameters", _parameters),
+        Column("of encoder", lambda s: _number(words.percent, s["percent"])),
+        Column("FLOPs/token", lambda s: _number(words.compact, s["flops_per_token"])),
+        Column("time", lambda s: _number(words.duration, s["seconds"])),
+        Column("epochs", lambda s: _number(words.plain, s["epochs"])),
+        Column("status", lambda s: Cell(s["status"] or ""), text=True),
+        *_metrics(view, [name for name in names if name not in first]),
+    ]
+    about = "Nothing was tuned or chosen on this split."
+    if view.split != "test":
+        about = "The head was chosen on this same split, and so was what is tuned: these scores flatter."
+    notes = {
+        **{f"{column.title}: {column.about}.": column.about for column in metrics},
+        _DIFFERENCES: view.compared,
+        "Scores of several seeds are means; ± is one standard deviation.": any(
+            view.score(system).get("sd") is not None for system in view.systems
+        ),
+        _CONTROLS: view.of_kind("control"),
+        _COSTS: any(system["parameters"] for system in view.systems),
+    }
+    table = _of_systems(view, columns, view.systems)
+    wide = table and replace(table, wide=True)
+    applying = [text for text, applies in notes.items() if applies]
+    return Section("scores", f"Scores on {view.split}", about, table=wide, notes=applying)
+
+
+def _differences(view: View) -> Section:
+    columns = [
+        *_metrics(view, view.compared, versus=True),
+        Column(
+            "p",
+            lambda s: _number(words.p_value, words.finite(s["versus"].get("mcnemar_p"))),
+            "McNemar’s exact test of the first seed",
+        ),
+    ]
+    known = [system for system in view.systems if view.versus(system) is not None]
+    about = (
+        "Every system answers the same examples as its snapshot, so the comparison is paired; p is McNemar’s."
+    )
+    table = _of_systems(view, columns, known if any(map(view.difference, known)) else [])
+    return Section("differences", "Is the difference real?", about, table=table)
+
+
+def _seeds(view: View) -> Section:
+    """Interval and seeds of every system whose metric has them."""
+
+    def own(system: System, key: str) -> Any:
+        return view.score(system).get(key) or {}
+
+    found = [system for system in view.systems if own(system, "interval") or own(system, "per_seed")]
+    names = dict.fromkeys(name for system in found for name in own(system, "per_seed"))
+    columns = [
+        *_metrics(view, [view.metric]),
+        Column("95 % interval", lambda s: Cell(" … ".join(map(view.number, own(s, "interval"))))),
+        *(
+            Column(f"seed {name}", lambda s, name=name: _number(view.number, own(s, "per_seed").get(name)))
+            for name in names
+        ),
+    ]
+    about = f"{view.title()} on {view.split}: intervals are over examples, of the mean over seeds."
+    return Section("seeds", "Intervals and seeds", about, table=_of_systems(view, columns, found))

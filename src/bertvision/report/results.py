@@ -25,10 +25,13 @@ _REQUIRED: dict[str, type] = {"task": dict, "metrics": dict, "encoder": dict, "d
 _OPTIONAL: dict[str, type] = dict.fromkeys(
     ("environment", "settings", "finetune", "fit", "curves", "layer_weights", "details", "sweep"), dict
 ) | {"examples": list}
-_OF_SYSTEM = (
-    *("snapshot", "parameters", "total", "percent", "flops_per_token", "seconds", "seeds", "versus"),
-    *("status", "epochs"),
+UNKNOWN = dict.fromkeys(
+    (
+        *("snapshot", "head", "parameters", "total", "percent", "flops_per_token"),
+        *("seconds", "seeds", "members", "folder", "best", "versus"),
+    )
 )
+"""What a system has where nothing else is known of it."""
 
 
 def read_results(run: Path) -> dict[str, Any]:
@@ -71,7 +74,7 @@ def check(results: Any, source: str = RESULTS_FILE) -> dict[str, Any]:
             expect(scores, metric, dict, f"{where}scores.{split}.")
         if (kind := system.get("kind")) not in KINDS:
             raise ArtifactError(f"{source}: key {where}kind is {kind!r}, not {', '.join(KINDS)}")
-    gaps: dict[str, Any] = dict.fromkeys(_OF_SYSTEM) | {"best": False, "values": {}}
+    gaps = UNKNOWN | {"best": False, "values": {}, "status": None, "epochs": None}
     checked["systems"] = [gaps | {"label": one["name"]} | dict(one) for one in checked["systems"]]
     return checked
 
@@ -92,7 +95,7 @@ class Difference:
 class View:
     """Checked results with the questions that every part of the page asks them.
 
-    Where a metric is "", it is the one that systems are chosen by; where a split is "", the one the claims are about.
+    A metric of "" is the one that systems are chosen by, a split of "" the one the claims are about.
     """
 
     results: Mapping[str, Any]
@@ -101,7 +104,6 @@ class View:
 
     @property
     def metric(self) -> str:
-        """The metric systems are chosen by."""
         return self.results["task"]["metric"]
 
     def about(self, metric: str = "") -> dict[str, Any]:

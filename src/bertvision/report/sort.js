@@ -1,7 +1,7 @@
 // Sorting is an addition: without this script every table is complete, in the order the report chose.
 for (const table of document.querySelectorAll("table[data-sortable]")) {
   const body = table.tBodies[0];
-  const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
+  const heads = [...table.tHead.rows[0].cells];
   const valueOf = (row, i) => {
     const raw = row.cells[i].dataset.value;
     return raw === undefined || raw === "" ? null : Number(raw);

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from bertvision import words
-from bertvision.report import drawing
-from bertvision.report.drawing import NARROW, PALETTE, Figure
+from bertvision.report import figures
+from bertvision.report.figures import NARROW, PALETTE, Figure
 from bertvision.report.results import System, View
 
 _FEW = 8
@@ -106,12 +106,12 @@ def heat_maps(view: View) -> list[Figure]:
                 cells.setdefault((x[i], y[i]), []).append(score)
         if len(columns) > 1 and len(rows) > 1 and cells:
             described = f"Best {view.title()} on dev by {across} and {up}"
-            svg = drawing.matrix(_squares(view, cells), columns, rows, (across, up), described)
+            svg = figures.matrix(_squares(view, cells), columns, rows, (across, up), described)
             found.append(Figure(svg, f"{across} and {up}", caption))
     return found
 
 
-def _squares(view: View, cells: dict[tuple[int, int], list[float]]) -> drawing.Cells:
+def _squares(view: View, cells: dict[tuple[int, int], list[float]]) -> figures.Cells:
     """Coloured by their best score."""
     import matplotlib
 
@@ -142,17 +142,17 @@ def score_by_value(view: View, name: str) -> list[Figure]:
     ]
     if len({value for value, _, _ in points}) < 2:
         return []
-    with drawing.canvas(2.4, NARROW) as (figure, axes):
+    with figures.canvas(2.4, NARROW) as (figure, axes):
         if view.results["sweep"]["space"].get(name, {}).get("log"):
-            drawing.log_scale(axes, words.plain)
+            figures.log_scale(axes, words.plain)
         colour = PALETTE["head"]
         for done, fill, label in ((True, colour, "ran to the end"), (False, "none", "ended early")):
             if own := [(value, score) for value, score, ended in points if ended == done]:
                 look = {"facecolors": fill, "edgecolors": colour, "label": label, "zorder": 3}
                 axes.scatter(*zip(*own, strict=True), s=20, **look)
         axes.set(xlabel=name, ylabel=f"{view.title()} on dev")
-        drawing.legend_below(figure, axes)
-        svg = drawing.to_svg(figure, f"Scores of {len(points)} candidates by {name}")
+        figures.legend_below(figure, axes)
+        svg = figures.to_svg(figure, f"Scores of {len(points)} candidates by {name}")
     share = shares(view)[name]
     explained = "" if share is None else f"Explains {share:.0%} of the spread of scores alone."
     return [Figure(svg, name, explained)]

@@ -111,7 +111,6 @@ class Error(BaseModel):
 
 
 def create_app(model: Model, config: ServeConfig, *, key: str | None = None) -> ASGIApp:
-    """An ASGI application that answers the tasks of a model."""
     service = Service(model, config)
     service.warm_up()
 
@@ -135,11 +134,11 @@ def create_app(model: Model, config: ServeConfig, *, key: str | None = None) -> 
     )
     _add_routes(app, service, locked=key is not None)
     pages = {"/" if file.name == "index.html" else f"/{file.name}": file for file in PAGE.iterdir()}
-    for path, file in pages.items():
 
-        async def page(_: Request, file: Path = file) -> Response:
-            return FileResponse(file)
+    async def page(request: Request) -> Response:
+        return FileResponse(pages[request.url.path])
 
+    for path in pages:
         app.add_route(path, page, include_in_schema=False)
     for kind in (HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refuse)
@@ -170,7 +169,6 @@ def _add_routes(app: FastAPI, service: Service, *, locked: bool) -> None:
 
     @app.get("/v1/models", summary="The tasks", **keyed)
     async def models() -> Models:
-        limits = Limits(text=config.max_text, batch=config.max_batch, body=config.body_bytes)
         served = [
             ServedTask(
                 task=name,
@@ -183,8 +181,12 @@ def _add_routes(app: FastAPI, service: Service, *, locked: bool) -> None:
             )
             for name, system in model.systems.items()
         ]
-        size = model.encoder.num_parameters
-        return Models(models=served, encoder_parameters=size, limits=limits, version=__version__)
+        return Models(
+            models=served,
+            encoder_parameters=model.encoder.num_parameters,
+            limits=Limits(text=config.max_text, batch=config.max_batch, body=config.body_bytes),
+            version=__version__,
+        )
 
     @app.get("/health", summary="Whether the process lives")
     async def health() -> Status:
@@ -202,7 +204,6 @@ def _add_routes(app: FastAPI, service: Service, *, locked: bool) -> None:
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
-    """Answer every error with one sentence."""
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"][1:]))[:80] or "the body"

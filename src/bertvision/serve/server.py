@@ -146,9 +146,8 @@ def guard(
         async def receive_guarded() -> Message:
             nonlocal length, unread
             try:
-                async with asyncio.timeout_at(
-                    until if unread else None
-                ):  # then it waits for the client to leave
+                # Without a body to read it waits for the client to leave.
+                async with asyncio.timeout_at(until if unread else None):
                     message = await receive()
             except TimeoutError:
                 late = f"the request did not arrive within {config.timeout:g} s: send it faster"

@@ -76,8 +76,7 @@ class Input(BaseModel):
     @property
     def texts(self) -> dict[str, str]:
         """The texts by the names of their fields, in order."""
-        names = ("question", "context", "text", "pair")
-        return {name: text for name in names if (text := getattr(self, name)) is not None}
+        return self.model_dump(include={"question", "context", "text", "pair"}, exclude_none=True)
 
 
 Jobs = dict["asyncio.Future[Any]", "Query"]
@@ -86,8 +85,6 @@ Jobs = dict["asyncio.Future[Any]", "Query"]
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """One checked input."""
-
     texts: tuple[str, ...]
     tasks: tuple[str, ...]
     """The tasks that answer, in the model's order; never empty."""
@@ -125,8 +122,9 @@ class Metrics:
         )
         self.waiting = Gauge("queue_inputs", "Inputs that wait.", **own)
         self.running = Gauge("running_inputs", "Inputs that are computed now.", **own)
-        inputs = [2**i for i in range(8)]
-        self.batches = Histogram("batch_inputs", "Inputs of a micro-batch.", buckets=inputs, **own)
+        self.batches = Histogram(
+            "batch_inputs", "Inputs of a micro-batch.", buckets=[2**i for i in range(8)], **own
+        )
         self.characters = Counter("characters", "Characters of computed inputs.", **own)
         self.given_up = Counter("given_up_inputs", "Inputs nobody waits for any more.", **own)
         ProcessCollector(registry=self.registry)
@@ -147,10 +145,7 @@ class Batcher:
         metrics.waiting.set_function(lambda: len(self._queue))
         metrics.running.set_function(lambda: len(self._running))
 
-    # ---- speed
-
     def learn(self, seconds: float, work: float) -> None:
-        """Remember that so much work took so long."""
         self._seconds = _MEMORY * self._seconds + seconds
         self._work = _MEMORY * self._work + work
 
@@ -165,8 +160,6 @@ class Batcher:
             # A batch that is late is expected to be late by as much again.
             left = abs(self.expected(_work(self._running)) - (time.monotonic() - self._began))
         return left + self.expected(_work(self._queue))
-
-    # ---- its order
 
     def submit(self, queries: Sequence[Query]) -> list[asyncio.Future[Any]]:
         """Queue all of these, or none; returns the places of their answers."""
@@ -187,7 +180,6 @@ class Batcher:
         return list(jobs)
 
     def withdraw(self, answers: Iterable[asyncio.Future[Any]]) -> None:
-        """Free the places of answers nobody waits for any more."""
         for answer in answers:
             if answer.cancel():
                 self._queue.pop(answer, None)
@@ -262,8 +254,6 @@ def failure(error: BaseException) -> HTTPException:
 
 
 class Service:
-    """A model that answers many clients at once."""
-
     def __init__(self, model: Model, config: ServeConfig) -> None:
         self.model, self.config, self.metrics = model, config, Metrics()
         self.batcher = Batcher(self._compute, config, self.metrics)
@@ -319,7 +309,7 @@ class Service:
         return answers.result()
 
     def _reading(self, count: int) -> tuple[str, ...]:
-        """The tasks that read so many texts."""
+        """Tasks that read so many texts."""
         return tuple(name for name, own in self.model.systems.items() if own.task.texts_read == count)
 
     def _compute(self, queries: list[Query]) -> list[Any]:
@@ -335,6 +325,5 @@ class Service:
 
 
 async def _disconnected(request: Request) -> None:
-    """Return when the client has gone away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -5,7 +5,7 @@ FOLDER/trials/0007/    the fit of trial 7 (train/zoo.py)
 
 Processes that are given the same command share the study. A trial whose process is gone sends no heartbeat any more:
 optuna queues it again with its values and scores, and it goes on from the checkpoint in its folder. The values of a new
-trial follow from the seed, its number and the trials known by then. This module needs optuna.
+trial follow from the seed, its number and the trials known by then.
 """
 
 import logging
@@ -125,9 +125,8 @@ class Search:
     def run(self, fit: Callable[[Trial], tuple[dict[str, Any], float | None]]) -> None:
         """Run trials until as many as were asked for have begun; a trial whose fit raises is queued again.
 
-        Args:
-            fit: Fits a trial; returns its outcome for the report, and its score. Without a score it counts as worse
-                than any other.
+        `fit` returns a trial's outcome for the report, and its score; without a score it counts as worse than any
+        other.
         """
         number = 0
 
@@ -152,11 +151,12 @@ class Search:
                 states = self._states()
                 if len(states) >= self.config.trials and TrialState.WAITING not in states:
                     return
-                # The values of a trial follow from its number and the trials before it. Trials that other processes
-                # run count as bad ones, so that two do not try the same.
-                how: dict[str, Any] = {"seed": (self.seed * 1_000_003 + len(states)) % 2**32}
-                how |= {"n_startup_trials": self.config.startup, "multivariate": True, "constant_liar": True}
-                self._study.sampler = TPESampler(**how)
+                self._study.sampler = TPESampler(
+                    seed=(self.seed * 1_000_003 + len(states)) % 2**32,
+                    n_startup_trials=self.config.startup,
+                    multivariate=True,
+                    constant_liar=True,  # trials of other processes count as bad ones: no two try the same
+                )
                 self._study.optimize(objective, n_trials=1)
             except (BertvisionError, KeyboardInterrupt):
                 self._retry(self._study, self._study.get_trials()[number])
@@ -188,9 +188,8 @@ class Search:
 
 
 def remove_search(folder: Path) -> None:
-    """Delete a search and its trials, unless another process fits one of them."""
     for trial in (folder / TRIALS).glob("*"):
-        lock_folder(trial)
+        lock_folder(trial)  # refuses while another process fits it
     with disk_trouble(folder):
         remove(folder / DATABASE)  # first: trials without their settings would belong to nothing
         remove(folder / TRIALS)
@@ -201,13 +200,9 @@ def _suggest(trial: optuna.Trial, space: Space) -> Candidate:
     head = space.heads[0] if len(space.heads) == 1 else trial.suggest_categorical("head", space.heads)
     values: dict[str, Value] = {}
     for name, d in space.of(head).items():
-        if not isinstance(d, Range):
-            values[name] = trial.suggest_categorical(name, d)  # pyright: ignore[reportArgumentType]
-            continue
-        high = float(d.grid[-1]) if d.step else d.high  # optuna warns of a last step that is cut short
-        if d.whole:
-            drawn = trial.suggest_int(name, int(d.low), int(high), step=int(d.step) or 1, log=d.log)
+        if isinstance(d, Range):
+            suggest: Any = trial.suggest_int if d.whole else trial.suggest_float
+            values[name] = d.rounded(suggest(name, d.low, d.high, log=d.log))
         else:
-            drawn = trial.suggest_float(name, d.low, high, step=d.step or None, log=d.log)
-        values[name] = d.rounded(drawn)
+            values[name] = trial.suggest_categorical(name, d)  # pyright: ignore[reportArgumentType]
     return space.candidate(head, values)

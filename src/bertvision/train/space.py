@@ -1,15 +1,12 @@
-"""What a sweep varies: options of heads and of their training, as ranges or as lists of choices.
+"""What a sweep varies: options of heads and of their training.
 
 In a recipe                                              as a flag
     space:
       lr: {low: 1e-4, high: 1e-2, log: true}             --vary lr=1e-4..1e-2:log
-      dropout: {low: 0, high: 0.3, step: 0.1}            --vary dropout=0..0.3:step=0.1
-      size: {choices: [64, 386]}                         --vary size=64,386
-      weight_decay: {low: 1e-4, high: 0.1, points: 4}    --vary weight_decay=1e-4..0.1:points=4
+      size: [64, 386]                                    --vary size=64,386
 
 A name is an option of the head (`size`), a setting of its training (`lr`), or `batch_size`. Several heads may be
-searched together; each then has the names that it knows. `points` and `step` say which values of a range a grid takes;
-a search over trials keeps to the steps.
+searched together; each then has the names that it knows. A grid takes lists only.
 """
 
 import contextlib
@@ -19,9 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
-import numpy as np
-
-from bertvision.config import from_mapping
 from bertvision.errors import ConfigError, nearest
 from bertvision.heads.base import head_class
 from bertvision.heads.spec import EACH_LAYER, TrainOverrides, Unit, expand, parse_head
@@ -38,43 +32,17 @@ Value = bool | int | float | str
 class Range:
     """A number between two ends, both included."""
 
-    name: str
-    whole: bool = False  # whole numbers only
-    low: float = math.nan
-    high: float = math.nan
+    low: int | float
+    high: int | float
     log: bool = False  # even in the logarithm
-    step: float = 0.0  # distance between neighbouring values; 0 = any number
-    points: int = 0  # number of values in a grid, ends included
-
-    def __post_init__(self) -> None:
-        wrong = ""
-        if not -math.inf < self.low < self.high < math.inf:
-            wrong = f"give choices, or low and high: low {self.low:g} must be below high {self.high:g}"
-        elif self.log and (self.low <= 0 or self.step):
-            wrong = "log needs a low above 0 and no step"
-        elif self.step < 0 or self.points < 0 or (self.step and self.points):
-            wrong = "give a step or points, not both, and neither below 0"
-        elif self.whole and any(end % 1 for end in (self.low, self.high, self.step)):
-            wrong = "it is a whole number, so its low, high and step must be as well"
-        if wrong:
-            raise ConfigError(f"space {self.name}: {wrong}")
 
     @property
-    def grid(self) -> tuple[Value, ...]:
-        """The values a grid takes."""
-        if self.step:
-            values = np.arange(self.low, self.high + 1e-9 * self.step, self.step)
-        elif self.points:
-            values = (np.geomspace if self.log else np.linspace)(self.low, self.high, self.points)
-        else:
-            raise ConfigError(
-                f"space {self.name}: a grid cannot take every number of a range: give it choices, a step or points"
-            )
-        return tuple(dict.fromkeys(map(self.rounded, values.tolist())))  # whole numbers may coincide
+    def whole(self) -> bool:
+        """Whether it holds whole numbers only: both ends are written as such."""
+        return type(self.low) is type(self.high) is int
 
     def rounded(self, value: float) -> int | float:
         """To four digits, inside the range: more than a search can distinguish."""
-        value = min(max(value, self.low), self.high)
         short = round(value) if self.whole else float(f"{value:.4g}")
         return short if self.low <= short <= self.high else value
 
@@ -105,7 +73,6 @@ class Space:
         return {name: dimension for name, dimension in self.dimensions.items() if name in known}
 
     def candidate(self, head: str, values: Mapping[str, Value]) -> Candidate:
-        """The head with these values."""
         own = ",".join(f"{name}={_text(value)}" for name, value in values.items() if name != BATCH)
         batch = values.get(BATCH)
         if batch is not None and (type(batch) is not int or batch < 1):
@@ -119,19 +86,23 @@ class Space:
             raise ConfigError(
                 f"--grid fits all heads on the same batches: leave {BATCH} out of the space, or search without --grid"
             )
+        for name, dimension in self.dimensions.items():
+            if isinstance(dimension, Range):
+                raise ConfigError(
+                    f"space {name}: a grid cannot take every number of a range: list them, {name}=A,B,C"
+                )
         found = []
         for head in self.heads:
-            values = {name: d.grid if isinstance(d, Range) else d for name, d in self.of(head).items()}
-            chosen = itertools.product(*values.values())
-            found += [self.candidate(head, dict(zip(values, some, strict=True))) for some in chosen]
+            lists = {name: d for name, d in self.of(head).items() if not isinstance(d, Range)}
+            chosen = itertools.product(*lists.values())
+            found += [self.candidate(head, dict(zip(lists, some, strict=True))) for some in chosen]
         return found
 
     def corners(self) -> Iterator[Candidate]:
         """Candidates that show every choice and both ends of every range: what cannot work should cost no trial."""
         for head in self.heads:
             shown = {
-                name: (d.rounded(d.low), d.rounded(d.high)) if isinstance(d, Range) else d
-                for name, d in self.of(head).items()
+                name: (d.low, d.high) if isinstance(d, Range) else d for name, d in self.of(head).items()
             }
             first = {name: values[0] for name, values in shown.items()}
             for name, values in shown.items():
@@ -142,8 +113,7 @@ class Space:
         found: dict[str, Any] = {}
         for name, d in self.dimensions.items():
             if isinstance(d, Range):
-                more = {key: value for key in ("log", "step", "points") if (value := getattr(d, key))}
-                found[name] = {"low": d.low, "high": d.high} | more
+                found[name] = {"low": d.low, "high": d.high} | ({"log": True} if d.log else {})
             else:
                 found[name] = {"choices": list(d)}
         return found
@@ -170,20 +140,31 @@ def read_space(
         name = given.replace("-", "_")
         if name not in known:
             raise ConfigError(f"no head of the sweep has an option {name!r}: {nearest(name, sorted(known))}")
-        dimensions[name] = _dimension(name, value, whole=known[name] is int)
+        dimensions[name] = _dimension(name, value, known[name])
     space = Space(texts, dimensions)
     for candidate in space.corners():
         parse_head(candidate.head)  # refuses what the head sets itself, too
     return space
 
 
-def _dimension(name: str, value: Any, *, whole: bool) -> Dimension:
-    """A dimension from a recipe's mapping; a bare list means choices."""
-    if isinstance(value, Mapping) and "choices" not in value:
-        return from_mapping(Range, {"name": name, "whole": whole, **value}, source=f"space {name}")
-    choices = value["choices"] if isinstance(value, Mapping) and len(value) == 1 else value
+def _dimension(name: str, value: Any, kind: Any) -> Dimension:
+    """A range or choices, as a recipe or a flag has them."""
+    if isinstance(value, Mapping) and {"low", "high"} <= value.keys() <= {"low", "high", "log"}:
+        low, high, log = (_plain(value.get(key, False)) for key in ("low", "high", "log"))
+        numbers = {type(low), type(high)} <= {int, float} and type(log) is bool
+        found, wrong = Range(low, high, log), ""  # pyright: ignore[reportArgumentType]
+        if not numbers or not -math.inf < found.low < found.high < math.inf:
+            wrong = f"low {low} must be a number below high {high}, and log true or false"
+        elif found.log and found.low <= 0:
+            wrong = "log needs a low above 0"
+        elif kind is int and not found.whole:
+            wrong = "it is a whole number, so its low and high must be as well"
+        if wrong:
+            raise ConfigError(f"space {name}: {wrong}")
+        return found
+    choices = value["choices"] if isinstance(value, Mapping) and [*value] == ["choices"] else value
     if not isinstance(choices, list | tuple) or not choices:
-        raise ConfigError(f"space {name}: give choices, or low and high, not {value!r}")
+        raise ConfigError(f"space {name}: give choices, or low, high and log, not {value!r}")
     if not all(isinstance(choice, Value) for choice in choices):
         raise ConfigError(f"space {name}: choices must be numbers, texts or true and false, not {choices!r}")
     found = tuple(map(_plain, choices))
@@ -193,16 +174,15 @@ def _dimension(name: str, value: Any, *, whole: bool) -> Dimension:
 
 
 def _flag(text: str) -> tuple[str, Any]:
-    """NAME=A,B,C or NAME=LOW..HIGH[:log][:step=S][:points=N]."""
+    """NAME=A,B,C or NAME=LOW..HIGH[:log]."""
     name, _, value = text.partition("=")
-    if not name or not value:
+    ends, colon, log = value.partition(":")
+    low, dots, high = ends.partition("..")
+    if not name or not value or (dots and colon and log != "log"):
         raise ConfigError(f"--vary {text} is no space: write NAME=LOW..HIGH[:log] or NAME=A,B,C")
-    if ".." not in value:
-        return name, [part for part in value.split(",") if part]
-    ends, *more = value.split(":")
-    low, _, high = ends.partition("..")
-    settings = [part.partition("=") for part in (f"low={low}", f"high={high}", *more)]
-    return name, {key: _plain(own) if equals else True for key, equals, own in settings}
+    if dots:
+        return name, {"low": low, "high": high, "log": bool(colon)}
+    return name, [part for part in value.split(",") if part]
 
 
 def _plain(value: Value) -> Value:
@@ -227,8 +207,5 @@ def _options(head: str, unit: Unit | None = None) -> dict[str, Any]:
     hints = get_type_hints(TrainOverrides)
     del hints["seed"]  # --seeds: a trial's score is the mean over them
     training = {name: (get_args(kind) or (kind,))[0] for name, kind in hints.items()}  # int of int | None
-    return (
-        get_type_hints(head_class(head.partition(":")[0].strip(), unit).config_class)
-        | training
-        | {BATCH: int}
-    )
+    own = get_type_hints(head_class(head.partition(":")[0].strip(), unit).config_class)
+    return own | training | {BATCH: int}
