@@ -36,7 +36,7 @@ from bertvision.heads.base import bare_batch
 from bertvision.states.base import LiveStates, widths
 from bertvision.states.plan import HEAD_RUN, epoch_batches, group_calls
 from bertvision.states.stored import StoredStates
-from bertvision.tasks.span_logits import span_loss
+from bertvision.tasks.span_decode import span_loss
 from bertvision.train.config import FitConfig
 from bertvision.train.fit import FitRun
 

@@ -28,7 +28,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.model.model import Model
 from bertvision.model.onnx import export_onnx, use_onnx
-from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.base import DecodeConfig
 from bertvision.tasks.span import SPAN
 
 WINDOW, STRIDE, MOST = 384, 128, 30

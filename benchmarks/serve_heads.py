@@ -18,7 +18,7 @@ from bertvision.data.load import load_span_data
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.model.model import Model
-from bertvision.tasks.label import LabelTask
+from bertvision.tasks.label_score import LabelTask
 
 HEADS = (
     "tenney_small", "adapter_pooler", "adapter_pooler:size=64", "adapter_pooler:pooling=average", "cls_linear",

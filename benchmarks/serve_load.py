@@ -41,7 +41,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head, save_head
 from bertvision.tasks.base import Task
-from bertvision.tasks.label import LabelTask
+from bertvision.tasks.label_score import LabelTask
 from bertvision.tasks.span import SPAN
 
 OVERLOAD = "four times, round"

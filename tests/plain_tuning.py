@@ -21,7 +21,7 @@ from bertvision.data.triplets import TripletData
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry
-from bertvision.tasks.settings import TextConfig
+from bertvision.tasks.base import TextConfig
 from bertvision.tasks.span import SpanTask
 from bertvision.tasks.triplet import TripletTask
 from bertvision.train.job import Batch, Batching, Job

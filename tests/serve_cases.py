@@ -13,8 +13,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head, save_head
 from bertvision.states.config import EVERYTHING, Selection
 from bertvision.tasks.base import Task
-from bertvision.tasks.label import LabelTask
-from bertvision.tasks.score import ScoreTask
+from bertvision.tasks.label_score import LabelTask, ScoreTask
 from bertvision.tasks.span import SPAN
 
 WINDOWS = WindowConfig(max_seq_length=32, max_query_length=12, doc_stride=8)

@@ -9,7 +9,7 @@ from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.data.windows import Windows
 from bertvision.encoder.batch import padded_positions
 from bertvision.tasks.logits import Logits, Seen
-from bertvision.tasks.span_logits import SpanCollector, span_logits
+from bertvision.tasks.span_decode import SpanCollector, span_logits
 
 RANK = 3
 WORD = 4  # characters of a token with the space behind it

@@ -6,9 +6,9 @@ Also of heads that score starts and ends together (`joint`): decoding, marginals
 import json
 import sys
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -19,13 +19,12 @@ from span_cases import RANK, evaluated, log_sum, make_case, make_joint, make_log
 
 from bertvision.data.examples import Answer, SpanData
 from bertvision.data.windows import Windows
-from bertvision.errors import ArtifactError, ConfigError
+from bertvision.errors import ConfigError
+from bertvision.tasks.base import DecodeConfig
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.settings import DecodeConfig, Decoding, Merging
 from bertvision.tasks.span import SPAN, SpanTuning
 from bertvision.tasks.span_answers import best_threshold
-from bertvision.tasks.span_decode import decode
-from bertvision.tasks.span_logits import combine, marginals, second_best, span_logits
+from bertvision.tasks.span_decode import combine, decode, marginals, second_best, span_logits
 from bertvision.tasks.squad import score
 
 INF = float("inf")
@@ -213,20 +212,6 @@ def test_papers_decoding_of_one_window() -> None:
     assert answer(1, low) == (data.paragraphs[0][first : windows.chars[low, 1]], ids[1 : low + 1])
 
 
-def test_any_null_lets_one_window_decide() -> None:
-    data, windows = make_case(2, questions=1, most_windows=1)
-    twice = replace(windows.take([0, 0]), example=np.zeros(2, np.int32))
-    size, low = int(windows.offsets[-1]), int(windows.context[0, 0])
-    values = np.zeros(2 * size, np.float32)
-    values[low] = 9.0  # the first window is sure of its first word,
-    values[size] = 1.0  # the second leans a little towards no answer
-    logits, word = span_logits(values, values), data.paragraphs[0][slice(*windows.chars[low])]
-    for decoding, merging in product(get_args(Decoding), get_args(Merging)):
-        config = DecodeConfig(decoding=decoding, merging=merging, max_context=False)
-        expected = "" if merging == "any_null" else word
-        assert decode(twice, logits, data, config).predictions()["id-0"] == expected
-
-
 def test_second_best_masks_both_tops() -> None:
     _, windows = make_case(5)
     logits = make_logits(5, windows)
@@ -254,9 +239,6 @@ def test_files_have_the_structure_of_run_qa(tmp_path: Path) -> None:
     assert all(isinstance(value, float) for value in odds.values())
 
 
-# ---- starts and ends scored together
-
-
 def test_collected_pairs_and_marginals(monkeypatch: pytest.MonkeyPatch) -> None:
     _, windows = make_case(3)
     values = np.random.default_rng(0).normal(0, 2, (windows.num_tokens, 2 + 2 * RANK)).astype(np.float32)
@@ -273,7 +255,7 @@ def test_collected_pairs_and_marginals(monkeypatch: pytest.MonkeyPatch) -> None:
         assert log_sum(starts) == pytest.approx(log_sum(ends)), "both are shares of one distribution"
     logits, mask = torch.randn(4, 7, 8), torch.arange(7) < torch.tensor([7, 5, 3, 1])[:, None]
     whole = marginals(logits, mask)
-    monkeypatch.setattr(sys.modules["bertvision.tasks.span_logits"], "_CELLS", 2 * 7 * 7)
+    monkeypatch.setattr(sys.modules["bertvision.tasks.span_decode"], "_PAIR_CELLS", 2 * 7 * 7)
     torch.testing.assert_close(marginals(logits, mask), whole)
 
 
@@ -289,20 +271,6 @@ def test_what_reads_starts_and_ends_reads_the_marginals() -> None:
         assert "pairs" not in ours.arrays
         for side in ("start", "end"):
             np.testing.assert_array_equal(ours[side], theirs[side])
-
-
-def test_wrong_pairs_are_refused() -> None:
-    data, windows = make_case(0)
-    start, end, pairs = make_joint(0, windows).arrays.values()
-    with pytest.raises(ArtifactError, match="rows of pairs"):
-        decode(windows, span_logits(start, end, pairs[:-1]), data, DecodeConfig())
-    broken = pairs.copy()
-    broken[windows.offsets[1], -1] = np.inf
-    with pytest.raises(ArtifactError, match="first in window 1"):
-        decode(windows, span_logits(start, end, broken), data, DecodeConfig())
-
-
-# ---- the tuned threshold
 
 
 @settings(max_examples=100, deadline=None)
@@ -336,9 +304,6 @@ def test_neighbouring_floats_are_separated() -> None:
     answers = replace(answers, data=tuned, score_diff=diffs)
     assert best_threshold(answers) == low
     assert score(tuned, answers.predictions(low))["f1"] == 100.0
-
-
-# ---- ensembles
 
 
 @settings(max_examples=50, deadline=None)

@@ -17,10 +17,9 @@ from torch import Tensor
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, Head, parse_head
 from bertvision.states.base import LiveStates, MemoryStates
-from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.base import DecodeConfig
 from bertvision.tasks.span import SPAN
-from bertvision.tasks.span_decode import decode
-from bertvision.tasks.span_logits import SIDES, span_loss
+from bertvision.tasks.span_decode import SIDES, decode, span_loss
 from bertvision.tasks.squad import score
 from bertvision.tasks.walk import head_logits
 from bertvision.train.optim import learning_rate

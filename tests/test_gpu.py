@@ -25,8 +25,7 @@ from bertvision.states.source import measure
 from bertvision.states.store import Identity, Store
 from bertvision.states.stored import StoredStates
 from bertvision.tasks.base import Task
-from bertvision.tasks.label import LabelTask
-from bertvision.tasks.score import ScoreTask
+from bertvision.tasks.label_score import LabelTask, ScoreTask
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FitConfig

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cli_runner import bertvision
 from fit_helpers import WINDOWS, fit_config
 from numpy.typing import NDArray
 from plain_tuning import (
@@ -22,16 +21,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from tuning_helpers import config_of, largest_difference, losses, tuned
 
-from bertvision.artifacts import read_json
 from bertvision.data.examples import TextData, TextExample
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ConfigError, OutputError
+from bertvision.errors import ConfigError
 from bertvision.heads.base import read_head_config
 from bertvision.states.base import MemoryStates
 from bertvision.states.config import StatesConfig
-from bertvision.tasks.label import LabelTask
-from bertvision.tasks.settings import TextConfig
+from bertvision.tasks.base import TextConfig
+from bertvision.tasks.label_score import LabelTask
 from bertvision.tasks.span import SpanTask
 from bertvision.train.config import FitConfig
 from bertvision.train.fit import FitRun, fit
@@ -64,9 +62,11 @@ def test_mean_over_the_windows_stays_one(train: Split) -> None:
     assert float(np.where(without, lack, have).mean()) == pytest.approx(1.0)
     assert weighted.task.config() == train.task.config()
     assert null_weighted(train, 1.0) is train
+    identities = [
+        config.identity for config in (fit_config("last_state", null_weight=2.0), config_of(null_weight=2.0))
+    ]
+    assert [identity["null_weight"] for identity in identities] == [2.0, 2.0], "the keys of stages keep it"
 
-
-# ---- training
 
 STEADY: dict[str, Any] = {"optimizer": "sgd", "lr": 0.02, "clip": 100.0, "weight_decay": 0.0}
 """Biases of a softmax have no gradient but rounding, which Adam would make as large as any other."""
@@ -81,11 +81,8 @@ class WeightedTuning(PlainTuning):
         return torch.optim.SGD(parameters, lr=self.config.lr, momentum=0.9)
 
     def loss(self, number: int, units: NDArray[np.int64]) -> Tensor:
-        every = [
-            super(WeightedTuning, self).loss(number, np.array([unit])) * float(self.counted[unit])
-            for unit in units
-        ]
-        return torch.stack(every).mean()
+        alone = [super(WeightedTuning, self).loss(number, np.array([unit])) for unit in units]
+        return (torch.stack(alone) * torch.from_numpy(self.counted[units]).float()).mean()
 
 
 @pytest.mark.parametrize("values", [{}, {"accumulate": 3}])
@@ -132,51 +129,20 @@ def test_a_fit_is_that_of_plain_torch(tmp_path: Path, lively: Path, train: Split
                 torch.nn.utils.clip_grad_norm_(list(own.values()), config.clip)
                 optimizer.step()
                 optimizer.zero_grad()
-        assert (
-            largest_difference(done[name].head.state_dict(), {k: v.detach() for k, v in own.items()}) < 2e-5
-        )
-
-
-# ---- settings
-
-
-def test_the_key_and_the_head_keep_it(tmp_path: Path, lively: Path, train: Split) -> None:
-    encoder = Encoder.load(str(lively))
-    about: dict[str, Any] = {"encoder_about": {"name": "toy"}, "states": StatesConfig(source="memory")}
-    fit_zoo(encoder, train, folder=tmp_path / "2", config=fit_config("last_state", null_weight=2.0), **about)
-    assert read_head_config(tmp_path / "2" / "last-state.seed0")["fit"]["null_weight"] == 2.0
-    other = fit_config("last_state", null_weight=3.0)
-    with pytest.raises(OutputError, match=r"fit\.null_weight"):
-        fit_zoo(encoder, train, folder=tmp_path / "2", config=other, **about)
-
-
-def test_a_run_has_one_of_each_stage(tmp_path: Path, lively: Path, toy_squad: Path) -> None:
-    words = ("--train", toy_squad, "--dev", toy_squad, "--max-seq-length", "64", "--out", tmp_path)
-    flags = ("--finetune.null-weight", "2", "--fit.null-weight", "3", "--fit.heads", "last_state")
-    done = bertvision("run", "--encoder", lively, *words, *flags)
-    assert done.code == 0, done.err
-    keys = [read_json(file)["key"] for file in tmp_path.rglob("stage.json")]
-    assert {key[stage]["null_weight"] for key in keys for stage in ("finetune", "fit") if stage in key} == {
-        2,
-        3,
-    }
+        wanted = {k: v.detach() for k, v in own.items()}
+        assert largest_difference(done[name].head.state_dict(), wanted) < 2e-5
 
 
 def test_other_tasks_refuse_it_before_anything_is_written(tmp_path: Path, lively: Path) -> None:
     encoder = Encoder.load(str(lively))
+    config, about = FitConfig(heads=("cls_linear",), null_weight=2.0), {"name": "toy"}
     for data in (label_texts(6), score_texts(6)):
-        split = split_of(data, lively)
+        split, out = split_of(data, lively), tmp_path / "out"
         with pytest.raises(ConfigError, match="--null-weight is for spans, not for a"):
             Job.only(split, None, config_of(null_weight=2.0))
         with pytest.raises(ConfigError, match="--null-weight is for spans, not for a"):
-            fit_zoo(
-                encoder, split, folder=tmp_path / "out", config=FitConfig(heads=("cls_linear",), null_weight=2.0),
-                encoder_about={"name": "toy"}, states=StatesConfig(),
-            )  # fmt: skip
+            fit_zoo(encoder, split, folder=out, config=config, encoder_about=about, states=StatesConfig())
     assert not (tmp_path / "out").exists()
-
-
-# ---- --text.balance
 
 
 def test_all_windows_of_a_class_weigh_the_same_together(tiny_bert: Path) -> None:

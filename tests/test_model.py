@@ -27,8 +27,7 @@ from bertvision.model.model import Model
 from bertvision.model.trained import Trained, load_encoder, logits_of_trained, read_trained
 from bertvision.states.base import LiveStates
 from bertvision.states.config import EVERYTHING, Selection
-from bertvision.tasks.label import LabelPrediction
-from bertvision.tasks.score import ScorePrediction
+from bertvision.tasks.label_score import LabelPrediction, ScorePrediction
 from bertvision.tasks.walk import narrow, wide_selection
 
 QUESTION, MILL = "Who built the mill?", "The mill in Arden was built by Ada Holt in 1871."

@@ -22,7 +22,7 @@ from bertvision.model import stream
 from bertvision.model.model import Model
 from bertvision.model.stream import answer_stream
 from bertvision.tasks.base import to_json
-from bertvision.tasks.calibrate import NoAnswer
+from bertvision.tasks.metrics import NoAnswer
 
 QUESTION, MILL = "Who built the mill?", "The mill in Arden was built by Ada Holt in 1871."
 MILLS = " ".join([f"{MILL[:-1]} and it is old."] * 4)

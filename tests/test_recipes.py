@@ -12,7 +12,7 @@ from bertvision.encoder.policy import parse_policy
 from bertvision.heads.base import head_class
 from bertvision.heads.spec import find_row, parse_head
 from bertvision.pipeline.config import RunArgs
-from bertvision.tasks.label import LabelTask
+from bertvision.tasks.label_score import LabelTask
 from bertvision.tasks.span import SPAN
 from bertvision.train.space import read_space
 from bertvision.train.zoo import zoo_members

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +41,13 @@ BY_HAND: list[tuple[list[str], str, float, float]] = [
 ]
 
 
+def data_of(golds: Sequence[Sequence[str]]) -> SpanData:
+    examples = [Example(f"q{i}", "?", 0, tuple(Answer(a, 0) for a in g)) for i, g in enumerate(golds)]
+    return SpanData(["text"], examples, "by hand")
+
+
 def hand_made() -> tuple[SpanData, dict[str, str]]:
-    examples = [
-        Example(f"q{i}", "?", 0, tuple(Answer(text, 0) for text in golds))
-        for i, (golds, *_) in enumerate(BY_HAND)
-    ]
-    return SpanData(["text"], examples, "by hand"), {f"q{i}": case[1] for i, case in enumerate(BY_HAND)}
+    return data_of([case[0] for case in BY_HAND]), {f"q{i}": case[1] for i, case in enumerate(BY_HAND)}
 
 
 def test_by_hand() -> None:
@@ -62,9 +64,7 @@ def test_by_hand() -> None:
 
 
 def test_thresholds_by_hand() -> None:
-    answers = [("x",), (), ("x",), ()]
-    examples = [Example(f"q{i}", "?", 0, tuple(Answer(a, 0) for a in g)) for i, g in enumerate(answers)]
-    data = SpanData(["x"], examples)
+    data = data_of([("x",), (), ("x",), ()])
     predictions = {"q0": "x", "q1": "x", "q2": "x y", "q3": ""}
     na_probs = {"q0": 0.1, "q1": 0.6, "q2": 0.3, "q3": 0.9}
     found = score(data, predictions, na_probs=na_probs, na_prob_thresh=0.5)
@@ -98,28 +98,9 @@ def test_missing_predictions() -> None:
 
 # The official script's output for two published systems. The no-answer numbers are made up:
 # ((7919 i) mod 1009) / 1009 for the i-th prediction of the file, 0.5 more where it is empty; many are equal.
-KEYS = (
-    *(
-        "exact",
-        "f1",
-        "total",
-        "HasAns_exact",
-        "HasAns_f1",
-        "HasAns_total",
-        "NoAns_exact",
-        "NoAns_f1",
-        "NoAns_total",
-    ),
-    *(
-        "best_exact",
-        "best_exact_thresh",
-        "best_f1",
-        "best_f1_thresh",
-        "pr_exact_ap",
-        "pr_f1_ap",
-        "pr_oracle_ap",
-    ),
-)
+KEYS = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("exact", "f1", "total")]
+KEYS += ["best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"]
+KEYS += ["pr_exact_ap", "pr_f1_ap", "pr_oracle_ap"]
 PUBLISHED = {
     "bert-single": (
         78.74168280973637, 81.77528052374723, 11873, 74.10593792172739, 80.18183293833508, 5928,
@@ -154,9 +135,7 @@ def test_wordpiece_scores_by_hand() -> None:
     def tokenize(texts: list[str]) -> list[list[int]]:
         return [[vocabulary[piece] for piece in text.split()] for text in texts]
 
-    golds = [("the norman ##s", "norman ##s"), ("the norman ##s",), (), ("france",), ()]
-    examples = [Example(f"q{i}", "?", 0, tuple(Answer(a, 0) for a in g)) for i, g in enumerate(golds)]
-    data = SpanData(["x"], examples)
+    data = data_of([("the norman ##s", "norman ##s"), ("the norman ##s",), (), ("france",), ()])
     ids = {"q0": [2, 3], "q1": [2, 3], "q2": [], "q3": [], "q4": [4]}
     found = score_wordpiece(data, ids, tokenize)
     # Articles count here: q1 lacks one of three pieces, F1 = 2 * 1 * 2/3 / (5/3) = 0.8.
@@ -167,18 +146,11 @@ def test_wordpiece_scores_by_hand() -> None:
         score_wordpiece(data, {k: v for k, v in ids.items() if k != "q4"}, tokenize)
 
 
-# ---- the verb
-
-
 @pytest.fixture(name="squad")
 def fixture_squad(tmp_path: Path) -> str:
     """Two questions, "a" with an answer and "b" without."""
-    ada = {
-        "id": "a",
-        "question": "Who?",
-        "answers": [{"text": "Ada", "answer_start": 0}],
-        "is_impossible": False,
-    }
+    answer = {"text": "Ada", "answer_start": 0}
+    ada = {"id": "a", "question": "Who?", "answers": [answer], "is_impossible": False}
     none = {"id": "b", "question": "When?", "answers": [], "is_impossible": True}
     paragraph = {"context": "Ada wrote it.", "qas": [ada, none]}
     path = tmp_path / "data.json"

@@ -24,10 +24,9 @@ from bertvision.model.trained import read_trained
 from bertvision.states.base import LiveStates, MemoryStates, StateBatch, States
 from bertvision.states.config import Selection, StatesConfig
 from bertvision.states.stored import StoredStates
+from bertvision.tasks.base import DecodeConfig
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.settings import DecodeConfig
-from bertvision.tasks.span_decode import decode
-from bertvision.tasks.span_logits import combine
+from bertvision.tasks.span_decode import combine, decode
 from bertvision.train.splits import Split
 
 READINGS = [

@@ -17,11 +17,9 @@ from text_cases import make_logits, make_texts, make_windows, task_of
 from bertvision.config import to_mapping
 from bertvision.data.windows import WindowConfig
 from bertvision.errors import ArtifactError, ConfigError, DataError
-from bertvision.tasks.base import KINDS, task_for, task_from_config, to_json
-from bertvision.tasks.label import LabelTask, LabelTuning
+from bertvision.tasks.base import KINDS, DecodeConfig, Merge, TextConfig, task_for, task_from_config, to_json
+from bertvision.tasks.label_score import LabelTask, LabelTuning, ScoreTask
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.score import ScoreTask
-from bertvision.tasks.settings import DecodeConfig, Merge, TextConfig
 from bertvision.tasks.span import SpanTask, SpanTuning
 from bertvision.tasks.triplet import TripletTask
 
@@ -86,21 +84,13 @@ def test_from_logits_to_scores_files_and_predictions(name: str, tmp_path: Path) 
         assert prediction.line()
         assert prediction.kind == task.kind
 
-
-@pytest.mark.parametrize("name", ANSWERING)
-def test_what_a_report_shows(name: str, tmp_path: Path) -> None:
-    task, data, windows, logits = case(name)
-    ours = task.answer(windows, logits, data)
-    member = ours, task.tune(ours)
-    assert json.dumps(task.details(*member))
-    shown = json.loads(json.dumps(task.examples(member)))
+    # What a report shows.
+    assert json.dumps(task.details(answers, tuning))
+    shown = json.loads(json.dumps(task.examples((answers, tuning))))
     assert all({"texts", "truth"} <= set(one) for one in shown)
-    task.write_answers(tmp_path, *member)
-    said = json.loads((tmp_path / "predictions.json").read_text())
-    assert [(one["id"], one["said"]) for one in shown] == list(said.items())
+    assert [(one["id"], one["said"]) for one in shown] == list(written.items())
     if name != "score":
         exact = 100 * np.mean([one["right"] for one in shown])
-        scores = task.score(*member)
         assert exact == pytest.approx(scores["tuned_exact"] if name == "span" else 100 * scores["accuracy"])
     for scores in task.baselines(data, {"dev": data, "test": data}).values():
         assert scores["dev"] == scores["test"]
@@ -145,17 +135,12 @@ def test_logits_of_other_windows_are_refused(name: str) -> None:
             task.answer(windows, make_logits(0, len(windows), 4), data)
 
 
-# ---- windows of a long text
-
-
 def softmax(row: list[float]) -> np.ndarray:
     weights = np.exp(np.array(row, np.float64) - max(row))
     return weights / weights.sum()
 
 
 counts = st.lists(st.integers(1, 4), min_size=1, max_size=6)
-
-
 MERGES: dict[str, Any] = {"mean": np.mean, "min": np.min, "max": np.max, "any_null": np.max}
 
 
@@ -209,26 +194,17 @@ def test_a_temperature_softens_predictions_alone() -> None:
     np.testing.assert_allclose(list(soft[5].probabilities.values()), expected, rtol=1e-6)
 
 
-# ---- ensembles
-
-
 @pytest.mark.parametrize("objective", ["ce", "bce"])
-def test_an_ensemble_of_labels_is_the_mean_of_probabilities(objective: str) -> None:
+def test_an_ensemble_is_the_mean_of_probabilities_or_scores(objective: str) -> None:
     task, windows = LabelTask(("a", "b"), objective), make_windows([1] * 9)
     members = [make_logits(seed, 9, task.outputs) for seed in range(3)]
     mean = np.mean([[softmax(list(row)) for row in task.rows(m)] for m in members], axis=0)
     joined = task.join(members, windows)
     assert joined["values"].shape == (9, task.outputs)
     np.testing.assert_allclose([softmax(list(row)) for row in task.rows(joined)], mean, atol=1e-6)
-
-
-def test_an_ensemble_of_scores_is_their_mean() -> None:
-    task, members = ScoreTask(shift=2.0, scale=3.0), [make_logits(seed, 4, 1) for seed in range(2)]
-    mean = (members[0]["values"] + members[1]["values"]) / 2
-    np.testing.assert_allclose(task.join(members, make_windows([1] * 4))["values"], mean, rtol=1e-6)
-
-
-# ---- settings
+    scores = [make_logits(seed, 9, 1) for seed in range(2)]
+    mean = (scores[0]["values"] + scores[1]["values"]) / 2
+    np.testing.assert_allclose(ScoreTask().join(scores, windows)["values"], mean, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from bertvision.heads import Geometry, load_head, parse_head
 from bertvision.heads.base import bare_batch
 from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.states.base import LiveStates, MemoryStates
+from bertvision.tasks.base import TextConfig
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.settings import TextConfig
 from bertvision.tasks.walk import head_logits
 from bertvision.train.splits import Split, load_split, window_split
 
@@ -53,9 +53,8 @@ def one_by_one(encoder: Encoder, split: Split, head: Any) -> np.ndarray:
                 states.append(torch.stack(out.hidden_states)[:, :, :1])  # these heads read [CLS]
                 pooled.append(out.pooler_output)
             mask = torch.ones(group, 1, dtype=torch.bool)
-            found.append(
-                head(bare_batch(torch.cat(states, dim=1), mask, pooled=torch.cat(pooled)))[0].numpy()
-            )
+            batch = bare_batch(torch.cat(states, dim=1), mask, pooled=torch.cat(pooled))
+            found.append(head(batch)[0].numpy())
     return np.stack(found)
 
 
@@ -81,9 +80,6 @@ def test_pairs_apart_are_read_as_if_alone(
         assert np.ptp(wanted, axis=0).min() > 0.1, "examples are told apart"
         tolerance = 2e-2 if kind is MemoryStates else 1e-4
         assert np.allclose(found[name]["values"], wanted, atol=tolerance)
-
-
-# ---- long texts
 
 
 def long_texts() -> TextData:
@@ -115,9 +111,6 @@ def test_windows_of_a_long_text_become_one_answer(merge: Any, lively: Path, tmp_
     found = again.task.answer(again.windows, logits, data)
     assert np.allclose(found.probabilities[:, 1], wanted, atol=1e-5)
     assert found.values.tolist() == (wanted > 0.5).astype(int).tolist()
-
-
-# ---- answer / no answer
 
 
 def test_answerable_windows_are_labelled_by_what_they_hold(lively: Path, toy_squad: Path) -> None:
@@ -159,18 +152,8 @@ def test_answerable_end_to_end(toy_squad: Path, lively: Path, tmp_path: Path) ->
     assert np.mean(found == truth) == pytest.approx(told)
     assert told > 0.8, "one question in three has no answer, and its verb tells which"
     for merge in ("min", "any_null"):
-        more = (
-            "--text.merge",
-            merge,
-            "--heads",
-            "cls_linear",
-            "mean_pooler",
-            "--epochs",
-            "20",
-            "--lr",
-            "1e-2",
-        )
-        done = bertvision("fit", out / "snapshot-15", *words, *more, "--out", tmp_path / merge, "--json")
+        more = f"--text.merge {merge} --heads cls_linear mean_pooler --epochs 20 --lr 1e-2 --json".split()
+        done = bertvision("fit", out / "snapshot-15", *words, *more, "--out", tmp_path / merge)
         assert done.code == 0, done.err
         for row in json.loads(done.out)["heads"]:
             ((split, logits),) = logits_of_trained([read_trained(row["folder"])], data)

@@ -27,7 +27,7 @@ from bertvision.heads.base import rows_at_once
 from bertvision.states.base import MemoryStates, States
 from bertvision.states.config import StatesConfig
 from bertvision.states.plan import head_batches
-from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.base import DecodeConfig
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.span_decode import decode
 from bertvision.tasks.walk import head_logits

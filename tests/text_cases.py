@@ -6,9 +6,8 @@ import numpy as np
 
 from bertvision.data.examples import TextData, TextExample
 from bertvision.data.windows import Windows
-from bertvision.tasks.label import LabelAnswers, LabelTask
+from bertvision.tasks.label_score import LabelAnswers, LabelTask, ScoreTask
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.score import ScoreTask
 
 NAMES = ("red", "green", "blue", "grey", "white")
 
@@ -25,11 +24,7 @@ def make_windows(counts: list[int], group: int = 1, data: TextData | None = None
     """`counts[e]` rows of `group` windows for example e, two tokens each; labelled as `data` is."""
     example = np.repeat(np.arange(len(counts)), np.array(counts, int) * group).astype(np.int32)
     number = len(example)
-    labels = np.zeros(len(counts), np.int32)
-    if data is not None:
-        labels = np.array(
-            [one.label for one in data.examples], np.float32 if data.kind == "score" else np.int32
-        )
+    labels = np.zeros(len(counts), np.int32) if data is None else labels_of(data)
     return Windows(
         ids=np.ones(2 * number, np.int32),
         types=np.zeros(2 * number, np.uint8),

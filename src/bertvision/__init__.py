@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from bertvision.model.load import load
     from bertvision.model.model import Model
     from bertvision.pipeline.fit import fit
-    from bertvision.tasks.label import LabelPrediction
-    from bertvision.tasks.score import ScorePrediction
+    from bertvision.tasks.label_score import LabelPrediction, ScorePrediction
     from bertvision.tasks.span_answers import Prediction
 
 __all__ = [
@@ -43,10 +42,10 @@ __all__ = [
 _WHERE = {
     "BertvisionError": "bertvision.errors",
     "Encoder": "bertvision.encoder.encoder",
-    "LabelPrediction": "bertvision.tasks.label",
+    "LabelPrediction": "bertvision.tasks.label_score",
     "Model": "bertvision.model.model",
     "Prediction": "bertvision.tasks.span_answers",
-    "ScorePrediction": "bertvision.tasks.score",
+    "ScorePrediction": "bertvision.tasks.label_score",
     "SpanData": "bertvision.data.examples",
     "TextData": "bertvision.data.examples",
     "fit": "bertvision.pipeline.fit",

@@ -24,7 +24,7 @@ from bertvision.states.store import (
     local_root,
     open_store,
 )
-from bertvision.tasks.settings import TextConfig
+from bertvision.tasks.base import TextConfig
 
 logger = logging.getLogger(__name__)
 

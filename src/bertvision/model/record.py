@@ -17,9 +17,8 @@ from typing import Any
 from bertvision.artifacts import read_json, write_json, write_text
 from bertvision.config import to_mapping
 from bertvision.model.card import head_card, plain_command
-from bertvision.tasks.base import Task
+from bertvision.tasks.base import DecodeConfig, Task
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.settings import DecodeConfig
 from bertvision.train.splits import Split
 
 

@@ -28,9 +28,8 @@ from bertvision.heads.readouts import layer_of
 from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Selection, SourceConfig, StatesConfig
 from bertvision.states.source import open_states
-from bertvision.tasks.base import Task, task_from_config
+from bertvision.tasks.base import Task, TextConfig, task_from_config
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.settings import TextConfig
 from bertvision.tasks.walk import Reader, walk_windows
 from bertvision.train.splits import Split, window_split
 

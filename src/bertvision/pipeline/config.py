@@ -20,7 +20,7 @@ from bertvision.options import (
     arg,
 )
 from bertvision.states.config import SourceConfig, StatesConfig
-from bertvision.tasks.settings import DecodeConfig, TextConfig
+from bertvision.tasks.base import DecodeConfig, TextConfig
 from bertvision.train.config import FinetuneConfig, FitConfig, MultitaskConfig, SearchConfig, TaskSpec
 
 Folders = Annotated[tuple[Path, ...], POSITIONAL, arg(metavar="FOLDER ...")]

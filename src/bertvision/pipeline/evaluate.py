@@ -15,10 +15,9 @@ from bertvision.model.record import Record, record
 from bertvision.model.record import evaluate as score
 from bertvision.model.trained import Trained, heads_below, logits_of_trained, read_trained
 from bertvision.pipeline.config import EnsembleArgs, EvalArgs, ScoreArgs
-from bertvision.tasks.base import Task
+from bertvision.tasks.base import DecodeConfig, Task
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.settings import DecodeConfig
-from bertvision.tasks.span_logits import second_best
+from bertvision.tasks.span_decode import second_best
 from bertvision.tasks.squad import score_wordpiece
 from bertvision.train.splits import Split
 

@@ -40,7 +40,7 @@ from bertvision.model.record import record
 from bertvision.model.trained import load_encoder, read_trained
 from bertvision.pipeline.config import FinetuneArgs, MultitaskArgs, TrainArgs, TripletArgs
 from bertvision.states.base import LiveStates
-from bertvision.tasks.settings import PLAIN, TextConfig
+from bertvision.tasks.base import PLAIN, TextConfig
 from bertvision.tasks.triplet import TripletTask
 from bertvision.tasks.walk import head_logits
 from bertvision.train.config import JobConfig, TaskSpec, TuneConfig

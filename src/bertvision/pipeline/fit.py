@@ -15,8 +15,7 @@ from bertvision.heads.base import Head, cost, load_head
 from bertvision.model.record import record
 from bertvision.pipeline.config import FitArgs
 from bertvision.states.config import StatesConfig
-from bertvision.tasks.base import Task
-from bertvision.tasks.settings import TextConfig
+from bertvision.tasks.base import Task, TextConfig
 from bertvision.train.config import FitConfig
 from bertvision.train.parallel import Parallel
 from bertvision.train.run_folder import RunFolder

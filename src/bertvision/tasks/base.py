@@ -15,6 +15,7 @@ that goes with them.
 Shapes: E examples, W windows, N tokens of all windows, B windows of a batch, T tokens of a window (padded), C outputs.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,19 +27,86 @@ from numpy.typing import NDArray
 
 from bertvision.config import from_mapping, to_mapping
 from bertvision.data.load import load_data
-from bertvision.data.texts import Columns
+from bertvision.data.texts import Columns, Reframe, TableConfig
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ArtifactError, ConfigError
 from bertvision.tasks.logits import Collector, Logits
 from bertvision.tasks.metrics import Difference, Metric
-from bertvision.tasks.settings import DecodeConfig, TextConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-    from bertvision.data.texts import Reframe
     from bertvision.states.base import StateBatch
+
+
+Merge = Literal["mean", "min", "max", "any_null"]
+Decoding = Literal["google", "nbest", "bertvision"]
+Merging = Literal["min", "max", "prod_max", "any_null"]
+
+_OWN_MERGING: dict[str, Merging] = {"google": "min", "nbest": "max", "bertvision": "prod_max"}
+
+
+@dataclass(frozen=True)
+class TextConfig(TableConfig):
+    """How texts with labels or scores are read; datasets that are known by name need none of it."""
+
+    loss: str = "auto"
+    """ce: cross-entropy; bce: one logit for two classes; mse: scores. auto: ce or mse."""
+    merge: Literal["auto", "mean", "min", "max", "any_null"] = "auto"
+    """How the windows of a long text become one answer: the mean of their probabilities, the least or the greatest one
+    of the positive class, or any_null, the papers' vote. auto: mean, and min for answer / no answer."""
+    metric: str = "auto"
+    """What heads are chosen and compared by: accuracy, f1 or mcc for labels, pearson or spearman for scores. auto:
+    GLUE's own for GLUE, else accuracy, and Pearson for scores."""
+    positive: str = ""
+    """Of two classes, the name of the positive one, whose F1 is reported and that --text.merge refers to; by default
+    the rarer one."""
+    balance: bool = False
+    """Count all classes alike in the loss, however many windows each has."""
+
+    @property
+    def learning(self) -> "TextConfig":
+        """The same without what only says how the source is read."""
+        names = ("loss", "merge", "metric", "positive", "balance")
+        return TextConfig(**{name: getattr(self, name) for name in names})
+
+
+PLAIN = TextConfig()
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """How the logits of spans become answers (span_decode.py)."""
+
+    decoding: Decoding = "google"
+    """How a window's logits become candidates: the n best valid spans, with (google) or without (nbest)
+    the max-context rule, or the paper's independent argmaxes (bertvision)."""
+    merging: Merging | None = None
+    """How the windows of a question agree on no answer: its lowest (min) or highest (max) score over the
+    windows, the highest-scoring window of all (prod_max), or no answer as soon as one window says so
+    (any_null). By default that of the decoding: min for google, max for nbest, prod_max for bertvision."""
+    n_best_size: int = 20
+    """How many starts and ends are paired in a window, and how many candidates a question keeps."""
+    max_answer_length: int = 30
+    """The most tokens an answer may have; not used by bertvision decoding."""
+    null_score_diff_threshold: float = 0.0
+    """No answer is predicted where its score exceeds the best candidate's by more than this."""
+    max_context: bool = True
+    """Accept a span only from the window that shows the most context around its first token; google only."""
+
+    def __post_init__(self) -> None:
+        if self.n_best_size < 1:
+            raise ConfigError(f"--n-best-size must be at least 1, not {self.n_best_size}")
+        if self.max_answer_length < 1:
+            raise ConfigError(f"--max-answer-length must be at least 1 token, not {self.max_answer_length}")
+        if not math.isfinite(at := self.null_score_diff_threshold):
+            raise ConfigError(f"--null-score-diff-threshold must be a finite number, not {at}")
+
+    @property
+    def resolved_merging(self) -> Merging:
+        return self.merging or _OWN_MERGING[self.decoding]
+
 
 Member = tuple[Any, Any]
 """Answers and their tuning."""
@@ -65,10 +133,8 @@ class Task(ABC):
     """What is to be learned from examples, and what a head's outputs mean. Subclasses are frozen dataclasses."""
 
     kind: ClassVar[str]
-    unit: ClassVar[Literal["token", "window"]]
-    """What a row of logits belongs to: a token, or a window (`group` of them where an example is several)."""
-    metrics: ClassVar[Mapping[str, Metric]]
-    """All its metrics, in the order of the columns of a table."""
+    unit: ClassVar[Literal["token", "window"]]  # what a row of logits belongs to: a token, or `group` windows
+    metrics: ClassVar[Mapping[str, Metric]]  # in the order of the columns of a table
     tuning_class: ClassVar[type[Tuning]] = Tuning
     predicts: ClassVar[bool] = True
     """Whether heads of this kind answer anything; those that only train an encoder are neither saved nor fitted, and
@@ -76,24 +142,18 @@ class Task(ABC):
     abstains: ClassVar[bool] = False
     """Whether it answers one question from many candidates, or not at all: it has a threshold, an n-best list and the
     papers' decodings, and several heads in one folder are rivals for the same answer."""
-    joins: ClassVar[tuple[str, ...]] = ("mean",)
-    """How the members of an ensemble may be joined, the usual way first."""
+    joins: ClassVar[tuple[str, ...]] = (
+        "mean",
+    )  # how the members of an ensemble are joined, the usual way first
 
-    outputs: int
-    """C: numbers a head gives."""
-    head: str
-    """The head that trains with an encoder where none is named."""
+    outputs: int  # C: numbers a head gives
+    head: str  # the head that trains with an encoder where none is named
     card: CardText
-    """What a model card says of it."""
-    metric: str
-    """What systems are chosen and compared by."""
-    group: int = 1
-    """Windows that are one example side by side."""
+    metric: str  # what systems are chosen and compared by
+    group: int = 1  # windows that are one example side by side
     classes: tuple[str, ...] = ()
-    pairs: bool = False
-    """Whether its examples are pairs of texts, before any prompt is put in front."""
-    asks: bool = False
-    """Whether its examples are questions over paragraphs."""
+    pairs: bool = False  # whether its examples are pairs of texts, before any prompt is put in front
+    asks: bool = False  # whether its examples are questions over paragraphs
 
     @property
     def texts_read(self) -> int:
@@ -119,7 +179,7 @@ class Task(ABC):
         self.check_data(data)
         return data
 
-    def prepare(self, data: Any, how: "Reframe") -> Any:
+    def prepare(self, data: Any, how: Reframe) -> Any:
         """The examples of `data`, which may come from a user, as this task reads them."""
         return data
 
@@ -167,12 +227,11 @@ class Task(ABC):
 
     def collector(self, windows: Windows) -> Collector:
         """What puts the outputs of batches together."""
-        return Collector(windows, None if self.unit == "token" else self.group)
+        return Collector(windows, self.group)
 
     def check_logits(self, logits: Logits, windows: Windows) -> None:
-        """Raise unless the logits are finite and fit the windows and the outputs of the task."""
-        per_token = self.unit == "token"
-        logits.check(("values",), windows.offsets if per_token else np.arange(len(windows) // self.group + 1))
+        """Raise unless logits of windows are finite and fit them and the outputs of the task."""
+        logits.check(("values",), np.arange(len(windows) // self.group + 1))
         if (found := logits["values"].shape[1]) != self.outputs:
             raise ArtifactError(
                 f"the logits have {found} columns but the task has {self.outputs} outputs: "
@@ -204,13 +263,13 @@ class Task(ABC):
         """Fit the tuning on the answers to a held-out split."""
         return self.untuned()
 
-    def calibrated(self, answers: Any, tuning: Any) -> Any:
-        """The answers with the probabilities that a user gets."""
-        return answers
-
     @abstractmethod
     def score(self, answers: Any, tuning: Any = None) -> dict[str, float]:
         """Every metric of the answers, by name; without a tuning it is fitted on these very answers."""
+
+    def calibrated(self, answers: Any, tuning: Any) -> Any:
+        """The answers with the probabilities that a user gets."""
+        return answers
 
     def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
         """An ensemble as one set of logits."""
@@ -261,8 +320,6 @@ class Task(ABC):
         "right" is null where an answer is more or less right."""
         return []
 
-    # ---- its own words
-
     def title(self, metric: str) -> str:
         return self.metrics[metric].title
 
@@ -278,6 +335,8 @@ class Task(ABC):
         return {
             self.title(name): self.metrics[name].text(scores[name]) for name in shown[:most] if name in scores
         }
+
+    # ---- on disk
 
     def config(self) -> dict[str, Any]:
         """What a head's config.json keeps under "task"."""
@@ -298,15 +357,12 @@ def check_n_best(count: int) -> None:
         raise ConfigError(f"--n-best must not be negative, not {count}: 0 lists the answer alone")
 
 
-# ---- the kinds
-
 KINDS: dict[str, type[Task]] = {}
 """By name, in the order they were registered."""
 _T = TypeVar("_T", bound=type[Task])
 
 
 def register(cls: _T) -> _T:
-    """Make a kind of task known."""
     KINDS[cls.kind] = cls
     return cls
 

@@ -26,13 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Logits:
-    """What a head gives for all windows of a dataset, by name."""
-
-    arrays: Mapping[
-        str, NDArray[np.float32]
-    ]  # each with a row for each token (N, ...) or example's windows (R, ...)
-    log_probs: bool = False
-    """The values are log-probabilities as they stand (an ensemble's): decoding takes no softmax again."""
+    arrays: Mapping[str, NDArray[np.float32]]  # a row for each token (N, ...) or example's windows (R, ...)
+    log_probs: bool = False  # log-probabilities as they stand (an ensemble's): no softmax is taken again
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
         return self.arrays[name]
@@ -62,7 +57,6 @@ class Logits:
             )
 
     def save(self, path: Path, fingerprint: str) -> None:
-        """Write to `path` in one step, bound to the windows of this fingerprint."""
         from safetensors.numpy import save
 
         tensors = {name: np.ascontiguousarray(values, np.float32) for name, values in self.arrays.items()}
@@ -72,7 +66,6 @@ class Logits:
 
     @classmethod
     def load(cls, path: Path, fingerprint: str) -> "Logits":
-        """Read `path`; logits of other windows than those of `fingerprint` are an `ArtifactError`."""
         from safetensors import SafetensorError, safe_open
 
         if not path.exists():
@@ -92,12 +85,9 @@ class Logits:
 
 
 def softmax(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Over the last axis, in float64."""
+    """Over the last axis."""
     shifted = np.exp(values.astype(np.float64) - values.max(axis=-1, keepdims=True))
     return shifted / shifted.sum(axis=-1, keepdims=True)
-
-
-# ---- from batches to whole datasets
 
 
 @dataclass(frozen=True)
@@ -118,10 +108,8 @@ class Seen:
 
 
 class Collector:
-    """Puts the outputs of a head, a batch at a time, into logits of all windows.
-
-    A row for every token, of outputs (B, T, C), or for the `group` windows of an example, of outputs (B / group, C).
-    """
+    """Puts the outputs of a head, a batch at a time, into logits of all windows: a row for every token, of outputs
+    (B, T, C), or for the `group` windows of an example, of outputs (B / group, C)."""
 
     def __init__(self, windows: Windows, group: int | None) -> None:
         self.group = group  # None: a row for every token

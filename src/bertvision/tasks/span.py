@@ -1,8 +1,7 @@
 """Spans: the answer to a question, cut out of a paragraph, or no answer.
 
-A head gives a start and an end logit for every token (span_logits.py); decoding makes them answers (span_decode.py,
-span_answers.py). Metrics are the official ones of SQuAD (squad.py), at the decoding's threshold and at the threshold
-tuned on dev.
+A head gives a start and an end logit for every token, decoding makes them answers (span_decode.py, span_answers.py).
+Metrics are the official ones of SQuAD (squad.py), at the decoding's threshold and at the threshold tuned on dev.
 
 On disk, the three files that users of run_qa.py know: predictions.json (id -> text, "" for no answer),
 nbest_predictions.json (id -> list of {start_logit, end_logit, text, probability}, best first) and null_odds.json
@@ -27,14 +26,21 @@ from bertvision.data.texts import Reframe
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
 from bertvision.tasks import metrics, squad
-from bertvision.tasks.base import Baselines, CardText, Member, Task, Tuning, register
-from bertvision.tasks.calibrate import NoAnswer, fit_no_answer
+from bertvision.tasks.base import (
+    PLAIN,
+    Baselines,
+    CardText,
+    DecodeConfig,
+    Member,
+    Task,
+    TextConfig,
+    Tuning,
+    register,
+)
 from bertvision.tasks.logits import Logits, softmax
-from bertvision.tasks.metrics import Difference, mcnemar, mean_difference
-from bertvision.tasks.settings import PLAIN, DecodeConfig, TextConfig
+from bertvision.tasks.metrics import Difference, NoAnswer, fit_no_answer, mcnemar, mean_difference
 from bertvision.tasks.span_answers import Prediction, SpanAnswers, best_threshold
-from bertvision.tasks.span_decode import decode
-from bertvision.tasks.span_logits import SIDES, SpanCollector, combine, span_loss
+from bertvision.tasks.span_decode import SIDES, SpanCollector, combine, decode, span_loss
 from bertvision.tasks.texts import as_questions
 
 if TYPE_CHECKING:
@@ -47,10 +53,8 @@ if TYPE_CHECKING:
 class SpanTuning(Tuning):
     """What decides whether a question is answered, and the decoding it was fitted with."""
 
-    threshold: float = 0.0
-    """No answer is given where its score exceeds the best candidate's by more than this."""
-    no_answer: NoAnswer | None = None
-    """The calibrated probability of no answer; None where dev has no questions of both kinds."""
+    threshold: float = 0.0  # no answer where its score exceeds the best candidate's by more than this
+    no_answer: NoAnswer | None = None  # None where dev has no questions of both kinds
     decode: DecodeConfig = field(default_factory=DecodeConfig)
 
     def __post_init__(self) -> None:
@@ -61,8 +65,6 @@ class SpanTuning(Tuning):
 @register
 @dataclass(frozen=True)
 class SpanTask(Task):
-    """Find the answer to a question in a paragraph."""
-
     kind = "span"
     unit = "token"
     metrics = metrics.SPAN
@@ -88,8 +90,6 @@ class SpanTask(Task):
     def config(self) -> dict[str, Any]:
         return {"kind": self.kind, "metric": self.metric}
 
-    # ---- from data to a task
-
     @classmethod
     def of(cls, data: SpanData, text: TextConfig, windows: WindowConfig) -> "SpanTask":
         if text.learning != PLAIN or text.columns.named or text.reframe != Reframe():
@@ -105,8 +105,6 @@ class SpanTask(Task):
     def describe(self, data: SpanData) -> dict[str, Any]:
         absent = sum(not example.answerable for example in data.examples)
         return {"counts": {"answer": len(data) - absent, "no answer": absent}}
-
-    # ---- training
 
     def loss(self, logits: "Tensor", batch: "StateBatch") -> "Tensor":
         """The target is the first and the last token of the answer; the null token twice where a window has none."""
@@ -130,24 +128,18 @@ class SpanTask(Task):
         unit = len(windows) / max(1.0, len(windows) - without + weight * without)
         return replace(self, weights=(unit, weight * unit))
 
-    # ---- logits
-
     def collector(self, windows: Windows) -> SpanCollector:
         return SpanCollector(windows)
 
     def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
         return combine(members, windows, self.join_how(how))
 
-    # ---- answers
-
     def untuned(self, decode: DecodeConfig | None = None) -> SpanTuning:
         decode = decode or DecodeConfig()
         return SpanTuning(decode.null_score_diff_threshold, None, decode)
 
-    def answer(
-        self, windows: Windows, logits: Logits, data: SpanData, tuning: SpanTuning | None = None
-    ) -> SpanAnswers:
-        """Decode as the tuning says; its threshold is applied later."""
+    def answer(self, windows: Windows, logits: Logits, data: SpanData, tuning: Any = None) -> SpanAnswers:
+        """The tuning's threshold is applied later."""
         return decode(windows, logits, data, (tuning or SpanTuning()).decode)
 
     def tune(self, answers: SpanAnswers) -> SpanTuning:
@@ -166,14 +158,9 @@ class SpanTask(Task):
         return mean_difference(*([100 * _judged(metric, *one) for one in side] for side in (ours, theirs)))
 
     def mcnemar(self, ours: Member, theirs: Member) -> float:
-        """Of exact match at the tuned thresholds."""
         return mcnemar(*(_judged("tuned_exact", *member) for member in (ours, theirs)))
 
-    # ---- what a user gets
-
-    def predictions(
-        self, answers: SpanAnswers, tuning: SpanTuning | None = None, *, n_best: int = 0
-    ) -> list[Prediction]:
+    def predictions(self, answers: Any, tuning: Any = None, *, n_best: int = 0) -> list[Prediction]:
         return answers.detailed(_threshold(tuning), tuning and tuning.no_answer, n_best)
 
     def write_answers(self, folder: Path, answers: SpanAnswers, tuning: SpanTuning | None = None) -> None:
@@ -187,13 +174,7 @@ class SpanTask(Task):
         return _window_chars(answers.windows, window)
 
     def explain(
-        self,
-        member: Member,
-        logits: Logits,
-        chars: NDArray[np.int32],
-        *,
-        n_best: int = 1,
-        layer: bool = False,
+        self, member: Member, logits: Logits, chars: NDArray[Any], *, n_best: int = 1, layer: bool = False
     ) -> dict[str, Any]:
         answers, tuning = member
         (prediction,) = self.predictions(answers, tuning, n_best=n_best)
@@ -215,8 +196,6 @@ class SpanTask(Task):
             "shift": calibration.shift if calibration else None,
             "temperature": calibration.temperature if calibration else None,
         }
-
-    # ---- what a report shows
 
     def details(self, answers: SpanAnswers, tuning: SpanTuning | None = None) -> dict[str, Any]:
         return {} if tuning is None else to_mapping(tuning)
@@ -266,7 +245,7 @@ def _at_least(cut: float, data: SpanData, guesses: Sequence[tuple[str, float]]) 
 
 
 def _scores(plain: squad.Scores, tuned: squad.Scores) -> dict[str, float]:
-    """Official scores at the decoding's threshold and at the tuned one, as metrics."""
+    """Both as metrics."""
     both = plain | {f"tuned_{name}": value for name, value in tuned.items()}
     return {name: value for name, value in both.items() if not name.endswith("total")}
 
@@ -275,9 +254,6 @@ def _judged(metric: str, answers: SpanAnswers, tuning: SpanTuning | None) -> NDA
     """(Q,) exact match or F1 between 0 and 1 of every question."""
     exact, f1 = answers.judged(_threshold(tuning) if metric.startswith("tuned_") else None)
     return exact if metric.endswith("exact") else f1
-
-
-# ---- where starts and ends are likely
 
 
 def _window_chars(windows: Windows, window: int) -> NDArray[np.int32]:

@@ -2,9 +2,8 @@
 
 Shapes: Q questions in the order of the data, n candidates kept for each (`n_best_size`).
 
-A question's candidates are kept whatever wins, so that any threshold can be applied later without
-decoding again: no answer is predicted where `score_diff`, the score of no answer minus that of the best
-candidate, exceeds the threshold.
+A question's candidates are kept whatever wins, so that any threshold can be applied later without decoding again: no
+answer is predicted where `score_diff`, the score of no answer minus that of the best candidate, exceeds the threshold.
 """
 
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 from bertvision.data.examples import SpanData
 from bertvision.data.windows import Windows
 from bertvision.errors import DataError
-from bertvision.tasks.calibrate import NoAnswer
-from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.base import DecodeConfig
+from bertvision.tasks.metrics import NoAnswer
 from bertvision.tasks.squad import question_score
 
 # Stands for an infinite score or score difference where a finite number is needed (JSON, softmax).
@@ -44,12 +43,9 @@ class Prediction:
     text: str  # empty for no answer
     start: int  # first character of the answer in the context, -1 for no answer
     end: int  # one past its last character, -1 for no answer
-    probability: float
-    """Of the best answer found, whether or not it was given."""
-    no_answer_probability: float
-    """Calibrated on the split the threshold was tuned on, where the head's folder holds a calibration."""
-    nbest: tuple[Candidate, ...] = ()
-    """The best candidates, best first, no answer not among them; as many as were asked for (n_best)."""
+    probability: float  # of the best answer found, whether or not it was given
+    no_answer_probability: float  # calibrated on the split of the threshold, where the head's folder says how
+    nbest: tuple[Candidate, ...] = ()  # as many as were asked for, best first, no answer not among them
 
     def line(self) -> str:
         said = f"{self.text}  [{self.start}:{self.end}]" if self.text else "(no answer) "
@@ -62,13 +58,15 @@ class SpanAnswers:
     windows: Windows  # what was decoded; candidates point into them
     decode: DecodeConfig  # how they were found; its threshold is the one applied where none is given
     score_diff: NDArray[np.float64]  # (Q,) no answer minus best candidate; plus infinity without a candidate
-    null_score: NDArray[np.float64]
-    """(Q,) score of no answer, merged over the question's windows; minus infinity: no window votes for it."""
+    null_score: NDArray[
+        np.float64
+    ]  # (Q,) of no answer, merged over windows; minus infinity: none votes for it
     null_logits: NDArray[np.float64]  # (Q, 2) start and end logit behind `null_score`
     nbest_score: NDArray[np.float64]  # (Q, n) of the candidates, best first; minus infinity behind the last
     nbest_logits: NDArray[np.float64]  # (Q, n, 2) their start and end logits
-    nbest_token: NDArray[np.int32]
-    """(Q, n, 3) window, first and last token (inclusive) inside it; no meaning behind the last candidate."""
+    nbest_token: NDArray[
+        np.int32
+    ]  # (Q, n, 3) window, first and last token inside it, up to the last candidate
 
     def __len__(self) -> int:
         return len(self.score_diff)
@@ -94,10 +92,7 @@ class SpanAnswers:
         return np.where(inside[..., None], np.stack(sides, axis=-1), -1)
 
     def text(self, question: int, start: int, end: int) -> str:
-        """The characters of a candidate.
-
-        `bertvision` decoding may point into the question: a wrong answer, which must not read as "no answer".
-        """
+        """`bertvision` decoding may point into the question: a wrong answer, which must not read as "no answer"."""
         example = self.data.examples[question]
         return self.data.paragraphs[example.paragraph][start:end] if start >= 0 else example.question
 
@@ -124,8 +119,6 @@ class SpanAnswers:
         rows = zip(self.ids, begin + first, begin + last + 1, self.is_null(), strict=True)
         return {key: [] if null else windows.ids[start:stop].tolist() for key, start, stop, null in rows}
 
-    # ---- right and wrong
-
     @cached_property
     def answerable(self) -> NDArray[np.bool_]:
         """(Q,) whether the paragraph holds an answer."""
@@ -144,15 +137,10 @@ class SpanAnswers:
         exact, f1 = np.where(self.is_null(threshold)[:, None], empty, best).T
         return exact, f1
 
-    # ---- how sure
-
     @cached_property
     def _kept(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(Q,) candidates that stay in the n-best list, and how many of them stand before no answer.
-
-        No answer takes one of the n places when it is good enough and is added to them when it is not;
-        the best candidate always stays.
-        """
+        """(Q,) candidates that stay in the n-best list, and how many of them stand before no answer: it takes one of
+        the n places when it is good enough and is added to them when it is not; the best candidate always stays."""
         n = self.nbest_score.shape[1]
         before = (self.exists & (self.nbest_score >= self.null_score[:, None])).sum(axis=1)
         return np.where(before < n, np.minimum(self.exists.sum(axis=1), max(n - 1, 1)), n), before
@@ -190,7 +178,7 @@ class SpanAnswers:
         return lists
 
     def detailed(self, threshold: float | None, no_answer: NoAnswer | None, n_best: int) -> list[Prediction]:
-        """All probabilities of a question sum to 1: no answer, and the candidates of the n-best list.
+        """Predictions with probabilities that sum to 1 over no answer and the candidates of the n-best list.
 
         With a calibration no answer has the calibrated probability, and the candidates share the rest in the ratio of
         their softmax; without one, no answer is one more candidate of that softmax. A span that two windows propose is
@@ -217,14 +205,9 @@ class SpanAnswers:
         return found
 
 
-# ---- the threshold, tuned on one split and applied to another
-
-
 def best_threshold(answers: SpanAnswers) -> float:
-    """The threshold with the highest F1; of equally good ones, the closest to 0.
-
-    It stands half-way between the last question that is answered and the first that is not; all such places are tried.
-    """
+    """The threshold with the highest F1; of equally good ones, the closest to 0. It stands half-way between the last
+    question that is answered and the first that is not; all such places are tried."""
     if not len(answers):
         raise DataError(f"{answers.data.name} has no questions: a threshold needs some to be tuned on")
     order = np.argsort(answers.score_diff, kind="stable")
@@ -239,10 +222,8 @@ def best_threshold(answers: SpanAnswers) -> float:
 
 
 def _cut_values(diff: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(Q + 1,) a finite threshold that answers the first k questions; NaN where none does.
-
-    `diff` rises. Equal neighbours cannot be separated, and infinite ones lie on one side of every threshold.
-    """
+    """(Q + 1,) a finite threshold that answers the first k questions; NaN where none does. `diff` rises; equal
+    neighbours cannot be separated, and infinite ones lie on one side of every threshold."""
     below, above = np.append(-np.inf, diff), np.append(diff, np.inf)
     with np.errstate(invalid="ignore"):  # between minus and plus infinity: set to 0 below
         values = (below + above) / 2

@@ -49,7 +49,6 @@ def question_score(example: Example, prediction: str) -> tuple[float, float]:
 
 
 def _complete(examples: Sequence[Example], values: Mapping[str, object], what: str, way_out: str) -> None:
-    """Raise unless every question has one of `values`."""
     missing = [example.id for example in examples if example.id not in values]
     if missing:
         of = f"{len(missing)} of the {len(examples)} questions, first {missing[0]!r}"
@@ -61,9 +60,8 @@ def per_question(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(Q,) exact match and (Q,) F1 between 0 and 1, in the order of the data; NaN where none is given."""
     if not allow_missing:
-        _complete(
-            data.examples, predictions, f"predictions of {data.name}", "predict them, or allow missing ones"
-        )
+        what = f"predictions of {data.name}"
+        _complete(data.examples, predictions, what, "predict them, or allow missing ones")
     scores = [
         question_score(example, predictions[example.id]) if example.id in predictions else (np.nan, np.nan)
         for example in data.examples

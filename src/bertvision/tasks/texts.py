@@ -1,4 +1,4 @@
-"""What tasks about whole texts share: labels and scores of single texts, pairs, and questions over paragraphs.
+"""What labels and scores share: tasks about single texts, pairs, and questions over paragraphs.
 
 The windows of a long text are merged into one answer:
 
@@ -12,7 +12,7 @@ probability of no answer.
 An unknown label (-1, or a score of NaN) costs nothing and has no gradient. Losses are computed in float32, whatever the
 logits came in, and nothing depends on the values: they can be vmapped over stacked heads and captured in a CUDA graph.
 
-On disk: predictions.json (id -> class or score), and of labels probabilities.json (id -> {class: probability}).
+On disk: predictions.json (id -> class or score).
 
 Shapes: R rows of logits (a window each, or `group` windows side by side), E examples, W windows, C outputs.
 """
@@ -33,10 +33,9 @@ from bertvision.data.spans import SpanBuilder
 from bertvision.data.texts import Columns, Reframe, reframe
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError, DataError
-from bertvision.tasks.base import Baselines, CardText, Member, Task
+from bertvision.tasks.base import Baselines, CardText, Member, Merge, Task, TextConfig
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.metrics import Difference, metric_difference
-from bertvision.tasks.settings import Merge, TextConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,8 +47,6 @@ _SHOWN = 600  # characters of a text in a report
 
 @dataclass(frozen=True)
 class TextAnswers:
-    """What is answered of every example; subclasses merge its windows."""
-
     task: Any
     data: TextData
     rows: NDArray[np.float64]  # (R, C) one logit a class, or (R,) scores
@@ -72,8 +69,6 @@ class TextAnswers:
 
 @dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
-    """A task whose examples are texts, with a row of logits for the windows of each."""
-
     unit = "window"
     head = "cls_linear"
     answers_class: ClassVar[type[TextAnswers]] = TextAnswers
@@ -89,7 +84,6 @@ class TextTask(Task):
             raise ConfigError(f"--text.metric {self.metric} does not suit {self.kind}s: use {fitting}")
 
     def card_text(self, returns: str, merged: str, limits: str, hub_task: str) -> CardText:
-        """Says what comes out, and what counts of the windows of a long text."""
         call, given = '"text"', "a text"
         if self.asks:
             call, given = '"question", "context"', "a question and a text"
@@ -100,8 +94,6 @@ class TextTask(Task):
             how = {"mean": "mean", "min": "least"}.get(self.merge, "greatest")
             about += f" Of a text longer than a window several are read, and the {how} {merged} counts."
         return CardText(hub_task, call, about, limits)
-
-    # ---- from data to a task
 
     @classmethod
     def settings(
@@ -150,8 +142,6 @@ class TextTask(Task):
         assert isinstance(data, TextData)
         return reframe(data, how)
 
-    # ---- training
-
     def loss(self, logits: "Tensor", batch: "StateBatch") -> "Tensor":
         import torch
 
@@ -170,14 +160,12 @@ class TextTask(Task):
         """(R,) label of each row of logits."""
         return windows.labels[:: self.group, 0]
 
-    # ---- answers
-
     @abstractmethod
     def rows(self, logits: Logits) -> NDArray[np.float64]:
         """The rows of the answers, in float64."""
 
     def answer(self, windows: Windows, logits: Logits, data: TextData, tuning: Any = None) -> Any:
-        """The rows of each example, to be merged; a tuning is applied to predictions alone."""
+        """A tuning is applied to predictions alone."""
         self.check_logits(logits, windows)
         example = windows.example[:: self.group]  # (R,)
         starts = np.flatnonzero(np.diff(example, prepend=-1))
@@ -192,7 +180,6 @@ class TextTask(Task):
         return replace(self, merge=merge)
 
     def score(self, answers: Any, tuning: Any = None) -> dict[str, float]:
-        """Every metric; the tuning changes none."""
         right, found = answers.truth, {}
         for name, metric in self.metrics.items():
             if metric.predictions is not None:
@@ -214,8 +201,6 @@ class TextTask(Task):
     def write_answers(self, folder: Path, answers: Any, tuning: Any = None) -> None:
         rows = zip(self.ids(answers.data), self.named(answers.values), strict=True)
         write_json_rows(folder / "predictions.json", dict(rows))
-
-    # ---- what a report shows
 
     @abstractmethod
     def constant(self, train: TextData) -> tuple[str, Any]:
@@ -242,7 +227,6 @@ class TextTask(Task):
 
 
 def holds_questions(data: SpanData | TextData) -> bool:
-    """Whether its examples are questions over paragraphs."""
     return isinstance(data, SpanData) or data.spans is not None
 
 
@@ -259,7 +243,7 @@ def as_questions(data: SpanData | TextData) -> SpanData:
 
 
 def truth(data: TextData, dtype: Any) -> NDArray[Any]:
-    """(E,) class numbers or scores of the examples."""
+    """(E,) class numbers or scores."""
     unknown = sum(example.label is None for example in data.examples)
     if unknown or not len(data):
         raise DataError(

@@ -23,9 +23,8 @@ from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
 from bertvision.shapes import Float
 from bertvision.tasks import metrics
-from bertvision.tasks.base import Task, register
+from bertvision.tasks.base import Task, TextConfig, register
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.settings import TextConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,10 +39,7 @@ TripletForm = Literal["paper", "softmin"]
 @register
 @dataclass(frozen=True)
 class TripletTask(Task):
-    """Bring a text nearer to its positive than to its negatives; trains the encoder alone.
-
-    Its answers are (E, D) distances from each anchor to its positive and to each negative.
-    """
+    """Trains the encoder alone. Its answers are (E, D) distances from each anchor to its positive and each negative."""
 
     kind = "triplet"
     unit = "window"
@@ -51,11 +47,8 @@ class TripletTask(Task):
     predicts = False
 
     form: TripletForm = "softmin"
-    """softmin: every negative must be farther than the positive; paper: one far negative is enough."""
     margin: float = 0.0
-    """Added to the hinge's inside."""
-    group: int = 7
-    """Windows of a triplet: anchor, positive, negatives."""
+    group: int = 7  # windows of a triplet: anchor, positive, negatives
     metric: str = "violation_rate"
 
     def __post_init__(self) -> None:
@@ -75,12 +68,7 @@ class TripletTask(Task):
         return cls(group=2 + data.negatives)
 
     def windows(
-        self,
-        data: TripletData,
-        tokenizer: "PreTrainedTokenizerBase",
-        config: WindowConfig,
-        *,
-        cache: Path | None,
+        self, data: Any, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig, *, cache: Path | None
     ) -> tuple[Windows, str]:
         """The windows of a triplet side by side."""
         from bertvision.encoder.load import tokenizer_fingerprint
@@ -94,14 +82,11 @@ class TripletTask(Task):
     def loss(self, logits: "Tensor", batch: "StateBatch") -> "Tensor":
         return triplet_loss(logits, form=self.form, margin=self.margin).repeat_interleave(self.group)
 
-    def answer(
-        self, windows: Windows, logits: Logits, data: TripletData, tuning: Any = None
-    ) -> NDArray[np.float64]:
+    def answer(self, windows: Windows, logits: Logits, data: TripletData, tuning: Any = None) -> Any:
         self.check_logits(logits, windows)
         return logits["values"].astype(np.float64)
 
     def score(self, answers: NDArray[np.float64], tuning: Any = None) -> dict[str, float]:
-        """Means over triplets."""
         import torch
 
         positive, negatives = answers[:, :1], answers[:, 1:]
@@ -119,7 +104,6 @@ class TripletTask(Task):
 def triplet_loss(
     distances: "Float[Tensor, 'E D']", *, form: TripletForm = "softmin", margin: float = 0.0
 ) -> "Float[Tensor, ' E']":
-    """Loss of each example; the first distance is that to the positive."""
     positive, negatives = distances[:, 0], distances[:, 1:]
     if form == "paper":
         return (positive - negatives.logsumexp(-1) + margin).clamp(min=0)

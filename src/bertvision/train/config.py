@@ -18,7 +18,7 @@ from bertvision.config import part_of, to_mapping
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.heads.spec import HeadSpec, TrainOverrides, expand, parse_head
-from bertvision.tasks.settings import TextConfig
+from bertvision.tasks.base import TextConfig
 
 Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 Sampling = Literal["natural", "balanced", "weighted"]

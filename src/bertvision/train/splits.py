@@ -26,9 +26,8 @@ from bertvision.heads.base import Geometry, Head, load_head
 from bertvision.states.base import LiveStates, States
 from bertvision.states.config import StatesConfig
 from bertvision.states.store import Origin, Store, find_entries, local_root, open_store
-from bertvision.tasks.base import Task, task_for
+from bertvision.tasks.base import PLAIN, DecodeConfig, Task, TextConfig, task_for
 from bertvision.tasks.logits import Logits
-from bertvision.tasks.settings import PLAIN, DecodeConfig, TextConfig
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.walk import head_logits
 

@@ -24,8 +24,7 @@ from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Selection, StatesConfig
 from bertvision.states.source import choose_source, open_states
 from bertvision.states.stored import StoredStates
-from bertvision.tasks.base import Task
-from bertvision.tasks.settings import DecodeConfig
+from bertvision.tasks.base import DecodeConfig, Task
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FitConfig

@@ -1,10 +1,11 @@
-"""Labels: the class of a text, of a pair, or whether a paragraph answers a question.
+"""Labels (the class of a text, of a pair, or whether a paragraph answers a question) and scores (a number).
 
     ce    log sum_c exp z_c - z_label
     bce   log(1 + exp z) - label * z          one logit z for two classes, whose logits are (0, z)
+    mse   (y - (score - shift) / scale) ** 2  the score is shift + scale * y
 
-With `weights` a class counts for more or less. To add a loss, write a function (logits (E, C), labels (E,)) -> (E,) and
-an entry in `LOSSES`.
+To add a loss of labels, write a function (logits (E, C), labels (E,)) -> (E,) and an entry in `LOSSES`. Scores are read
+with the mean and spread of the training scores, so that heads and rates need not know whether they run to 5 or 5,000.
 
 On disk, beside predictions.json: probabilities.json (id -> {class: probability}).
 
@@ -26,11 +27,9 @@ from bertvision.data.examples import TextData
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
 from bertvision.tasks import metrics
-from bertvision.tasks.base import CardText, Member, Task, Tuning, register
-from bertvision.tasks.calibrate import calibration_curve, fit_temperature
+from bertvision.tasks.base import CardText, Member, Task, TextConfig, Tuning, register
 from bertvision.tasks.logits import Logits, softmax
-from bertvision.tasks.metrics import mcnemar
-from bertvision.tasks.settings import TextConfig
+from bertvision.tasks.metrics import calibration_curve, fit_temperature, mcnemar
 from bertvision.tasks.texts import TextAnswers, TextTask, merge_rows, truth
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ def _binary(logits: "Tensor", label: "Tensor") -> "Tensor":
 
 LOSSES = {"ce": _cross_entropy, "bce": _binary}
 _ONE_LOGIT = {"bce"}  # of heads that give the second class's logit alone
+_POINTS, _ERROR_BINS = 1500, 24  # of what a report draws of scores
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class LabelTuning(Tuning):
 
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise ConfigError(f"--temperature must be a finite number above 0, not {self.temperature}")
+            raise ConfigError(f"a temperature must be a finite number above 0, not {self.temperature}")
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,6 @@ class LabelPrediction:
 
 @dataclass(frozen=True)
 class LabelAnswers(TextAnswers):
-    """The predicted class of every example."""
-
     @cached_property
     def probabilities(self) -> NDArray[np.float64]:
         """(E, C) probability of each class."""
@@ -99,7 +97,7 @@ class LabelAnswers(TextAnswers):
 @register
 @dataclass(frozen=True)
 class LabelTask(TextTask):
-    """One of several classes; a head's folder keeps the settings under "task"."""
+    """One of several classes."""
 
     kind = "label"
     metrics = metrics.LABEL
@@ -111,10 +109,8 @@ class LabelTask(TextTask):
     metric: str = "accuracy"
     positive: int = 1
     """Of two classes, the one whose F1 is reported and that `min`, `max` and `any_null` refer to."""
-    weights: tuple[float, ...] = ()
-    """What the loss of an example of each class counts for; none = all alike."""
+    weights: tuple[float, ...] = ()  # what an example of each class counts for in the loss; none: all alike
     asks: bool = False
-    """Whether a paragraph answers a question, of examples cut into windows like those of spans."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,8 +143,6 @@ class LabelTask(TextTask):
             return f"F1 of {self.classes[self.positive]!r}"
         return super().title(metric)
 
-    # ---- from data to a task
-
     @classmethod
     def of(cls, data: TextData, text: TextConfig, windows: WindowConfig) -> "LabelTask":
         asks = data.spans is not None
@@ -160,8 +154,6 @@ class LabelTask(TextTask):
     def describe(self, data: TextData) -> dict[str, Any]:
         labels = [example.label for example in data.examples]
         return {"counts": {name: labels.count(i) for i, name in enumerate(self.classes)}}
-
-    # ---- training
 
     def losses(self, logits: "Tensor", label: "Tensor") -> "Tensor":
         loss = LOSSES[self.objective](logits, label)
@@ -178,8 +170,6 @@ class LabelTask(TextTask):
         weights = [counts.sum() / (len(counts) * count) if count else 0.0 for count in counts]
         return replace(self, weights=tuple(float(weight) for weight in weights))
 
-    # ---- answers
-
     def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
         """The log of the mean probability of each class, window by window: an ensemble is then like a head."""
         wide = [self.rows(member) for member in members]
@@ -194,7 +184,7 @@ class LabelTask(TextTask):
         return np.pad(wide, ((0, 0), (1, 0))) if self.objective in _ONE_LOGIT else wide
 
     def tune(self, answers: LabelAnswers) -> LabelTuning:
-        """The temperature of single windows."""
+        """Fit the temperature of single windows."""
         return LabelTuning(fit_temperature(answers.rows, answers.labels))
 
     def calibrated(self, answers: LabelAnswers, tuning: LabelTuning) -> LabelAnswers:
@@ -203,10 +193,7 @@ class LabelTask(TextTask):
     def mcnemar(self, ours: Member, theirs: Member) -> float:
         return mcnemar(*(answers.values == answers.truth for answers, _ in (ours, theirs)))
 
-    def predictions(
-        self, answers: LabelAnswers, tuning: LabelTuning | None = None, *, n_best: int = 0
-    ) -> list[LabelPrediction]:
-        """With the probabilities at the tuned temperature."""
+    def predictions(self, answers: Any, tuning: Any = None, *, n_best: int = 0) -> list[LabelPrediction]:
         answers = answers if tuning is None else self.calibrated(answers, tuning)
         return [
             LabelPrediction(self.classes[best], row[best], dict(zip(self.classes, row, strict=True)))
@@ -218,8 +205,6 @@ class LabelTask(TextTask):
         write_json_rows(folder / "probabilities.json", dict(zip(self.ids(answers.data), rows, strict=True)))
         super().write_answers(folder, answers)
 
-    # ---- what a report shows
-
     def details(self, answers: LabelAnswers, tuning: Any = None) -> dict[str, Any]:
         """The confusion matrix (rows are the truth) and the bins of the calibration curve."""
         confusion = np.zeros([len(self.classes)] * 2, np.int64)
@@ -230,3 +215,94 @@ class LabelTask(TextTask):
     def constant(self, train: TextData) -> tuple[str, Any]:
         shares = np.bincount(truth(train, np.int64), minlength=len(self.classes)) / len(train)
         return "always the most frequent class", np.log(np.maximum(shares, np.finfo(np.float64).tiny))
+
+
+@dataclass(frozen=True)
+class ScorePrediction:
+    """The score of a text."""
+
+    kind: ClassVar[str] = "score"
+    score: float
+
+    def line(self) -> str:
+        return f"{self.score:.3f}"
+
+
+@register
+@dataclass(frozen=True)
+class ScoreTask(TextTask):
+    """A number."""
+
+    kind = "score"
+    metrics = metrics.SCORE
+    outputs = 1
+
+    metric: str = "pearson"
+    shift: float = 0.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.merge == "any_null":
+            raise ConfigError("a score is merged by --text.merge mean, min or max, not by any_null")
+
+    @property
+    def card(self) -> CardText:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.card_text(
+            f"a score; training scores had a mean of {self.shift:.3g} and a deviation of {self.scale:.3g}",
+            "score",
+            "Heads for scores answer on the scale of their training data, and nothing keeps them inside it.",
+            "sentence-similarity" if self.pairs else "text-classification",
+        )
+
+    @classmethod
+    def of(cls, data: TextData, text: TextConfig, windows: WindowConfig) -> "ScoreTask":
+        if text.loss not in ("auto", "mse"):
+            raise ConfigError(f"a score is trained with --text.loss mse, not {text.loss}")
+        shared, scores = cls.settings(data, text, windows, "mean"), truth(data, np.float64)
+        return cls(shift=float(scores.mean()), scale=float(scores.std()) or 1.0, **shared)
+
+    def describe(self, data: TextData) -> dict[str, Any]:
+        known = np.array([e.label for e in data.examples if e.label is not None], np.float64)
+        if not len(known):
+            return {}
+        numbers = {"low": known.min(), "mean": known.mean(), "high": known.max(), "spread": known.std()}
+        return {"range": {name: float(value) for name, value in numbers.items()}}
+
+    def losses(self, logits: "Tensor", label: "Tensor") -> "Tensor":
+        return (logits.squeeze(-1) - (label.float() - self.shift) / self.scale).square()
+
+    def sampling_classes(self, windows: Windows, bins: int) -> NDArray[np.int64]:
+        """Bins of equal width and not of equal counts: sampling by them makes rare scores frequent."""
+        scores = self.row_labels(windows).astype(np.float64)
+        if bins < 1:
+            raise ConfigError(f"--bins must be at least 1, not {bins}")
+        if not np.isfinite(scores).all():
+            raise ConfigError("scores that are not known cannot be put into bins: use --sampling natural")
+        low, width = scores.min(initial=np.inf), np.ptp(scores) if len(scores) else 0.0
+        place = (scores - low) / (width or 1.0) * bins
+        return np.minimum(place.astype(np.int64), bins - 1)
+
+    def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
+        return Logits({"values": np.mean([one["values"] for one in members], axis=0).astype(np.float32)})
+
+    def rows(self, logits: Logits) -> NDArray[np.float64]:
+        return self.shift + self.scale * logits["values"][:, 0].astype(np.float64)
+
+    def predictions(self, answers: Any, tuning: Any = None, *, n_best: int = 0) -> list[ScorePrediction]:
+        return [ScorePrediction(value) for value in answers.values.tolist()]
+
+    def details(self, answers: TextAnswers, tuning: Any = None) -> dict[str, Any]:
+        """A draw of true and predicted scores, and a histogram of the errors."""
+        errors = answers.values - answers.truth
+        reach = float(np.abs(errors).max()) or 1.0
+        counts, edges = np.histogram(errors, bins=_ERROR_BINS, range=(-reach, reach))
+        chosen = np.random.default_rng(0).permutation(len(errors))[:_POINTS]
+        points = np.stack([answers.truth, answers.values], axis=1)[np.sort(chosen)]
+        return {
+            "points": np.round(points, 4).tolist(),
+            "errors": {"edges": edges.tolist(), "counts": counts.tolist()},
+        }
+
+    def constant(self, train: TextData) -> tuple[str, Any]:
+        return "always the mean score", truth(train, np.float64).mean()
