@@ -92,12 +92,11 @@ def split_of(data: Any, source: Path, *, apart: bool = False, **text: Any) -> Sp
 
 
 def snapshot_weights(snapshot: Path) -> dict[str, Tensor]:
-    """Every tensor of a snapshot with any number of heads."""
-    files = [snapshot / "encoder" / "model.safetensors", *snapshot.glob("head/model.safetensors")]
-    files += snapshot.glob("heads/*/model.safetensors")
+    """Every tensor of a snapshot, which may be a delta, and of its heads."""
     return {
         f"{file.parent.relative_to(snapshot)}/{name}": tensor
-        for file in files
+        for file in sorted(snapshot.rglob("*.safetensors"))
+        if file.name != "logits.safetensors"
         for name, tensor in load_file(file).items()
     }
 

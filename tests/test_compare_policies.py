@@ -15,15 +15,13 @@ from typing import Any
 
 import pytest
 from cli_runner import Outcome, bertvision, tree
-from test_resume import WINDOWS, contents
+from test_resume import WINDOWS
 
-from bertvision.encoder import freeze
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
 from bertvision.pipeline.finetune import check_policies, efficiency, policy_row
 from bertvision.tasks.span import SPAN
-from bertvision.train.steps import Steps
 
 QUICK = (*WINDOWS, "--epochs", "0.5", "--batch-size", "8", "--lr", "1e-3")
 
@@ -268,15 +266,6 @@ def test_lora_without_peft(
     assert not (tmp_path / "out").exists()
 
 
-def test_adapters_without_a_place(
-    words: tuple[str | Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(freeze, "PLACES", {})
-    told = sentence(bertvision(*words, "--out", tmp_path / "out", "--policy", "houlsby-4"))
-    assert "does not know where the adapters of a bert encoder belong" in told
-    assert not (tmp_path / "out").exists()
-
-
 def test_overwrite_does_not_delete_the_encoder_it_reads(
     words: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
@@ -291,32 +280,6 @@ def test_overwrite_does_not_delete_the_encoder_it_reads(
     for out in (first, second, second / "snapshot-0.5"):
         assert "would delete the encoder" in sentence(bertvision(*deeper, "--out", out))
     assert tree(tmp_path) == before
-
-
-def test_an_interrupted_run_goes_on(
-    words: tuple[str | Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C in the middle: a sentence, exit code 130, and the same result as without it."""
-    command = (*words, "--policy", "houlsby-4", "--snapshots", "0.2", "--checkpoint-seconds", "0")
-    assert bertvision(*command, "--out", tmp_path / "whole" / "run").code == 0
-    real, done = Steps.update, 0
-
-    def pressed(self: Steps) -> None:
-        nonlocal done
-        real(self)
-        done += 1
-        if done == 2:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(Steps, "update", pressed)
-    outcome = bertvision(*command, "--out", tmp_path / "out" / "run")
-    assert outcome.code == 130
-    assert "interrupted: run the same command again to go on" in outcome.err.splitlines()[-1]
-    monkeypatch.setattr(Steps, "update", real)
-    again = bertvision(*command, "--out", tmp_path / "out" / "run")
-    assert again.code == 0, again.err
-    assert "fine-tuning continues at step" in again.err
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 # ---- what is printed

@@ -39,9 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     still: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     # Its vectors differ from text to text, where those of a usual beginning hardly do.
     save_encoder(folder / "lively", num_hidden_layers=4, initializer_range=0.2, **still)
-    save_encoder(
-        folder / "plain", num_hidden_layers=4, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
+    save_encoder(folder / "plain", num_hidden_layers=4, **still)
     save_encoder(folder / "noisy", num_hidden_layers=4)
     (folder / "toy.json").write_text(json.dumps(squad_json()), encoding="utf-8")
     return folder
@@ -177,16 +175,11 @@ def interrupted_at(step: int) -> Iterator[None]:
 
 
 def test_a_run_goes_on_from_its_checkpoint(home: Path, tmp_path: Path) -> None:
-    whole, _, _ = tuned(home, tmp_path / "a", encoder="noisy", precision="bf16", policy="houlsby-8")
-    values: dict[str, Any] = {
-        "encoder": "noisy",
-        "precision": "bf16",
-        "policy": "houlsby-8",
-        "checkpoint_seconds": 0.0,
-    }
+    values: dict[str, Any] = {"encoder": "noisy", "precision": "bf16", "policy": "houlsby-8"}
+    whole, _, _ = tuned(home, tmp_path / "a", **values)
     with interrupted_at(12):
-        tuned(home, tmp_path / "b", **values)
-    again, _, _ = tuned(home, tmp_path / "b", **values)
+        tuned(home, tmp_path / "b", checkpoint_seconds=0.0, **values)
+    again, _, _ = tuned(home, tmp_path / "b", checkpoint_seconds=0.0, **values)
     assert losses(again) == pytest.approx(losses(whole), rel=0.02)
 
 

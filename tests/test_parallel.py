@@ -227,7 +227,7 @@ def test_all_ranks_keep_the_same_heads(tiny_bert: Path, toy_squad: Path, tmp_pat
 
 @pytest.mark.parametrize(
     "more",
-    [(), ("--shard",), ("--policy", "houlsby-4", "--shard"), ("--policy", "lora-2", "--accumulate", "2"),
+    [(), ("--policy", "lora-2", "--accumulate", "2"),
      ("--policy", "cut-1", "--head", "adapter:size=4")],
     ids=" ".join,
 )  # fmt: skip
@@ -392,16 +392,3 @@ def accelerate(words: list[str], *flags: str) -> dict[str, Any]:
 def test_accelerate_launches_a_fit(single: Path, tmp_path: Path, command: Command) -> None:
     assert len(accelerate(command(tmp_path / "out"), "--multi_gpu")["heads"]) == 3
     assert_same(tmp_path / "out", single)
-
-
-@pytest.mark.parametrize("flag", ["--multi_gpu", "--use_fsdp"])
-@pytest.mark.slow
-def test_accelerate_launches_a_fine_tuning(
-    flag: str, no_dropout: Path, toy_squad: Path, tmp_path: Path
-) -> None:
-    words = ["finetune", "--encoder", str(no_dropout), "--train", str(toy_squad), "--log-every", "1", *CUT]
-    told = accelerate([*words, "--out", str(tmp_path / "two")], flag)
-    assert told["snapshots"] == [str(tmp_path / "two" / "snapshot-1")]
-    assert finish([*words, "--out", str(tmp_path / "one")], tmp_path / "one.log", seconds=60) == 0
-    ours, theirs = (read_metrics(tmp_path / out / "metrics.jsonl") for out in ("two", "one"))
-    assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-4)

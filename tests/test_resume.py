@@ -3,6 +3,7 @@
 Windows of training data are encoded anew, so nothing but the output folder survives a kill.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -95,112 +97,57 @@ def contents(folder: Path) -> dict[str, Any]:
     return found
 
 
-def assert_survives_kills(command: Callable[[Path], list[str]], home: Path, seed: str) -> None:
-    """A fine-tuning killed in the middle of an operation on files, at a random time, and perhaps once more, ends with
-    the bits of one that was left alone."""
-    log, out = home / "log", home / "out"
-    assert finish(command(home / "whole"), log) == 0, log.read_text()
-    operations = int(Path(f"{log}.count").read_text())
-    chance = random.Random(seed)
-    first = chance.randint(operations // 5, operations // 2)
+Command = Callable[[Path], list[str]]
+
+
+def left_alone(command: Command, home: Path) -> tuple[dict[str, Any], int]:
+    """What a command writes when nobody kills it, and its operations on files."""
+    found, log = [], home / "alone.log"
+    for name in ("first", "second"):  # the first fills the cache of windows, which takes operations too
+        assert finish(command(home / name), log) == 0, log.read_text()
+        found.append(contents(home / name))
+    assert found[0] == found[1], "two runs differ without any kill"
+    return found[0], int(Path(f"{log}.count").read_text())
+
+
+def assert_survives_kills(
+    command: Command, home: Path, seed: str, *, part: int = 1, alone: tuple[dict[str, Any], int] | None = None
+) -> None:
+    """A run killed in a quarter of it in the middle of an operation on files, then some checkpoints later, and perhaps
+    once more, ends with the bits of one that was left alone; the same command again finds it done."""
+    wanted, operations = alone or left_alone(command, home)
+    out, log, chance = home / "out", home / "log", random.Random(f"{seed}{part}")
+    first = part * (operations // 4) + chance.randint(1, operations // 4)
     assert finish(command(out), log, die_at=first) == -signal.SIGKILL, log.read_text()
-    assert (out / "checkpoint.safetensors").exists(), "no kill came behind a checkpoint"
-    begun = len(read_metrics(out / "metrics.jsonl"))
+    seen: set[int] = set()
+    more = chance.randint(2, 4)
 
-    def written() -> bool:
-        return len(read_metrics(out / "metrics.jsonl")) > begun + 1
+    def enough() -> bool:
+        for path in out.rglob("checkpoint.safetensors"):
+            with contextlib.suppress(FileNotFoundError):
+                seen.add(path.stat().st_mtime_ns)
+        return len(seen) >= more
 
-    kill_when(command(out), log, written, delay=chance.uniform(0, 0.02))
-    finish(command(out), log, die_at=chance.randint(2, operations // 3))
+    kill_when(command(out), log, enough, delay=chance.uniform(0, 0.01))
+    if part % 2:
+        finish(command(out), log, die_at=chance.randint(2, operations // 3))
     assert finish(command(out), log) == 0, log.read_text()
-    assert "fine-tuning continues at step" in log.read_text()
-    assert contents(out) == contents(home / "whole"), f"killed at operation {first} of {operations}"
-    steps = [record["step"] for record in read_metrics(out / "metrics.jsonl") if "loss" in record]
-    assert steps == sorted(set(steps)), "a step stands in metrics.jsonl twice"
-
-
-Command = Callable[[Path, Path, Path], list[str]]
-
-
-class Reference:
-    """What a command writes when nobody kills it, and how many file operations that takes."""
-
-    def __init__(self, command: Command, encoder: Path, data: Path, home: Path) -> None:
-        self.command, self.encoder, self.data, self.home = command, encoder, data, home
-        found = []
-        for name in ("first", "second"):  # the first fills the cache of windows, which takes operations too
-            log = home / f"{name}.log"
-            assert finish(command(encoder, data, home / name), log) == 0, log.read_text()
-            self.operations = int(Path(f"{log}.count").read_text())
-            found.append(contents(home / name))
-        assert found[0] == found[1], "two runs differ without any kill"
-        self.contents = found[0]
-
-    def arguments(self, out: Path) -> list[str]:
-        return self.command(self.encoder, self.data, out)
+    assert contents(out) == wanted, f"killed at operation {first} of {operations}"
+    assert part == 3 or "continues at" in log.read_text(), "no kill came behind a checkpoint"
+    assert finish(command(out), log) == 0, "finished work is used again"
+    assert contents(out) == wanted
 
 
 @pytest.fixture(scope="module")
-def references(
-    tiny_bert: Path, toy_squad: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[Command], Reference]:
-    made: dict[Command, Reference] = {}
-
-    def get(command: Command) -> Reference:
-        if command not in made:
-            made[command] = Reference(command, tiny_bert, toy_squad, tmp_path_factory.mktemp("reference"))
-        return made[command]
-
-    return get
-
-
-@pytest.mark.parametrize("command", [finetune_command, fit_command, run_command], ids=lambda c: c.__name__)
-@pytest.mark.parametrize("part", range(4))
-def test_killed_at_any_file_operation(
-    command: Command, part: int, references: Callable[[Command], Reference], tmp_path: Path
-) -> None:
-    """A quarter of the run each: killed there, then (half of the time) once more on the way, then left alone."""
-    reference = references(command)
-    chance = random.Random(f"{command.__name__}{part}")
-    out, log = tmp_path / "out", tmp_path / "log"
-    quarter = reference.operations // 4
-    first = part * quarter + chance.randint(1, quarter)
-    assert finish(reference.arguments(out), log, die_at=first) == -signal.SIGKILL, log.read_text()
-    if part % 2:
-        finish(reference.arguments(out), log, die_at=chance.randint(1, reference.operations // 2))
-    assert finish(reference.arguments(out), log) == 0, log.read_text()
-    assert contents(out) == reference.contents, f"killed at operation {first} of {reference.operations}"
-    assert finish(reference.arguments(out), log) == 0, "finished work is used again"
-    assert contents(out) == reference.contents
-
-
-@pytest.mark.parametrize(
-    ("command", "stage"), [(finetune_command, "."), (fit_command, "."), (run_command, "finetune")],
-    ids=["finetune", "fit", "run"],
-)  # fmt: skip
-def test_killed_at_random_times(
-    command: Command, stage: str, references: Callable[[Command], Reference], tmp_path: Path
-) -> None:
-    """Whatever the process was computing: a few times, each some checkpoints after the last."""
-    reference = references(command)
-    out, log = tmp_path / "out", tmp_path / "log"
-    chance = random.Random(command.__name__)
-    checkpoint = out / stage / "checkpoint.safetensors"
-    for _ in range(3):
-        seen: set[int] = set()
-        wanted = chance.randint(2, 4)
-
-        def enough(seen: set[int] = seen, wanted: int = wanted) -> bool:
-            try:
-                seen.add(checkpoint.stat().st_mtime_ns)
-            except FileNotFoundError:
-                return False
-            return len(seen) >= wanted
-
-        kill_when(reference.arguments(out), log, enough, delay=chance.uniform(0, 0.01))
-    assert finish(reference.arguments(out), log) == 0, log.read_text()
-    assert "continues at" in log.read_text()
-    assert contents(out) == reference.contents
+def commands(tiny_bert: Path, toy_squad: Path) -> dict[str, Command]:
+    tuning = partial(finetune_command, tiny_bert, toy_squad)
+    more = ["--dev", str(toy_squad), "--snapshots", "0.5", "1.0", "--log-every", "3"]
+    return {
+        "finetune": tuning,
+        "fit": partial(fit_command, tiny_bert, toy_squad),
+        "run": partial(run_command, tiny_bert, toy_squad),
+        **{way: lambda out, flags=flags: [*tuning(out), *more, *flags] for way, flags in WAYS.items()},
+    }
 
 
 WAYS: dict[str, list[str]] = {
@@ -213,26 +160,39 @@ WAYS: dict[str, list[str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_tune_survives_kills(way: str, tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
-    def command(out: Path) -> list[str]:
-        more = ["--dev", str(toy_squad), "--snapshots", "0.5", "1.0", "--log-every", "3", *WAYS[way]]
-        return [*finetune_command(tiny_bert, toy_squad, out), *more]
+@pytest.fixture(scope="module")
+def alone(
+    commands: dict[str, Command], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[dict[str, Any], int]]:
+    return lru_cache(lambda name: left_alone(commands[name], tmp_path_factory.mktemp(name)))
 
-    assert_survives_kills(command, tmp_path, way)
-    records = read_metrics(tmp_path / "out" / "metrics.jsonl")
-    assert [r["snapshot"] for r in records if "snapshot" in r] == ["snapshot-0.5", "snapshot-1", "snapshot-2"]
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        *((name, part) for name in ("finetune", "fit", "run") for part in range(4)),
+        *((way, 1) for way in WAYS),
+    ],
+)
+def test_killed_anywhere(
+    name: str, part: int, commands: dict[str, Command], alone: Any, tmp_path: Path
+) -> None:
+    assert_survives_kills(commands[name], tmp_path, name, part=part, alone=alone(name))
+    if name in WAYS:
+        records = read_metrics(tmp_path / "out" / "metrics.jsonl")
+        kept = [r["snapshot"] for r in records if "snapshot" in r]
+        assert kept == ["snapshot-0.5", "snapshot-1", "snapshot-2"]
 
 
 # ---- what a kill leaves behind
 
 
 def test_rubbish_of_killed_processes_is_ignored_and_swept(
-    references: Callable[[Command], Reference], tmp_path: Path
+    commands: dict[str, Command], alone: Any, tmp_path: Path
 ) -> None:
-    reference = references(fit_command)
+    wanted, operations = alone("fit")
     out, log = tmp_path / "out", tmp_path / "log"
-    finish(reference.arguments(out), log, die_at=reference.operations // 2)
+    finish(commands["fit"](out), log, die_at=operations // 2)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     (out / f".checkpoint.safetensors.tmp-{dead.pid}").write_bytes(b"half a checkpoint")
@@ -240,8 +200,8 @@ def test_rubbish_of_killed_processes_is_ignored_and_swept(
     (out / f".last-state.seed0.tmp-{dead.pid}" / "config.json").write_text("{")
     with (out / "metrics.jsonl").open("a") as metrics:
         metrics.write('{"head": "last-st')
-    assert finish(reference.arguments(out), log) == 0, log.read_text()
-    assert contents(out) == reference.contents
+    assert finish(commands["fit"](out), log) == 0, log.read_text()
+    assert contents(out) == wanted
 
 
 def test_a_living_process_keeps_its_half_written_files(tmp_path: Path) -> None:

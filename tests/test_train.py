@@ -16,8 +16,9 @@ from fit_helpers import fitted as fitted_once
 from fit_helpers import fixture_encoder as fixture_encoder
 from fit_helpers import fixture_states as fixture_states
 from fit_helpers import fixture_train as fixture_train
+from plain_tuning import snapshot_weights
 from torch import Tensor, nn
-from tuning_helpers import config_of, weights
+from tuning_helpers import config_of
 from tuning_helpers import fixture_no_dropout as fixture_no_dropout
 
 from bertvision.encoder.encoder import Encoder
@@ -111,13 +112,15 @@ def test_snapshots_stand_at_their_steps(tmp_path: Path, train: Split, tiny_bert:
     for fraction in (0.5, 1.0):
         shorter, steps = finetuned(tmp_path / str(fraction), train, tiny_bert, epochs=fraction)
         assert len(steps) == max(1, round(fraction * per_epoch))
-        assert equal(weights(shorter[0]), weights(tmp_path / "a" / f"snapshot-{fraction:g}"))
+        assert equal(
+            snapshot_weights(shorter[0]), snapshot_weights(tmp_path / "a" / f"snapshot-{fraction:g}")
+        )
 
 
 def test_two_fractions_on_one_step_are_two_snapshots(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
     folders, _ = finetuned(tmp_path, train, tiny_bert, batch_size=1000, snapshots=(0.1, 0.2), epochs=1.0)
     assert [f.name for f in folders] == ["snapshot-0.1", "snapshot-0.2", "snapshot-1"]
-    assert equal(weights(folders[0]), weights(folders[1]))
+    assert equal(snapshot_weights(folders[0]), snapshot_weights(folders[1]))
 
 
 def test_metrics_tell_step_epoch_loss_and_rate(tmp_path: Path, train: Split, tiny_bert: Path) -> None:
@@ -144,8 +147,8 @@ def test_seeds_change_fine_tuning_and_nothing_else_does(
     torch.manual_seed(321)
     again, _ = finetuned(tmp_path / "b", train, tiny_bert, seed=1)
     other, _ = finetuned(tmp_path / "c", train, tiny_bert, seed=2)
-    assert equal(weights(first[0]), weights(again[0]))
-    assert not equal(weights(first[0]), weights(other[0]))
+    assert equal(snapshot_weights(first[0]), snapshot_weights(again[0]))
+    assert not equal(snapshot_weights(first[0]), snapshot_weights(other[0]))
 
 
 # ---- fitting

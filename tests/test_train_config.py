@@ -55,7 +55,7 @@ def test_settings_beside_impossible_ones_are_taken() -> None:
 
 
 def test_what_decides_no_result_is_not_in_the_key() -> None:
-    same = FinetuneConfig(checkpoint_seconds=1, track=("wandb",), log_every=3, score_every=0.5, shard=True)
+    same = FinetuneConfig(checkpoint_seconds=1, track=("wandb",), log_every=3, score_every=0.5)
     assert same.identity == FinetuneConfig().identity
     assert FitConfig(checkpoint_seconds=1, track=("wandb",)).identity == FitConfig().identity
     assert FinetuneConfig(policy="TOP-1").identity["policy"] == "top-1"

@@ -1,13 +1,12 @@
 """What the tests of fine-tuning share: short runs of `tune` on the toy data, and what they left."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fit_helpers import Killed
 from safetensors.torch import load_file
 from torch import Tensor
 from toy import save_encoder
@@ -87,15 +86,6 @@ def after_step(step: int, act: Callable[[Steps], None]) -> Iterator[None]:
         yield
 
 
-def dying_at(step: int) -> AbstractContextManager[None]:
-    """Let a run die when step number `step` is taken and the one before is in a checkpoint."""
-
-    def die(_: Steps) -> None:
-        raise Killed
-
-    return after_step(step + 1, die)
-
-
 def losses(stage: RunFolder) -> list[float]:
     return [record["loss"] for record in read_metrics(stage.metrics) if "loss" in record]
 
@@ -113,17 +103,6 @@ def assert_same_tuning(ours: Path, theirs: Path, *, loose: tuple[str, ...] = ())
         for name, tensor in load_file(file).items():
             if not name.endswith(loose):
                 torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=5e-5, msg=f"{file} {name}")
-
-
-def weights(snapshot: Path) -> dict[str, Tensor]:
-    """Every tensor of a snapshot, the encoder's and the head's."""
-    parts = {"encoder": snapshot / "encoder", "head": snapshot / "head"}
-    return {
-        f"{part}.{name}": tensor
-        for part, folder in parts.items()
-        for file in sorted(folder.glob("*.safetensors"))
-        for name, tensor in load_file(file).items()
-    }
 
 
 def parameters(folder: Path | str) -> dict[str, Tensor]:

@@ -22,7 +22,6 @@ from bertvision.pipeline.config import (
 
 if TYPE_CHECKING:
     from bertvision.pipeline.evaluate import Scored
-    from bertvision.pipeline.finetune import Tuned
     from bertvision.pipeline.fit import Fitted
 
 _SYSTEMS, _METRICS = 10, 4  # candidates of a sweep, and metrics of a run, that are shown on the terminal
@@ -44,21 +43,21 @@ def finetune(args: FinetuneArgs) -> Result:
         rows = compare_policies(args)
         return rows, lambda: show_policies(rows)
     tuned = finetune(args, command=command_line())
-    return tuned.to_json(), lambda: _show_tuned(tuned)
+    return tuned, lambda: _show_tuned(tuned)
 
 
 def multitask(args: MultitaskArgs) -> Result:
     from bertvision.pipeline.finetune import multitask
 
     tuned = multitask(args, command=command_line())
-    return tuned.to_json(), lambda: _show_tuned(tuned)
+    return tuned, lambda: _show_tuned(tuned)
 
 
 def triplet(args: TripletArgs) -> Result:
     from bertvision.pipeline.finetune import triplet
 
     tuned = triplet(args, command=command_line())
-    return tuned.to_json(), lambda: _show_tuned(tuned, metrics=5)
+    return tuned, lambda: _show_tuned(tuned, metrics=5)
 
 
 def fit(args: FitArgs) -> Result:
@@ -116,20 +115,21 @@ def _show_run(results: Mapping[str, Any], report: Path) -> None:
     console.emit(f"{best}Report: {report}  ({results['seconds']:.0f} s)")
 
 
-def _show_tuned(tuned: "Tuned", metrics: int = 3) -> None:
+def _show_tuned(results: Mapping[str, Any], metrics: int = 3) -> None:
     """The snapshots with their scores."""
     from bertvision import console
     from bertvision.encoder.policy import counts_text
+    from bertvision.tasks.base import task_from_config
 
-    results = tuned.results
     console.emit(f"{results['policy']}: {counts_text(results['trainable'], results['parameters'])}")
+    tasks = {name: task_from_config(task, "tuning") for name, task in results["tasks"].items()}
     rows = []
-    for path in tuned.snapshots:
-        scores = tuned.scores(path)
-        for job in tuned.jobs:
-            task = {"task": job.name} if job.name else {}
-            rows.append({"snapshot": str(path)} | task | job.task.cells(scores.get(job.name, {}), metrics))
-    own = {job.task.title(job.task.metric) for job in tuned.jobs}
+    for path in results["snapshots"]:
+        scores = results["scores"].get(Path(path).name, {})
+        for name, task in tasks.items():
+            found = scores.get(name, {}) if len(tasks) > 1 else scores
+            rows.append({"snapshot": path} | ({"task": name} if name else {}) | task.cells(found, metrics))
+    own = {task.title(task.metric) for task in tasks.values()}
     names = dict.fromkeys(name for row in rows for name in row)
     console.table(rows, optional=[name for name in names if name not in {"snapshot", "task", *own}])
     if "inference_seconds" in results:

@@ -49,10 +49,8 @@ class Encoder:
         name: str,
         device: torch.device,
         precision: Precision,
-        parked: bool = False,
     ) -> None:
-        # A parked one waits where it was loaded: it may be too large for its device, and will be shared out.
-        self.model = model if parked else model.to(device)
+        self.model = model.to(device)
         self.tokenizer = tokenizer
         self.name = name
         self.device = device
@@ -68,15 +66,13 @@ class Encoder:
         self.passes_types = has_types and "token_type_ids" in inspect.signature(model.forward).parameters
 
     @classmethod
-    def load(
-        cls, name: str, *, device: str = "auto", precision: Precision = "auto", parked: bool = False
-    ) -> "Encoder":
-        """Load `embedded`, a local folder (a delta's too) or a Hub name; `parked` leaves its weights on the CPU."""
+    def load(cls, name: str, *, device: str = "auto", precision: Precision = "auto") -> "Encoder":
+        """Load `embedded`, a local folder (a delta's too) or a Hub name."""
         place = choose_device(device)
         load_config(name)  # the wrong kind of model is refused as such, not for its missing tokenizer
         tokenizer = load_tokenizer(name)
         model, delta = load_weights(name, tokenizer)
-        encoder = cls(model, tokenizer, name=name, device=place, precision=precision, parked=parked)
+        encoder = cls(model, tokenizer, name=name, device=place, precision=precision)
         encoder._delta = delta
         return encoder
 
@@ -210,7 +206,7 @@ class Encoder:
     @torch.no_grad()
     def check_states(self, batch: TokenBatch) -> None:
         """Refuse a model whose hidden states are not one a token and layer, as Funnel's are not."""
-        place = next(self.model.parameters()).device  # a parked one is not where it will train
+        place = next(self.model.parameters()).device  # a frozen one may be parked elsewhere
         ids, mask, types = (tensor.to(place) for tensor in (batch.ids, batch.mask, batch.types))
         self._forward(self.model.eval(), TokenBatch(ids, mask, types, batch.windows))
 

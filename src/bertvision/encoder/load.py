@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
-import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -219,8 +218,6 @@ def _loading(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     source, local = locate(name)
     name = bases_of(name)[-1]
     options: dict[str, Any] = {"local_files_only": local, "trust_remote_code": False}
-    # Under `accelerate launch --use_fsdp` transformers would leave the weights empty on all ranks but the first.
-    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     try:
         with silence():
             yield source, options

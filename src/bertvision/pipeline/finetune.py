@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,33 +53,8 @@ from bertvision.train.zoo import encoder_reference
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """A tuned encoder."""
-
-    jobs: Sequence[Job]
-    snapshots: Sequence[Path]
-    """Folders, in order."""
-    results: dict[str, Any]
-    """What the folder's stage.json says: policy, counts, seconds of training, peak memory, scores of the snapshots."""
-    seconds: float
-
-    def scores(self, snapshot: Path) -> dict[str, dict[str, float]]:
-        """Scores on dev by the name of the task, which is empty if there is only one."""
-        found = self.results["snapshots"].get(snapshot.name, {})
-        return found if len(self.jobs) > 1 else {self.jobs[0].name: found}
-
-    def to_json(self) -> dict[str, Any]:
-        return self.results | {
-            "snapshots": [str(path) for path in self.snapshots],
-            "seconds": self.seconds,
-            "tasks": {job.name: job.task.config() for job in self.jobs},
-            "scores": self.results["snapshots"],
-        }
-
-
-def finetune(args: FinetuneArgs, *, command: str = "") -> Tuned:
-    """Tune an encoder for one task."""
+def finetune(args: FinetuneArgs, *, command: str = "") -> dict[str, Any]:
+    """Tune an encoder for one task; returns what --json prints."""
     for name, source in (("train", args.train), ("dev", args.dev)):
         if source.startswith("store:"):
             raise ConfigError(f"--{name} {source} has states and no tokens to tune on: name the data")
@@ -95,7 +70,7 @@ def finetune(args: FinetuneArgs, *, command: str = "") -> Tuned:
     return _tune("finetune", args, args.finetune, load, command, inference=args.inference)
 
 
-def multitask(args: MultitaskArgs, *, command: str = "") -> Tuned:
+def multitask(args: MultitaskArgs, *, command: str = "") -> dict[str, Any]:
     """Tune one encoder for several tasks at once."""
     if not args.tasks:
         raise ConfigError(
@@ -133,9 +108,11 @@ def load_jobs(
             train = load_split(sources[0], encoder, windows, max_examples=most[0], text=spec)
         else:
             train = window_split(_joined(sources, spec, most[0]), encoder, windows, text=spec)
-        dev = None
-        if spec.dev:
-            dev = load_split(placed(spec.dev), encoder, windows, max_examples=most[1], like=train)
+        dev = (
+            load_split(placed(spec.dev), encoder, windows, max_examples=most[1], like=train)
+            if spec.dev
+            else None
+        )
         jobs.append(Job(train, dev, **vars(part_of(JobConfig, spec))))
     return jobs
 
@@ -154,7 +131,7 @@ def _joined(sources: Sequence[str], text: TextConfig = PLAIN, most: int | None =
     return join_texts(parts)
 
 
-def triplet(args: TripletArgs, *, command: str = "") -> Tuned:
+def triplet(args: TripletArgs, *, command: str = "") -> dict[str, Any]:
     """Pre-train an encoder on triplets mined from labelled texts."""
     named: dict[TripletSet, tuple[str, ...]] = {"sst": args.sst, "sts": args.sts, "quora": args.quora}
     if not any(named.values()):
@@ -187,13 +164,12 @@ def _tune(
     command: str,
     *,
     inference: bool = False,
-) -> Tuned:
+) -> dict[str, Any]:
     """Load the encoder and the data, tune in `args.out`, and write the records beside the heads of the snapshots."""
     with Parallel.start(choose_device(args.device)) as parallel:
         parallel.on_main(lambda: check_output(args.out))
         folder, _ = encoder_reference(args.encoder)
-        parked = parallel.shards(config.shard)
-        encoder = Encoder.load(folder, device=args.device, precision=args.precision, parked=parked)
+        encoder = Encoder.load(folder, device=args.device, precision=args.precision)
         jobs = load(encoder)
         stage, snapshots = tune(
             encoder, jobs, folder=args.out, config=config, overwrite=args.overwrite, parallel=parallel
@@ -205,7 +181,12 @@ def _tune(
             stage.finish(stage.results | {"inference_seconds": seconds, "inference_of": dev.fingerprint})
         parallel.on_main(lambda: _record(verb, args, jobs, snapshots, encoder, command))
         results = {name: x for name, x in stage.results.items() if inference or "inference" not in name}
-        return Tuned(jobs, snapshots, results, stage.seconds)
+        return results | {
+            "snapshots": [str(path) for path in snapshots],
+            "seconds": stage.seconds,
+            "tasks": {job.name: job.task.config() for job in jobs},
+            "scores": results["snapshots"],
+        }
 
 
 def _record(
@@ -236,21 +217,18 @@ def _inference_seconds(snapshot: Path, dev: Split, args: TrainArgs) -> float:
     """Seconds in which a saved snapshot, loaded like any other, answers all windows of dev; the second of two walks."""
     trained = read_trained(snapshot)
     encoder = load_encoder(trained, device=args.device, precision=args.precision)
-    states = LiveStates(encoder, dev.windows)
-    heads = {"head": trained.heads[0].to(encoder.device)}
-    seconds = 0.0
-    for label in ("inference, warm-up", "inference"):
-        began = time.perf_counter()
-        head_logits(states, heads, dev.task, label=label)  # numbers on the CPU: the device has finished
-        seconds = time.perf_counter() - began
-    return seconds
+    states, heads = LiveStates(encoder, dev.windows), {"head": trained.heads[0].to(encoder.device)}
+    head_logits(states, heads, dev.task, label="inference, warm-up")
+    began = time.perf_counter()
+    head_logits(states, heads, dev.task, label="inference")  # numbers on the CPU: the device has finished
+    return time.perf_counter() - began
 
 
 # ---- several policies
 
 
 def compare_policies(args: FinetuneArgs) -> list[dict[str, Any]]:
-    """Run the policies of `args.compare` one after another; returns the rows of OUT/compare.json."""
+    """Run the policies one after another; returns the rows of OUT/compare.json."""
     if str(parse_policy(args.finetune.policy)) != "full":
         raise ConfigError(
             f"--compare runs the policies it names, and --policy {args.finetune.policy} names one more: leave one "
@@ -275,7 +253,7 @@ def efficiency(f1: float, trainable: int) -> float:
 
 
 def check_policies(texts: tuple[str, ...], encoder: str) -> list[str]:
-    """The full names of the policies; raises if the encoder does not support one of them."""
+    """The full names of the policies, which the encoder must support."""
     policies = [parse_policy(text) for text in texts]
     model = Encoder.load(encoder, device="cpu").model
     for policy in policies:

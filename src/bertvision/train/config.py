@@ -192,14 +192,12 @@ class TuneConfig(TrainConfig):
     """Cut each batch into this many encoder calls; the step stays the same, memory shrinks."""
     checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: less memory, more time."""
-    shard: bool = False
-    """With several processes: split the encoder's weights over them (FSDP), for encoders no device holds whole."""
     score_every: float = 0.0
     """With --dev: epochs between two scores on it, without a snapshot; 0 = snapshots alone are scored."""
     log_every: int = 10
     """Steps between two lines of metrics.jsonl; a line has the mean loss of its steps."""
 
-    _aside: ClassVar[tuple[str, ...]] = (*TrainConfig._aside, "log_every", "score_every", "shard")
+    _aside: ClassVar[tuple[str, ...]] = (*TrainConfig._aside, "log_every", "score_every")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy", str(parse_policy(self.policy)))  # one spelling

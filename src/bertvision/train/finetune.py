@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bertvision.artifacts import atomic_folder
@@ -29,7 +28,7 @@ from bertvision.config import to_mapping
 from bertvision.console import progress
 from bertvision.encoder.batch import collate
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.freeze import check_policy, layers_of
+from bertvision.encoder.freeze import check_policy
 from bertvision.encoder.load import check_apart
 from bertvision.encoder.policy import counts_text, parse_policy
 from bertvision.errors import ConfigError, TrainingError
@@ -37,10 +36,10 @@ from bertvision.heads.base import save_head
 from bertvision.train.config import TuneConfig
 from bertvision.train.job import Batching, Job
 from bertvision.train.optim import learning_rate, rank_seed
-from bertvision.train.parallel import ALONE, Parallel, is_sharded
+from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.splits import dev_logits, kept_logits, score_logits
-from bertvision.train.steps import TokenSource, make_steps
+from bertvision.train.steps import make_steps
 
 logger = logging.getLogger(__name__)
 
@@ -73,29 +72,23 @@ def tune(
         # In bf16 one process computes on a copy of the weights, several under autocast: other numbers.
         "arithmetic": [encoder.device.type, encoder.precision, parallel.world],
     } | (jobs[0].identity if alone else {"tasks": {job.name: job.identity for job in jobs}})
-    _check(encoder, jobs, config, parallel)
+    _check(encoder, jobs, config)
     plan = Batching(jobs, config)
     if overwrite:
         check_apart(encoder.name, folder)
     run_folder = RunFolder(folder, key, overwrite=overwrite, parallel=parallel, track=config.track)
     run = _Run(encoder, jobs, config, run_folder, plan)
-    if run_folder.done:
-        run.score_again(run_folder.results)
-    else:
-        run.begin()
-        run.go()
+    run.end(run_folder.results if run_folder.done else run.train())
     return run_folder, list(run.marks)
 
 
-def _check(encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, parallel: Parallel) -> None:
+def _check(encoder: Encoder, jobs: Sequence[Job], config: TuneConfig) -> None:
     """Refuse what this encoder cannot do, before anything is changed or written."""
     if config.epochs == 0:
         raise ConfigError("--epochs 0 leaves nothing to do: give the length of the run")
     check_policy(encoder.model, parse_policy(config.policy), name=encoder.name)
     if config.checkpointing:
         encoder.check_checkpointing()
-    if parallel.shards(config.shard):
-        layers_of(encoder.model)  # they are shared out one by one
     for job in jobs:
         with torch.device("meta"):  # shapes alone: some heads do not fit every encoder
             job.build(encoder, seed=config.seed)
@@ -141,14 +134,13 @@ class _Run:
 
     # ---- the loop
 
-    def begin(self) -> None:
-        """Make what trains, and go on from a checkpoint where there is one."""
+    def train(self) -> dict[str, Any]:
+        """Take all steps, or those that are left after a checkpoint; returns what the run was."""
         begin_peak(self.encoder.device)
         torch.manual_seed(rank_seed(self.config.seed, self.parallel.rank))
         self.steps = make_steps(self.encoder, self.jobs, self.config, self.parallel)
-        self.sources = [TokenSource(self.encoder, job.train.windows) for job in self.jobs]
         if self.parallel.main:
-            logger.info("%s: %s", self.config.policy, counts_text(*self.steps.counts))
+            logger.info("%s: %s", self.config.policy, counts_text(self.steps.trainable, self.steps.total))
         where = self.folder.resume(*self.steps.state)
         if where is not None:
             self.steps.refresh()
@@ -156,14 +148,12 @@ class _Run:
             self.losses, self.aside = where["losses"], where["aside"]
             self._remember(where)
             logger.info("fine-tuning continues at step %d", self.step)
-
-    def go(self) -> None:
-        """Take all steps that are left."""
         saved = time.monotonic()
         with progress("fine-tune", self.total, unit="steps", done=self.step) as bar:
             for job, windows in self.plan.steps(self.step, self.total):
                 lr = learning_rate(self.config, self.step, self.total)
-                self._take(job, windows, lr)
+                self.unread.append(self.steps.take(self.step, self.total, lr, job, windows))
+                self.step += 1
                 bar.update()
                 if self.encoder.device.type == "cpu":  # nothing has to be waited for
                     self._read_losses()
@@ -174,46 +164,35 @@ class _Run:
                         self._keep(folder, fraction)
                 if self.step in self.evaluate_steps:
                     self._read_losses()
-                    self._log_scores(self._score(None, self.steps.whole()))
+                    self._log_scores(self._score(None))
                 if self.step < self.total and self._due(saved):
                     self._checkpoint()
                     saved = time.monotonic()
         self.folder.close_log()
-        self._end()
-
-    def _take(self, job: int, windows: NDArray[np.int64], lr: float) -> None:
-        """One step: this process's windows of the batch, part by part, then the update."""
-        self.steps.prepare(self.step, self.total, lr, job)
-        share = self.jobs[job].weight / len(windows)
-        parts = self.parallel.parts(windows, unit=self.jobs[job].task.group, cut=self.config.accumulate)
-        losses = [
-            self.steps.backward(self.sources[job].batch(part.indices), part.weight * share, part=number)
-            for number, part in enumerate(parts)
-        ]
-        self.steps.update()
-        self.step += 1
-        self.unread.append(torch.stack(losses).sum())
-
-    def _end(self) -> None:
         self.encoder.model.eval().requires_grad_(False)
-        self._score_missing()
         seconds = max(self.folder.seconds - self.aside, 1e-9)
-        trainable, total = self.steps.counts
         lengths = [job.train.windows.lengths for job in self.jobs]
         tokens = sum(int(lengths[job][windows].sum()) for job, windows in self.plan.steps(0, self.total))
-        self.folder.finish(
-            {
-                "steps": self.total,
-                "policy": self.config.policy,
-                "trainable": trainable,
-                "parameters": total,
-                "train_seconds": seconds,
-                "tokens_per_second": tokens / seconds,
-                "peak_bytes": self.peak,
-                "snapshots": self.scores,
-                "dev": self.dev,
-            }
-        )
+        return {
+            "steps": self.total,
+            "policy": self.config.policy,
+            "trainable": self.steps.trainable,
+            "parameters": self.steps.total,
+            "train_seconds": seconds,
+            "tokens_per_second": tokens / seconds,
+            "peak_bytes": self.peak,
+            "snapshots": self.scores,
+            "dev": self.dev,
+        }
+
+    def end(self, results: dict[str, Any]) -> None:
+        """Score the snapshots that were not scored on this dev set, and write the results down."""
+        self._remember(results)
+        missing = [folder for folder in self.marks if folder.name not in self.scores and self.dev is not None]
+        for folder in missing:
+            self.scores[folder.name] = self._score(folder, live=False)
+        if missing or not self.folder.done:
+            self.folder.finish(results | {"snapshots": self.scores, "dev": self.dev})
 
     # ---- losses
 
@@ -257,11 +236,7 @@ class _Run:
     def _check_weights(self, name: str) -> None:
         """Refuse to keep what the last step broke: its loss was a number, as it came before the update."""
         self._read_losses()
-        trained: list[Any] = self.steps.parameters
-        own: list[Tensor] = [p.to_local() if is_sharded(p) else p for p in trained]
-        broken = torch.stack([(~part.isfinite()).any() for part in own]).any().float()
-        self.parallel.sum_([broken])  # a rank may hold a part of the weights
-        if broken:
+        if not torch.stack([p.isfinite().all() for p in self.steps.parameters]).all():
             raise TrainingError(self._broken(f"the weights of {name} are not finite after", self.step))
 
     # ---- checkpoints, snapshots and scores
@@ -282,19 +257,18 @@ class _Run:
         began = time.monotonic()
         self.peak = max(self.peak, peak_bytes(self.encoder.device))
         self._check_weights(folder.name)
-        encoder = self.steps.whole()
-        encoder.changed()
-        self.parallel.on_main(lambda: self._write(folder, encoder, fraction))
+        self.encoder.changed()
+        self.parallel.on_main(lambda: self._write(folder, fraction))
         self.aside += time.monotonic() - began
         if self.dev is not None:
-            self.scores[folder.name] = self._score(folder, encoder)
+            self.scores[folder.name] = self._score(folder)
             self._log_scores(self.scores[folder.name], snapshot=folder.name)
         begin_peak(self.encoder.device)
 
-    def _write(self, folder: Path, encoder: Encoder, fraction: float) -> None:
+    def _write(self, folder: Path, fraction: float) -> None:
         """Write the encoder and the heads that answer anything, in one step."""
         with atomic_folder(folder) as temporary:
-            encoder.save(temporary / "encoder")
+            self.encoder.save(temporary / "encoder")
             for job, head in zip(self.jobs, self.steps.heads, strict=True):
                 if not job.task.predicts:
                     continue
@@ -304,14 +278,18 @@ class _Run:
                 about = job.train.about | {
                     "windows": to_mapping(job.train.config),
                     "fit": self.config.identity,
-                    "encoder": {"name": self.encoder.name, "path": path, "fingerprint": encoder.fingerprint},
+                    "encoder": {
+                        "name": self.encoder.name,
+                        "path": path,
+                        "fingerprint": self.encoder.fingerprint,
+                    },
                     "fraction": fraction,
                     "label": job.name or folder.name,
                 }
                 save_head(head, own, about=about)
 
-    def _score(self, folder: Path | None, encoder: Encoder | None) -> Scores:
-        """Scores on dev of every task, by `encoder` as it is now, or (None) by the snapshot that `folder` holds.
+    def _score(self, folder: Path | None, *, live: bool = True) -> Scores:
+        """Scores on dev of every task, by what is in training or (not live) by the snapshot that `folder` holds.
 
         Logits are kept beside the heads of a snapshot.
         """
@@ -319,7 +297,7 @@ class _Run:
         how: dict[str, Any] = {"device": str(self.encoder.device), "precision": self.encoder.precision}
 
         def score() -> Scores:
-            twin, scores = encoder.copy() if encoder else None, {}
+            twin, scores = self.encoder.copy() if live else None, {}
             for number, job in enumerate(self.jobs):
                 if job.dev is None:
                     continue
@@ -348,21 +326,6 @@ class _Run:
     def _remember(self, found: dict[str, Any]) -> None:
         """Take over scores of snapshots, unless they are of another dev set."""
         self.scores = found["snapshots"] if self.dev is not None and found["dev"] == self.dev else {}
-
-    def _score_missing(self) -> bool:
-        """Score the snapshots that were not scored on this dev set; whether there were any."""
-        missing = [folder for folder in self.marks if folder.name not in self.scores]
-        if self.dev is None:
-            return False
-        for folder in missing:
-            self.scores[folder.name] = self._score(folder, None)
-        return bool(missing)
-
-    def score_again(self, results: dict[str, Any]) -> None:
-        """Score the snapshots of a finished run, which may have been scored on another dev set or on none."""
-        self._remember(results)
-        if self._score_missing():
-            self.folder.finish(results | {"snapshots": self.scores, "dev": self.dev})
 
 
 # ---- memory: on a CUDA device what tensors held at most, on a CPU what this process did

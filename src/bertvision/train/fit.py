@@ -32,8 +32,7 @@ from bertvision.states.plan import head_batches
 from bertvision.tasks.base import Task
 from bertvision.tasks.span import SPAN
 from bertvision.train.config import FitConfig
-from bertvision.train.graphs import Graphs
-from bertvision.train.group import FittedHead, Group, Share
+from bertvision.train.group import FittedHead, Graphs, Group, Share
 from bertvision.train.optim import make_optimizer
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder

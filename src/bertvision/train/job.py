@@ -52,11 +52,9 @@ _DRAW = 1 << 32
 
 @dataclass(frozen=True, eq=False)
 class TaskPlan:
-    """How one job is drawn from."""
+    """How one job is drawn from. Padded tokens of several windows are their number times the longest."""
 
-    lengths: NDArray[
-        np.int64
-    ]  # (U,) padded tokens of each unit: of several windows their number times the longest
+    lengths: NDArray[np.int64]  # (U,) padded tokens of each unit
     batch_size: int  # units in a batch
     tokens: int = 0  # padded tokens of a batch instead
     classes: NDArray[np.int64] | None = None  # (U,) class of each unit; None with natural sampling
@@ -135,21 +133,18 @@ class Batching:
 
     def __init__(self, jobs: Sequence[Job], config: TuneConfig) -> None:
         plans = [job.plan(config.batch_size, config.batch_tokens) for job in jobs]
-        mixing: dict[str, Any] = {"order": "sequential"}
-        if isinstance(config, MultitaskConfig):
-            mixing = {"order": config.order, "temperature": config.temperature}
+        several = isinstance(config, MultitaskConfig)
+        order, temperature = (config.order, config.temperature) if several else ("sequential", 1.0)
 
         def batches(epoch: int) -> list[Batch]:
-            mixed = mix_epoch(plans, **mixing, seed=config.seed, epoch=epoch)
+            mixed = mix_epoch(plans, order=order, temperature=temperature, seed=config.seed, epoch=epoch)
             return [(number, group_rows(units, plans[number].group)) for number, units in mixed]
 
-        self.batches = lru_cache(maxsize=2)(batches)  # the present epoch, and the next
-        """The batches of one epoch."""
+        self.batches = lru_cache(maxsize=2)(batches)  # of the present epoch, and the next
         steady = sum(math.ceil(plan.units / plan.batch_size) for plan in plans)
         varies = any(plan.tokens for plan in plans)
         counts = [len(batches(epoch)) if varies else steady for epoch in range(math.ceil(config.epochs))]
-        self._begins = np.cumsum([0, *counts]).tolist()
-        """Step at which each epoch begins."""
+        self._begins = np.cumsum([0, *counts]).tolist()  # the step at which each epoch begins
 
     def step_of(self, fraction: float) -> int:
         """Steps done when so many epochs are; at least one."""

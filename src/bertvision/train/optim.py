@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.train.config import OptimConfig
-from bertvision.train.parallel import is_sharded
 
 _MOMENTUM = 0.9
 _LATE = 1e6
@@ -41,17 +40,14 @@ def make_optimizer(
     A capturable one keeps its rate and step count on the device, so that a CUDA graph can replay its steps.
     """
     named = [(n, p) for module in modules for n, p in module.named_parameters() if p.requires_grad]
-    # The fused kernels take no group of which a part is shared out; the encoder, which may be, comes before its head.
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {
-        (decays, shared): [] for decays in (True, False) for shared in (True, False)
-    }
+    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
     for name, p in named:
-        groups[p.ndim >= 2 and not name.endswith("bias"), is_sharded(p)].append(p)
+        groups[p.ndim >= 2 and not name.endswith("bias")].append(p)
     device = named[0][1].device
     settings = [
         {"params": own, "weight_decay": config.weight_decay if decays else 0.0}
         | ({"lr": torch.tensor(config.lr, device=device)} if capturable else {})
-        for (decays, _), own in groups.items()
+        for decays, own in groups.items()
         if own
     ]
     fused = device.type in ("cpu", "cuda")

@@ -8,15 +8,10 @@ environment. A step's batch of B windows is the same as with one process. Rank r
 so clipping and updates, which every rank makes by itself, are those of one process up to rounding. Rank 0 alone
 writes files and prints; its decisions reach the others through gloo, gradients through NCCL on GPUs. With one process
 every method does nothing.
-
-An encoder that no device holds whole is shared out (FSDP): every rank keeps a part of each parameter, frozen ones too.
-A layer's parameters are brought together when it is computed and given up again. Every rank must call the model,
-`gathered_tensors` and `clip_` the same number of times.
 """
 
 import os
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,7 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertvision import console
 from bertvision.errors import ConfigError, TrainingError
@@ -46,8 +41,7 @@ class Part(NamedTuple):
     """What one rank reads of a batch."""
 
     indices: NDArray[np.int64]
-    weight: float
-    """1, or 0 where this rank has no window of its own and only takes part."""
+    weight: float  # 1, or 0 where this rank has no window of its own and only takes part
 
 
 class Parallel:
@@ -69,7 +63,7 @@ class Parallel:
             _check(device)
             # Imported while there is a group, its functions would keep the group as a default value until the
             # interpreter ends, where a thread of gloo that still holds a tensor aborts the process.
-            import torch.distributed.fsdp  # noqa: F401
+            import torch.distributed.nn  # noqa: F401
 
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             distributed.init_process_group(backend, timeout=_PATIENCE)
@@ -88,13 +82,6 @@ class Parallel:
         pieces = np.array_split(units[self.rank :: self.world], min(cut, most))
         return [Part(p.reshape(-1), 1.0) if len(p) else Part(indices[:unit], 0.0) for p in pieces]
 
-    def shards(self, asked: bool) -> bool:
-        """Whether an encoder's weights are split over the processes: by --shard or `accelerate launch --use_fsdp`."""
-        launched = os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true", "yes")
-        return not self.alone and (asked or launched)
-
-    # ---- what ranks give each other
-
     def sum_(self, tensors: Iterable[Tensor]) -> None:
         """Replace each tensor by its sum over ranks."""
         if not self.alone:
@@ -109,7 +96,7 @@ class Parallel:
             torch._foreach_div_(list(tensors), self.world)  # pyright: ignore[reportPrivateImportUsage]
 
     def share(self, value: T) -> T:
-        """Rank 0's value; what other ranks pass is ignored."""
+        """Rank 0's value."""
         values = [value]
         if not self.alone:
             distributed.broadcast_object_list(values, 0)
@@ -124,18 +111,15 @@ class Parallel:
 
     def on_main(self, function: Callable[[], T]) -> T:
         """Rank 0 calls it while the others wait; its result for everyone. Its error, which it reports, ends all."""
-        if not self.main:
-            nothing: Any = None
-            code, result = self.share((0, nothing))
-            if code:
-                raise SystemExit(code)
-            return result
+        result: Any = None
         try:
-            result = function()
+            result = function() if self.main else None
         except BaseException as error:
             self.share((getattr(error, "exit_code", 1), None))
             raise
-        self.share((0, result))
+        code, result = self.share((0, result))
+        if code:
+            raise SystemExit(code)
         return result
 
     def __enter__(self) -> "Parallel":
@@ -157,7 +141,6 @@ class Parallel:
 
 
 ALONE = Parallel()
-"""One process."""
 
 
 def _check(device: torch.device) -> None:
@@ -173,85 +156,3 @@ def _check(device: torch.device) -> None:
     wanted, there = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if device.type == "cuda" and wanted > there:
         raise ConfigError(f"{wanted} processes on a machine with {there} GPUs: start at most {there}")
-
-
-# ---- an encoder that is shared out
-
-
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether this is one rank's part of a tensor."""
-    # Not by class: its module takes a while to import, and one process never needs it.
-    return hasattr(tensor, "full_tensor")
-
-
-def shard(
-    model: nn.Module,
-    layers: Iterable[nn.Module],
-    parallel: Parallel,
-    device: torch.device,
-    *,
-    dtype: torch.dtype | None = None,
-) -> None:
-    """Share out each layer, then the rest of `model`, in place; with `dtype` layers are computed in it.
-
-    Every rank must hold the same weights. Optimisers are made afterwards: the parameters are new ones.
-    """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-
-    # Nobody here changes a model's output in place.
-    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
-    mesh = init_device_mesh(device.type, (parallel.world,))
-    # Weights travel and are used in `dtype`; sums of gradients, like the weights themselves, stay in float32.
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    different = {id(layer): layer for layer in layers}.values()  # ALBERT's are one and the same
-    for module in (*different, model):
-        kind = type(module)
-        fully_shard(module, mesh=mesh, mp_policy=policy)
-        assert isinstance(module, FSDPModule)
-        # It is of a class of FSDP's now. transformers finds what to record of a model (its hidden states) by the
-        # name of its class, and writes that name into config.json.
-        for name in ("__module__", "__qualname__", "__name__"):
-            setattr(type(module), name, getattr(kind, name))
-        # The sum over ranks, where FSDP itself would take the mean: losses are divided by the whole batch.
-        module.set_gradient_divide_factor(1.0)
-        module.set_force_sum_reduction_for_comms(True)  # gloo has no mean
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if is_sharded(tensor) else tensor  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def gathered_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The whole tensors on the CPU, one after another; every rank calls it and rank 0 alone keeps them."""
-    keep = not distributed.is_initialized() or distributed.get_rank() == 0
-    found: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        complete = _whole(tensor.detach())
-        if keep:
-            found[name] = complete.cpu()
-    return found
-
-
-def split_like(value: Tensor, like: Tensor) -> Tensor:
-    """This rank's part of a whole tensor, cut as `like` is; every rank has the whole, so nothing travels."""
-    if not is_sharded(like):
-        return value
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    assert isinstance(like, DTensor)
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
-
-
-def clip_(parameters: Iterable[nn.Parameter], most: float) -> Tensor:
-    """Scale all gradients down to a common norm of at most `most`; returns the norm before.
-
-    Parameters that are split over ranks and parameters that every rank has may be mixed.
-    """
-    given = [p for p in parameters if p.grad is not None]
-    kinds = [own for split in (True, False) if (own := [p for p in given if is_sharded(p) == split])]
-    norms = [_whole(nn.utils.get_total_norm([p.grad for p in own if p.grad is not None])) for own in kinds]
-    norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms or [torch.zeros(())]))
-    for own in kinds:
-        nn.utils.clip_grads_with_norm_(own, most, norm)
-    return norm

@@ -11,8 +11,8 @@ A checkpoint is renamed into place: complete or absent. Its tensors are
 
     module/NAME/KEY    optimizer/NAME/NUMBER/MOMENT    random/cpu  random/device
 
-and its metadata the rest as JSON. It is the same for any number of processes: split tensors are gathered, rank 0
-writes, and every rank takes its part when it reads. Random states alone belong to a rank (random/cpu/1 is rank 1's).
+and its metadata the rest as JSON. It is the same for any number of processes, but for the random states, which belong
+to a rank (random/cpu/1 is rank 1's).
 
 Of several ranks, rank 0 alone touches the folder; the others receive what it found.
 """
@@ -41,7 +41,7 @@ from bertvision.artifacts import (
 )
 from bertvision.errors import ConfigError, OutputError
 from bertvision.train.optim import generator_of
-from bertvision.train.parallel import ALONE, Parallel, gathered_tensors, is_sharded, split_like
+from bertvision.train.parallel import ALONE, Parallel
 
 LOCK = ".lock"
 
@@ -186,8 +186,6 @@ class RunFolder:
         for name, optimizer in optimizers.items():
             for index, moments in optimizer.state_dict()["state"].items():
                 tensors |= {f"optimizer/{name}/{index}/{key}": value for key, value in moments.items()}
-        if any(is_sharded(tensor) for tensor in tensors.values()):
-            tensors = gathered_tensors(tensors)
         for name, generator in _generators(modules).items():
             first, *others = parallel.every(generator.get_state())
             tensors[f"random/{name}"] = first
@@ -205,16 +203,12 @@ class RunFolder:
         for name, module in modules.items():
             found, there = _under(tensors, f"module/{name}/"), _trained(module)
             assert there.keys() == found.keys(), "a checkpoint of other modules"
-            module.load_state_dict({key: split_like(found[key], there[key]) for key in there}, strict=False)
+            module.load_state_dict(found, strict=False)
         for name, optimizer in optimizers.items():
-            # In the order of their numbers in a state dict.
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             state: dict[int, dict[str, Tensor]] = {}
             for key, value in _under(tensors, f"optimizer/{name}/").items():
                 index, _, moment = key.partition("/")
-                # A count of steps is a scalar and never split.
-                own = split_like(value, parameters[int(index)]) if value.ndim else value
-                state.setdefault(int(index), {})[moment] = own
+                state.setdefault(int(index), {})[moment] = value
             groups = optimizer.state_dict()["param_groups"]
             optimizer.load_state_dict({"state": state, "param_groups": groups})
         for name, generator in _generators(modules).items():

@@ -23,7 +23,7 @@ from bertvision.data.windows import Windows
 from bertvision.encoder.batch import in_bf16, pooled_by, read_tokens
 from bertvision.encoder.captured import GraphCache
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.freeze import count_trainable, layers_of
+from bertvision.encoder.freeze import count_trainable
 from bertvision.encoder.policy import parse_policy
 from bertvision.heads.base import Head, running_statistics
 from bertvision.heads.layers import set_noise
@@ -32,7 +32,7 @@ from bertvision.states.base import StateBatch, target_tensor, widths
 from bertvision.train.config import TuneConfig
 from bertvision.train.job import Job
 from bertvision.train.optim import make_optimizer, noise_numbers, set_rate
-from bertvision.train.parallel import Parallel, clip_, gathered_tensors, is_sharded, shard
+from bertvision.train.parallel import Parallel
 
 Inputs = dict[str, Tensor]
 """A batch: ids, types and mask (B, T), targets (B, K), bounds (B, 2), and cls (B,) where it is not the first token.
@@ -48,8 +48,7 @@ _MOST = 128
 
 
 class TokenSource:
-    """Batches of windows' tokens. The flat arrays lie on the encoder's device, so that only the numbers of the windows
-    travel."""
+    """Batches of windows' tokens. The flat arrays lie on the encoder's device: only numbers of windows travel."""
 
     def __init__(self, encoder: Encoder, windows: Windows) -> None:
         place = encoder.device
@@ -86,7 +85,7 @@ class TokenSource:
 def make_steps(encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, parallel: Parallel) -> "Steps":
     """The steps that suit the device; `encoder` begins to train."""
     captured = encoder.device.type == "cuda" and parallel.alone and not config.checkpointing
-    return (GraphSteps if captured else Steps)(encoder, jobs, config, parallel, captured=captured)
+    return (GraphSteps if captured else Steps)(encoder, jobs, config, parallel)
 
 
 class Steps:
@@ -95,65 +94,50 @@ class Steps:
     A checkpoint holds their parameters that train and the optimiser; all else follows from the settings.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        jobs: Sequence[Job],
-        config: TuneConfig,
-        parallel: Parallel,
-        *,
-        captured: bool = False,
-    ) -> None:
+    captured = False
+
+    def __init__(self, encoder: Encoder, jobs: Sequence[Job], config: TuneConfig, parallel: Parallel) -> None:
         self.encoder, self.jobs, self.config, self.parallel = encoder, jobs, config, parallel
-        split = parallel.shards(config.shard)
-        if not split:
-            encoder.model.to(encoder.device)  # a frozen one may be parked elsewhere
+        encoder.model.to(encoder.device)  # a frozen one may be parked elsewhere
         encoder.tune(parse_policy(config.policy), seed=config.seed)
         if config.checkpointing:
             encoder.checkpoint_gradients()
+        self.model: Any = encoder.model  # the one that is computed
         self.heads = [job.build(encoder, seed=config.seed).to(encoder.device) for job in jobs]
-        self.counts = count_trainable([encoder.model, *self.heads])
-        """Parameters that train, and all of them."""
-        self._twin = copy.deepcopy(encoder) if split and parallel.main else None
-        """Of an encoder that is split over the processes: a whole one, which snapshots are made from."""
-        if split:
-            dtype = torch.bfloat16 if encoder.precision == "bf16" else None
-            shard(encoder.model, layers_of(encoder.model), parallel, encoder.device, dtype=dtype)
-        self.model: Any = encoder.model
-        """The model that is computed."""
-        self.captured = captured
+        modules = [encoder.model, *self.heads]
+        self.trainable, self.total = count_trainable(modules)
         # A parameter that a batch gives no gradient rests: the heads of other jobs, the pooler under a loss of tokens.
-        self.optimizer = make_optimizer([encoder.model, *self.heads], config, capturable=captured)
+        self.optimizer = make_optimizer(modules, config, capturable=self.captured)
         own = {p for head in self.heads for p in head.parameters()}
         trained = [p for group in self.optimizer.param_groups for p in group["params"]]
         # In the order in which a clip adds up: of several jobs the encoder's come first.
         self.parameters = sorted(trained, key=lambda p: len(jobs) > 1 and p in own)
+        self.sources = [TokenSource(encoder, job.train.windows) for job in jobs]
+        names = ["encoder", *(f"head{i}" for i in range(len(jobs)))]
+        self.state = dict(zip(names, modules, strict=True)), {"all": self.optimizer}  # of a checkpoint
         self._tunes = any(p.requires_grad for p in self.model.parameters())
         self._last_only = all(head.last_only for head in self.heads)
         self._pooled = any(head.geometry.pooled for head in self.heads)
         self._step = self._job = 0
         self._progress = 0.0
 
-    @property
-    def state(self) -> tuple[dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
-        """What a checkpoint holds."""
-        heads = {f"head{i}": head for i, head in enumerate(self.heads)}
-        return {"encoder": self.encoder.model, **heads}, {"all": self.optimizer}
-
-    def whole(self) -> Encoder:
-        """The encoder as it is now; every process calls it, rank 0's is whole."""
-        if any(is_sharded(p) for p in self.encoder.model.parameters()):
-            weights = gathered_tensors(self.encoder.model.state_dict())
-            if self._twin is not None:
-                self._twin.model.load_state_dict(weights)
-        return self._twin or self.encoder
-
-    def prepare(self, step: int, total: int, lr: float, job: int = 0) -> None:
-        """Set what differs from step to step; the batch is of job number `job`."""
+    def take(
+        self, step: int, total: int, lr: float, job: int, windows: NDArray[np.int64]
+    ) -> Float[Tensor, ""]:
+        """Step `step` of `total` on a batch of one job; this process's part of the loss."""
         self._step, self._job, self._progress = step, job, step / total
         self.model.train(self._tunes)  # a frozen encoder is read as it is used later: without dropout
         self._head.train()
         set_rate(self.optimizer, lr)
+        share = self.jobs[job].weight / len(windows)
+        parts = self.parallel.parts(windows, unit=self.jobs[job].task.group, cut=self.config.accumulate)
+        losses = []
+        for number, part in enumerate(parts):
+            set_noise(self._head, *noise_numbers(self.config.seed, step, number, self.parallel.rank))
+            inputs = self.sources[job].batch(part.indices)
+            losses.append(self._part(inputs, part.weight * share, number == 0))
+        self.update()
+        return torch.stack(losses).sum()
 
     @property
     def _head(self) -> Head:
@@ -161,15 +145,11 @@ class Steps:
 
     # ---- from a batch to gradients
 
-    def backward(self, inputs: Inputs, weight: float, *, part: int = 0) -> Float[Tensor, ""]:
-        """Add the gradients of weight * (sum of the windows' losses); returns that weighted sum.
+    def _part(self, inputs: Inputs, weight: float, first: bool) -> Float[Tensor, ""]:
+        """Add the gradients of weight * (sum of the windows' losses), and return that sum.
 
         The head's own penalty is counted with the first part of a batch.
         """
-        set_noise(self._head, *noise_numbers(self.config.seed, self._step, part, self.parallel.rank))
-        return self._part(inputs, weight, part == 0)
-
-    def _part(self, inputs: Inputs, weight: float, first: bool) -> Float[Tensor, ""]:
         return self._gradients(inputs, torch.full((), weight, device=self.encoder.device), first)
 
     def _gradients(self, inputs: Inputs, weight: Float[Tensor, ""], first: bool) -> Float[Tensor, ""]:
@@ -182,7 +162,6 @@ class Steps:
         return total.detach()
 
     def _losses(self, inputs: Inputs) -> Float[Tensor, " B"]:
-        """The loss of each window."""
         states, pooled = self._states(inputs)
         mask, cls = inputs["mask"], inputs.get("cls")
         windows = np.zeros(len(mask), np.int64)
@@ -207,19 +186,21 @@ class Steps:
     def update(self) -> None:
         """Gradients of all ranks together, clipped; one step; no gradients left."""
         given = [p for p in self.parameters if p.grad is not None]
-        self.parallel.sum_([p.grad for p in given if p.grad is not None and not is_sharded(p)])
+        self.parallel.sum_([p.grad for p in given if p.grad is not None])
         self.parallel.mean_(running_statistics(self._head))
         self._apply(given)
         self.optimizer.zero_grad(set_to_none=True)
 
     def _apply(self, given: Sequence[nn.Parameter]) -> None:
         if self.config.clip:
-            clip_(given, self.config.clip)
+            nn.utils.clip_grad_norm_(given, self.config.clip)
         self.optimizer.step()
 
 
 class GraphSteps(Steps):
     """Steps captured once for a shape and replayed; one process on a CUDA device."""
+
+    captured = True
 
     def __init__(self, *values: Any, **more: Any) -> None:
         super().__init__(*values, **more)
