@@ -244,7 +244,7 @@ def pretrained(study: Study, encoder: Encoder, seed: int) -> Encoder:
     )
     geometry = Geometry(encoder.num_states, encoder.hidden, task.outputs, task.unit)
     head = parse_head(task.head).build(geometry, seed=0).to(encoder.device)
-    before = score_logits(dev_logits(encoder, head, dev), dev)
+    before = score_logits(dev_logits(dev, head, lambda: encoder), dev)
     folder = Path(tempfile.mkdtemp())
     config = FinetuneConfig(epochs=1, lr=1e-5, batch_size=16, seed=seed)
     stage, snapshots = tune(encoder, [Job.only(train, dev, config)], folder=folder, config=config)

@@ -239,7 +239,7 @@ def case(text: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             continue
         if dev is not None:
             encoder.model.eval()
-            found |= score_logits(dev_logits(encoder, head.to(encoder.device), dev), dev)
+            found |= score_logits(dev_logits(dev, head.to(encoder.device), lambda own=encoder: own), dev)
         rows.append({"case": text, "way": way, "seed": seed} | found)
         yield rows[-1]
     means = {

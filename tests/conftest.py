@@ -21,6 +21,8 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+from fit_helpers import fixture_encoder, fixture_states, fixture_train  # noqa: E402, F401
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,7 @@ from bertvision.train.zoo import zoo_members
 
 WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
 
-# Fixtures, imported by the files that use them. Their functions have other names than the tests' arguments, which
-# would otherwise redefine an import.
+# Fixtures, imported by conftest.py.
 
 
 @pytest.fixture(scope="module", name="encoder")

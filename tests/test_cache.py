@@ -361,52 +361,12 @@ def test_a_fit_after_an_extraction_does_not_encode(
         fitted(tmp_path / "other", *fit, "--max-train-examples", "21")
 
 
-def test_a_store_is_fitted_on_without_its_data(
-    tiny_bert: Path, toy_squad: Path, toy_encoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same heads as from the data, which is gone by then; states of other settings are found by the key alone."""
-    data = shutil.copy(toy_squad, tmp_path / "data.json")
-    stores = tmp_path / "stores"
-    cut = ("--dtype", "fp32", "--layers", "0,2", "--store", stores)
-    made = as_json("extract", tiny_bert, "--data", data, *WINDOWS, *cut)
-    flags = ("--heads", "last_state", "--states.store", stores)
-    same = ("--states.source", "stored", "--states.dtype", "fp32", "--states.layers", "0,2", *WINDOWS)
-    fitted(tmp_path / "a", tiny_bert, "--train", data, *flags, *same)
-    Path(data).unlink()
-    for words, said in (
-        ((toy_encoder("roberta"),), "name the encoder it was made with"),
-        ((tiny_bert, "--max-train-examples", "3"), "--max-train-examples"),
-        ((tiny_bert, "--max-seq-length", "48"), "has windows of its own"),
-        ((tiny_bert, "--states.layers", "0"), "has layers and positions of its own"),
-        ((tiny_bert, "--dev", f"store:{made['key']}"), "has no examples to score"),
-    ):
-        fit = ("fit", *words, "--train", f"store:{made['key']}", *flags, "--out", tmp_path / "h")
-        done = bertvision(*fit)
-        assert done.code == 2
-        assert said in done.err
-        assert not (tmp_path / "h").exists()
-    forbid_encoding(monkeypatch)
-    for number, name in enumerate((made["key"][:8], made["store"])):
-        out = tmp_path / f"b{number}"
-        fitted(out, tiny_bert, "--train", f"store:{name}", *flags)
-        for file in ("config.json", "model.safetensors"):
-            head = "last-state.seed0"
-            assert (out / head / file).read_bytes() == (tmp_path / "a" / head / file).read_bytes()
-
-
 def test_stores_of_texts(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[CLS] alone is enough for heads that read no more; labels have no meaning without the data."""
+    """[CLS] alone is enough for heads that read no more."""
     table = write_labels(tmp_path / "train.csv", 0)
     extract = ("extract", tiny_bert, "--data", table, *WINDOWS, "--store", tmp_path / "stores")
     small, whole = as_json(*extract, "--positions", "cls"), as_json(*extract)
     assert small["bytes"] < whole["bytes"] / 4
-    assert "store:" not in answered(*extract).out
-    done = bertvision(
-        "fit", tiny_bert, "--train", f"store:{whole['key']}", "--heads", "tenney_small", "--states.store",
-        tmp_path / "stores", "--out", tmp_path / "h",
-    )  # fmt: skip
-    assert done.code == 2
-    assert "name the data instead" in done.err
     forbid_encoding(monkeypatch)
     fit = (tiny_bert, "--train", table, *WINDOWS, "--states.source", "stored", "--states.store")
     for head in ("adapter_pooler:size=4", "mean_pooler"):

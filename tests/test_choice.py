@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from cli_runner import bertvision
-from fit_helpers import fixture_encoder, fixture_train  # noqa: F401 (fixtures)
 from safetensors.numpy import load_file
 from store_cases import extract
 

@@ -65,16 +65,6 @@ def test_finished_work_is_everybodys(tmp_path: Path) -> None:
         assert (found.done, found.results) == (True, {"score": 2})
 
 
-def test_a_process_may_begin_its_own_work_again(tmp_path: Path) -> None:
-    first = RunFolder(tmp_path / "fit", KEY)
-    again = RunFolder(tmp_path / "fit", KEY)
-    replaced = RunFolder(tmp_path / "fit", KEY | {"lr": 2}, overwrite=True)
-    replaced.finish({})
-    assert not first.done
-    assert not again.done
-    assert RunFolder(tmp_path / "fit", KEY | {"lr": 2}).done
-
-
 def test_the_lock_ends_with_its_last_holder(tmp_path: Path) -> None:
     one, two = RunFolder(tmp_path, KEY), RunFolder(tmp_path, KEY)
     one.finish({})

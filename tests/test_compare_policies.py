@@ -212,8 +212,6 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "compare too deep": (["--compare", "full,top-9"], "has 2 layers"),
     "compare twice": (["--compare", "full,top-1,full"], "--compare names full twice"),
     "inference": (["--inference", "--dev", ""], "--inference answers the questions of --dev"),
-    "store": (["--train", "store:abc"], "--train store:abc has states and no tokens to tune on"),
-    "dev store": (["--dev", "store:abc"], "--dev store:abc has states and no tokens"),
     "nothing to do": (["--epochs", "0"], "--epochs 0 leaves nothing to do"),
     "head": (["--head", "adaptor"], "there is no head 'adaptor'"),
     "set of heads": (["--head", "papers"], "--head papers is a set of heads"),

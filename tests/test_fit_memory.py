@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 import torch
 from fit_helpers import equal, fitted, groups_of, run_of, state, without_dropout
-from fit_helpers import fixture_encoder as fixture_encoder
-from fit_helpers import fixture_states as fixture_states
-from fit_helpers import fixture_train as fixture_train
 from head_cases import TOKEN, TOKEN_SPECS
 
 from bertvision.encoder.encoder import Encoder

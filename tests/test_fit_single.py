@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 import torch
 from fit_helpers import equal, fitted, groups_of, killed_after, run_of, state
-from fit_helpers import fixture_encoder as fixture_encoder
-from fit_helpers import fixture_states as fixture_states
-from fit_helpers import fixture_train as fixture_train
 from head_cases import TOKEN_SPECS
 from torch import Tensor
 

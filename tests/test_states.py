@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fit_helpers import fitted, fixture_encoder, fixture_train  # noqa: F401 (fixtures)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_cases import extract, toy_store

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from cli_runner import TINY, bertvision
-from fit_helpers import WINDOWS, fixture_encoder, fixture_train  # noqa: F401  (fixtures)
 from safetensors.torch import load_file
 from store_cases import toy_store
 
@@ -195,13 +194,6 @@ def test_a_fitted_head_remembers_what_it_read(zoo: Path, encoder: Encoder, train
             found = np.stack([logits["start"], logits["end"]], axis=1)
         np.testing.assert_allclose(found, expected, atol=1e-4)
     assert read_json(zoo / "cut" / "stage.json")["key"]["selection"] == CUT
-
-
-def test_a_head_that_reads_everything_says_nothing_of_it(zoo: Path, finished_run: Path) -> None:
-    folders = [zoo / "whole" / "adapter-4.seed0", *(finished_run / "fit").glob("*/*.seed0")]
-    assert len(folders) == 4
-    for folder in folders:
-        assert "states" not in read_json(folder / "config.json")
 
 
 def test_eval_reads_what_fit_read(zoo: Path, toy_squad: Path) -> None:

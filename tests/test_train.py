@@ -13,9 +13,6 @@ import pytest
 import torch
 from fit_helpers import WINDOWS, equal, state
 from fit_helpers import fitted as fitted_once
-from fit_helpers import fixture_encoder as fixture_encoder
-from fit_helpers import fixture_states as fixture_states
-from fit_helpers import fixture_train as fixture_train
 from plain_tuning import snapshot_weights
 from torch import Tensor, nn
 from tuning_helpers import config_of

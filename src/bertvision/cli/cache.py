@@ -134,10 +134,7 @@ def _extract(args: ExtractArgs) -> Result:
         emit(f"store     {store.folder}")
         emit(f"encoded   {rate if encoded else 'nothing: all shards were there'}")
         emit(f"finished: fit reads it with --train {args.data} --states.source stored and the same settings")
-        if split.task.unit == "token":  # of texts a store does not know what their labels mean
-            where = f" --states.store {config.store}" * bool(config.store)
-            emit(f"          or without the data, with --train store:{store.key[:_KEY]}{where}")
-        elif identity.positions == "all":
+        if split.task.unit == "window" and identity.positions == "all":
             emit("          heads that read [CLS] alone look for states made with --positions cls")
 
     return result, show

@@ -118,8 +118,7 @@ class RunArgs(TrainArgs, DataArgs):
 class FitArgs(TrainArgs, DataArgs):
     """Fit several heads in one pass over the states of a frozen encoder (a snapshot's folder, or any encoder).
 
-    --heads takes heads and sets of them: papers, pooling+adapters, controls, beyond, each_layer, all. --train may also
-    be store:KEY: the windows, labels and states of a store (`bertvision cache ls`), without their data. Under
+    --heads takes heads and sets of them: papers, pooling+adapters, controls, beyond, each_layer, all. Under
     `accelerate launch` or torchrun several devices fit the heads together.
     """
 

@@ -42,8 +42,7 @@ def evaluate(args: EvalArgs, *, command: str = "") -> list[Scored]:
             name: replace(one, readers=[replace(r, task=r.task.merged_by(merge)) for r in one.readers])
             for name, one in found.items()
         }
-    rows = []
-    logits = _logits(found, args, other_encoder=args.other_encoder)
+    rows, logits = [], _logits(found, args, other_encoder=args.other_encoder)
     for (name, system), (split, own) in zip(found.items(), logits, strict=True):
         parts = {"eval": (split, second_best(split.windows, own) if args.second_best else own)}
         result = score(parts, tuning=system.tuning, tuned_on=system.tuned_on)
@@ -119,8 +118,7 @@ def _check_out(out: Path, systems: Sequence[Trained]) -> None:
 def _read(args: ScoreArgs, *, least: int, verb: str) -> dict[str, Trained]:
     """The systems by short names; names that several share get the folder above in front.
 
-    A whole fit or fine-tuning stands for all its heads or snapshots. Each finds spans as its threshold was tuned, or
-    with the decoding that was asked for.
+    A whole fit or fine-tuning stands for all its heads or snapshots.
     """
     paths: list[Path] = []
     for folder in args.folders:
@@ -136,10 +134,11 @@ def _read(args: ScoreArgs, *, least: int, verb: str) -> dict[str, Trained]:
         raise ConfigError(f"{verb} needs at least {what} that fit, finetune, ensemble or run wrote")
     systems = [read_trained(path) for path in paths]
     short = [system.name for system in systems]
-    names = [
-        f"{_above(system.folder)}.{name}" if short.count(name) > 1 else name
-        for name, system in zip(short, systems, strict=True)
-    ]
+    folders = [system.folder.resolve() for system in systems]
+    # The folder that holds a head, or the snapshot that it belongs to.
+    above = [folder.parents[1 if folder.name == "head" else 0].name for folder in folders]
+    pairs = zip(above, short, strict=True)
+    names = [f"{outer}.{name}" if short.count(name) > 1 else name for outer, name in pairs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"two of the folders are called {twice}: score them one at a time")
     found = dict(zip(names, systems, strict=True))
@@ -149,14 +148,7 @@ def _read(args: ScoreArgs, *, least: int, verb: str) -> dict[str, Trained]:
     return {name: replace(one, tuning=replace(one.tuning, decode=args.decode)) for name, one in found.items()}
 
 
-def _above(folder: Path) -> str:
-    """The name of the folder that holds a head, or of the snapshot that a head belongs to."""
-    folder = folder.resolve()
-    return folder.parent.parent.name if folder.name == "head" else folder.parent.name
-
-
 def _check_spans(systems: Mapping[str, Trained], flag: str) -> None:
-    """Refuse a flag that is for spans where a system finds none."""
     for system in systems.values():
         if not system.task.abstains:
             raise system.task.refused(flag, "spans")
@@ -173,7 +165,7 @@ def _logits(
     for task, data in zip(tasks, loaded, strict=True):
         own = {name: system for name, system in systems.items() if system.task == task}
         how: dict[str, Any] = {
-            name: getattr(args, name) for name in ("encoder", "device", "precision", "states")
+            key: getattr(args, key) for key in ("encoder", "device", "precision", "states")
         }
         results = logits_of_trained(list(own.values()), data, other_encoder=other_encoder, **how)
         found |= dict(zip(own, results, strict=True))

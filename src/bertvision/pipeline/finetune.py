@@ -36,9 +36,11 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.freeze import check_policy
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError, TrainingError
+from bertvision.heads.base import load_head
 from bertvision.model.record import record
 from bertvision.model.trained import load_encoder, read_trained
 from bertvision.pipeline.config import FinetuneArgs, MultitaskArgs, TrainArgs, TripletArgs
+from bertvision.pipeline.fit import load_splits
 from bertvision.states.base import LiveStates
 from bertvision.tasks.base import PLAIN, TextConfig
 from bertvision.tasks.triplet import TripletTask
@@ -47,7 +49,7 @@ from bertvision.train.config import JobConfig, TaskSpec, TuneConfig
 from bertvision.train.finetune import tune
 from bertvision.train.job import Job
 from bertvision.train.parallel import Parallel, rank_and_world
-from bertvision.train.splits import Split, kept_logits, load_split, window_split
+from bertvision.train.splits import Split, dev_logits, load_split, window_split
 from bertvision.train.zoo import encoder_reference
 
 logger = logging.getLogger(__name__)
@@ -55,17 +57,12 @@ logger = logging.getLogger(__name__)
 
 def finetune(args: FinetuneArgs, *, command: str = "") -> dict[str, Any]:
     """Tune an encoder for one task; returns what --json prints."""
-    for name, source in (("train", args.train), ("dev", args.dev)):
-        if source.startswith("store:"):
-            raise ConfigError(f"--{name} {source} has states and no tokens to tune on: name the data")
     if args.inference and not args.dev:
         raise ConfigError("--inference answers the questions of --dev: name it")
 
     def load(encoder: Encoder) -> list[Job]:
-        split = partial(load_split, encoder=encoder, config=args.windows)
-        train = split(args.train, max_examples=args.max_train_examples, text=args.text)
-        dev = split(args.dev, max_examples=args.max_dev_examples, like=train) if args.dev else None
-        return [Job.only(train, dev, args.finetune)]
+        splits = load_splits(args, encoder)
+        return [Job.only(splits["train"], splits.get("dev"), args.finetune)]
 
     return _tune("finetune", args, args.finetune, load, command, inference=args.inference)
 
@@ -208,8 +205,8 @@ def _record(
                 continue
             head, dev, found = job.folder(folder), job.dev, {}
             if dev is not None:
-                logits = kept_logits(head, folder / "encoder", dev, device=device, precision=precision)
-                found["dev"] = (dev, logits)
+                load = partial(Encoder.load, str(folder / "encoder"), device=device, precision=precision)
+                found["dev"] = (dev, dev_logits(dev, load_head(head)[0], load, head))
             record(head, found, command, {"train": job.train.name, "dev": dev.name if dev else ""})
 
 

@@ -11,9 +11,9 @@ from bertvision.encoder.device import choose_device
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import check_apart
 from bertvision.errors import ConfigError
-from bertvision.heads.base import Head, cost, load_head
+from bertvision.heads.base import cost, load_head
 from bertvision.model.record import record
-from bertvision.pipeline.config import FitArgs
+from bertvision.pipeline.config import FinetuneArgs, FitArgs, RunArgs, SweepArgs
 from bertvision.states.config import StatesConfig
 from bertvision.tasks.base import Task, TextConfig
 from bertvision.train.config import FitConfig
@@ -54,9 +54,7 @@ def fit(
     text: TextConfig | None = None,
     overwrite: bool = False,
 ) -> list[Path]:
-    """Fit `heads` on the states of a frozen encoder and return their folders, ready for `bv.load`.
-
-    The folders hold what `bertvision fit` writes: with `dev` scores, tuning and answers too.
+    """Fit `heads` on the states of a frozen encoder; returns their folders, as `bertvision fit` writes them.
 
     Args:
         dev: Heads are scored and tuned on it; with `keep="best"` it chooses the epoch.
@@ -95,69 +93,60 @@ def fit_heads(args: FitArgs, *, encoder: Encoder | None = None, command: str = "
         return _fit(args, encoder, command, parallel)
 
 
+def load_splits(args: FitArgs | SweepArgs | FinetuneArgs | RunArgs, encoder: Encoder) -> dict[str, Split]:
+    """The datasets that are named, in windows; dev and test are read like train: its task, classes and prompts."""
+    splits: dict[str, Split] = {}
+    for name in ("train", "dev", "test"):
+        if source := getattr(args, name, ""):
+            most, like = getattr(args, f"max_{name}_examples"), splits.get("train")
+            splits[name] = load_split(
+                source, encoder, args.windows, max_examples=most, text=args.text, like=like
+            )
+    return splits
+
+
+def open_encoder(args: FitArgs | SweepArgs) -> tuple[Encoder, dict[str, Any]]:
+    """The encoder of a fit or a sweep, and what its heads keep of it."""
+    folder, about = encoder_reference(args.encoder)
+    if args.overwrite:
+        check_apart(folder, args.out)
+    return Encoder.load(folder, device=args.device, precision=args.precision), about
+
+
 def _fit(args: FitArgs, encoder: Encoder | None, command: str, parallel: Parallel) -> Fitted:
     """Every process of several calls it; rank 0 scores and writes."""
     zoo_members(args.fit, None)  # a mistyped head should fail before the encoder is loaded
     if args.fit.scores_epochs and not args.dev:
         raise ConfigError("--keep best and --patience need --dev: scores on it choose the epoch")
-    if args.dev.startswith("store:"):
-        raise ConfigError(f"--dev {args.dev} has no examples to score: name the data")
     parallel.on_main(lambda: check_output(args.out))
-    if encoder is None:
-        folder, about = encoder_reference(args.encoder)
-        if args.overwrite:
-            check_apart(folder, args.out)
-        encoder = Encoder.load(folder, device=args.device, precision=args.precision)
-    else:
-        about = {"name": encoder.name}
-    train = load_split(
-        args.train,
-        encoder,
-        args.windows,
-        max_examples=args.max_train_examples,
-        stores=args.states.store,
-        text=args.text,
-    )
-    zoo_members(args.fit, train.task)  # before any state is computed
-    if train.store is not None:
-        _check_beside_store(args, train)
-    dev = None
-    if args.dev:
-        dev = load_split(args.dev, encoder, train.config, max_examples=args.max_dev_examples, like=train)
+    encoder, about = (encoder, {"name": encoder.name}) if encoder else open_encoder(args)
+    splits = load_splits(args, encoder)
+    train, dev = splits["train"], splits.get("dev")
     stage = fit_zoo(
-        encoder,
-        train,
-        folder=args.out,
-        config=args.fit,
-        encoder_about=about,
-        states=args.states,
-        dev=dev,
-        overwrite=args.overwrite,
-        parallel=parallel,
-    )
-    rows = parallel.on_main(lambda: _record(encoder, args, train, dev, stage, command))
+        encoder, train, folder=args.out, config=args.fit, encoder_about=about, states=args.states, dev=dev,
+        overwrite=args.overwrite, parallel=parallel,
+    )  # fmt: skip
+    rows = parallel.on_main(lambda: _record(encoder, args, splits, stage, command))
     return Fitted(train.task, stage.results, rows)
 
 
 def _record(
-    encoder: Encoder, args: FitArgs, train: Split, dev: Split | None, stage: RunFolder, command: str
+    encoder: Encoder, args: FitArgs, splits: dict[str, Split], stage: RunFolder, command: str
 ) -> list[dict[str, Any]]:
     """Score the heads, write their records and return their rows, best first."""
-    infos = stage.results["heads"]
+    infos, train, dev = stage.results["heads"], splits["train"], splits.get("dev")
     if args.with_encoder:
         keep_encoder(encoder, args.out, infos)
-    heads: dict[Path, Head] = {
-        args.out / name: load_head(args.out / name)[0].to(encoder.device) for name in infos
-    }
+    heads = {args.out / name: load_head(args.out / name)[0] for name in infos}
     logits = {}
     if dev is not None:
         logits = logits_of(heads, dev, "dev", lambda: states_for(stage, encoder, dev, "dev", args.states))
-    data = {"train": train.name, "dev": "" if dev is None else dev.name}
+    data = {"train": train.name, "dev": dev.name if dev else ""}
     rows, tokens = [], max(1, round(float(train.windows.lengths.mean())))
-    for path, info in zip(heads, infos.values(), strict=True):
-        kept = record(path, {} if dev is None else {"dev": (dev, logits[path])}, command, data)
+    for (path, head), info in zip(heads.items(), infos.values(), strict=True):
+        kept = record(path, {"dev": (dev, logits[path])} if dev else {}, command, data)
         epoch = info["best_epoch"] if args.fit.keep == "best" else len(info["history"])
-        price = cost(heads[path], heads[path].geometry, tokens=tokens)
+        price = cost(head, head.geometry, tokens=tokens)
         rows.append(
             {
                 "head": path.name,
@@ -168,22 +157,9 @@ def _record(
                 "epoch": epoch,
                 "loss": info["history"][epoch - 1]["loss"],
                 "seconds": info["seconds"],
-                "scores": {} if kept is None else kept.scores["dev"],
+                "scores": kept.scores["dev"] if kept else {},
             }
         )
     task = train.task
     sign = -1 if task.metrics[task.metric].higher else 1
     return sorted(rows, key=lambda row: (sign * row["scores"].get(task.metric, 0.0), row["loss"]))
-
-
-def _check_beside_store(args: FitArgs, train: Split) -> None:
-    """Refuse windows, layers and positions other than those of the store."""
-    if args.windows not in (WindowConfig(), train.config):
-        raise ConfigError(
-            f"--train {args.train} has windows of its own: leave out --max-seq-length and the like"
-        )
-    if args.states.selection not in (StatesConfig().selection, train.states(args.states).selection):
-        raise ConfigError(
-            f"--train {args.train} has layers and positions of its own: leave out --states.layers and "
-            "--states.positions"
-        )

@@ -228,13 +228,12 @@ def _baselines(splits: Mapping[str, Split]) -> list[dict[str, Any]]:
     unknown: dict[str, Any] = {"sd": None, "per_seed": None, "interval": None}
     rows = []
     for label, found in train.task.baselines(train.data, parts).items():
-        scores = {
+        row = UNKNOWN | {"name": label, "kind": "baseline", "label": label, "best": False}
+        row["scores"] = {
             split: {name: {"mean": value} | unknown for name, value in own.items()}
             for split, own in found.items()
         }
-        rows.append(
-            UNKNOWN | {"name": label, "kind": "baseline", "label": label, "best": False, "scores": scores}
-        )
+        rows.append(row)
     return rows
 
 

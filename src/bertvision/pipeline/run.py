@@ -10,6 +10,7 @@ OUT/config.yaml            the resolved settings, a recipe that repeats the run
 
 import dataclasses
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from bertvision.errors import ConfigError
 from bertvision.heads.base import Head, load_head
 from bertvision.model.record import evaluate, record
 from bertvision.pipeline.config import RunArgs
+from bertvision.pipeline.fit import load_splits
 from bertvision.pipeline.results import System, collect, pairs
 from bertvision.report.page import write_page
 from bertvision.report.results import RESULTS_FILE
@@ -30,7 +32,7 @@ from bertvision.train.finetune import tune
 from bertvision.train.job import Job
 from bertvision.train.parallel import rank_and_world
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import Split, load_split, logits_of
+from bertvision.train.splits import Split, logits_of
 from bertvision.train.zoo import fit_zoo, selection_of_fit, states_for, suited, zoo_members
 
 SplitLogits = dict[str, dict[Path, Logits]]
@@ -49,7 +51,7 @@ def run(args: RunArgs, *, command: str = "") -> dict[str, Any]:
     check_output(args.out)
     encoder = Encoder.load(args.encoder, device=args.device, precision=args.precision)
     args.states.selection.numbers(encoder.num_states)  # and so should a layer that does not exist
-    splits = _splits(args, encoder)
+    splits = load_splits(args, encoder)
     args = _checked(args, splits["train"])
     about = {"name": encoder.name, "fingerprint": encoder.fingerprint, "parameters": encoder.num_parameters}
     about |= {"states": encoder.num_states, "hidden": encoder.hidden}
@@ -62,18 +64,11 @@ def run(args: RunArgs, *, command: str = "") -> dict[str, Any]:
         jobs, folder = [Job.only(splits["train"], None, args.finetune)], args.out / "finetune"
         tuning, snapshots = tune(encoder, jobs, folder=folder, config=args.finetune, overwrite=args.overwrite)
     done = [_Snapshot(args, encoder, splits, command, folder).evaluate() for folder in snapshots]
+    systems, fits = [system for _, own in done for system in own], [stage for stage, _ in done]
     results = collect(
-        [system for _, systems in done for system in systems],
-        splits,
-        finetune=tuning,
-        fits=[stage for stage, _ in done],
-        out=args.out,
-        command=command,
-        settings=to_mapping(args),
-        encoder=about,
-        device=str(encoder.device),
-        precision=encoder.precision,
-    )
+        systems, splits, finetune=tuning, fits=fits, out=args.out, command=command, settings=to_mapping(args),
+        encoder=about, device=str(encoder.device), precision=encoder.precision,
+    )  # fmt: skip
     results["seconds"] = seconds or time.monotonic() - began
     write_text(recipe, _recipe(args, command))
     write_json(args.out / RESULTS_FILE, results)
@@ -94,23 +89,6 @@ def _checked(args: RunArgs, train: Split) -> RunArgs:
     return dataclasses.replace(args, combine=task.join_how(args.combine))
 
 
-def _splits(args: RunArgs, encoder: Encoder) -> dict[str, Split]:
-    """Dev and test are read like train: with its task, its classes and its prompts."""
-    sources = {name: getattr(args, name) for name in ("train", "dev", "test") if getattr(args, name)}
-    for name, source in sources.items():
-        if source.startswith("store:"):
-            raise ConfigError(
-                f"--{name} {source} has no questions to ask: name the data, `fit --train` reads stores"
-            )
-    splits: dict[str, Split] = {}
-    for name, source in sources.items():
-        most = getattr(args, f"max_{name}_examples")
-        splits[name] = load_split(
-            source, encoder, args.windows, max_examples=most, text=args.text, like=splits.get("train")
-        )
-    return splits
-
-
 def _recipe(args: RunArgs, command: str) -> str:
     """config.yaml: the resolved settings as a recipe, headed by the command."""
     heading = f"{command}\nbertvision run --config {args.out / 'config.yaml'}"
@@ -128,7 +106,7 @@ def _first_run(args: RunArgs, command: str) -> tuple[str, float]:
 
 
 class _Snapshot:
-    """A snapshot (None is the untuned encoder) with its own head, if it has one, and those fitted on it."""
+    """A snapshot (None: the untuned encoder) with its own head, if it has one, and those fitted on it."""
 
     def __init__(
         self, args: RunArgs, encoder: Encoder, splits: dict[str, Split], command: str, folder: Path | None
@@ -144,19 +122,13 @@ class _Snapshot:
             self.encoder = Encoder.load(source, device=args.device, precision=args.precision)
             about = {"name": args.encoder, "path": f"../../../finetune/{self.name}/encoder"}
         self.stage = fit_zoo(
-            self.encoder,
-            splits["train"],
-            folder=args.out / "fit" / self.name,
-            config=args.fit,
-            encoder_about=about,
-            states=args.states,
-            dev=splits["dev"],
-            decoding=args.decode,
+            self.encoder, splits["train"], folder=args.out / "fit" / self.name, config=args.fit,
+            encoder_about=about, states=args.states, dev=splits["dev"], decoding=args.decode,
             overwrite=args.overwrite,
-        )
+        )  # fmt: skip
         self.fitted = [self.stage.folder / name for name in self.stage.results["heads"]]
         folders = [*([self.own] if self.own else []), *self.fitted]
-        self.heads = {folder: load_head(folder)[0].to(self.encoder.device) for folder in folders}
+        self.heads = {folder: load_head(folder)[0] for folder in folders}
 
     def evaluate(self) -> tuple[RunFolder, list[System]]:
         """The fit, and every system on the snapshot: its own head, the fitted ones, ensembles of two."""
@@ -167,18 +139,12 @@ class _Snapshot:
 
     def _logits(self, name: str, split: Split) -> dict[Path, Logits]:
         """Logits of all heads from one walk; from two where the fitted heads read less than the snapshot's own."""
-        shared, alone = dict(self.heads), {}
-        if self.own and not _serves(
-            selection_of_fit(self.stage), self.heads[self.own], self.encoder.num_states
-        ):
+        shared, alone, encoder, states = dict(self.heads), {}, self.encoder, self.args.states
+        if self.own and not _serves(selection_of_fit(self.stage), shared[self.own], encoder.num_states):
             alone[self.own] = shared.pop(self.own)
-        tokens = self.args.states.tokens_per_call
-        logits = logits_of(
-            alone, split, name, lambda: LiveStates(self.encoder, split.windows, tokens_per_call=tokens)
-        )
-        return logits | logits_of(
-            shared, split, name, lambda: states_for(self.stage, self.encoder, split, name, self.args.states)
-        )
+        live = partial(LiveStates, encoder, split.windows, tokens_per_call=states.tokens_per_call)
+        read = partial(states_for, self.stage, encoder, split, name, states)
+        return logits_of(alone, split, name, live) | logits_of(shared, split, name, read)
 
     def _systems(self, parts: dict[str, Split], logits: SplitLogits) -> list[System]:
         """Score the snapshot's own head and the fitted ones; the seeds of a head are one system."""
@@ -217,6 +183,5 @@ class _Snapshot:
 
 def _serves(selection: Selection, head: Head, num_states: int) -> bool:
     """Whether a head that was trained on all states finds all it needs in the selected ones."""
-    if selection.whole(num_states):
-        return True
-    return head.cls_only and selection.numbers(num_states) == tuple(range(num_states))
+    all_layers = selection.numbers(num_states) == tuple(range(num_states))
+    return selection.whole(num_states) or (head.cls_only and all_layers)

@@ -33,12 +33,11 @@ import torch
 from bertvision.artifacts import check_output, output_folder, remove, write_json
 from bertvision.config import to_mapping
 from bertvision.encoder.device import choose_device
-from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.load import check_apart
 from bertvision.errors import ConfigError, OutputError, TrainingError
 from bertvision.heads.base import read_head_config
 from bertvision.heads.spec import parse_head
 from bertvision.pipeline.config import SweepArgs
+from bertvision.pipeline.fit import load_splits, open_encoder
 from bertvision.pipeline.results import frame
 from bertvision.report.page import write_page
 from bertvision.report.results import RESULTS_FILE
@@ -47,8 +46,7 @@ from bertvision.states.source import choose_source
 from bertvision.train.parallel import Parallel, rank_and_world
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.space import DATABASE, GRID, TRIALS, Candidate, read_space
-from bertvision.train.splits import load_split
-from bertvision.train.zoo import encoder_reference, fit_zoo, suited, zoo_members
+from bertvision.train.zoo import fit_zoo, suited, zoo_members
 
 if TYPE_CHECKING:
     from bertvision.train.search import Search, Trial
@@ -64,8 +62,6 @@ def sweep(args: SweepArgs, *, command: str = "") -> dict[str, Any]:
     for name in ("train", "dev"):
         if not getattr(args, name):
             raise ConfigError(f"--{name} is missing: a sweep fits heads on --train and scores them on --dev")
-    if args.dev.startswith("store:"):
-        raise ConfigError(f"--dev {args.dev} has no examples to score: name the data")
     if not args.grid and find_spec("optuna") is None:
         raise ConfigError(
             "a search over trials needs optuna: run `pip install 'bertvision[sweep]'`, or use --grid, which does not"
@@ -96,19 +92,14 @@ class _Sweep:
     """What all candidates share: the encoder, the data, the space."""
 
     def __init__(self, args: SweepArgs) -> None:
-        folder, self.about = encoder_reference(args.encoder)
-        if args.overwrite:
-            check_apart(folder, args.out)
         self.args = args
-        self.encoder = encoder = Encoder.load(folder, device=args.device, precision=args.precision)
-        most, reading = args.max_train_examples, {"stores": args.states.store, "text": args.text}
-        self.train = load_split(args.train, encoder, args.windows, max_examples=most, **reading)
-        most, like = args.max_dev_examples, self.train
-        self.dev = load_split(args.dev, encoder, like.config, max_examples=most, like=like)
-        self.space = read_space(args.fit.heads, args.space, args.vary, unit=like.task.unit)
+        self.encoder, self.about = open_encoder(args)
+        splits = load_splits(args, self.encoder)
+        self.train, self.dev = splits["train"], splits["dev"]
+        self.space = read_space(args.fit.heads, args.space, args.vary, unit=self.train.task.unit)
         # Values that no head or optimiser takes are refused before anything is trained.
         heads = tuple(dict.fromkeys(candidate.head for candidate in self.space.corners()))
-        self.members = zoo_members(dataclasses.replace(args.fit, heads=heads), like.task)
+        self.members = zoo_members(dataclasses.replace(args.fit, heads=heads), self.train.task)
 
     def _fit(self, candidates: Sequence[Candidate], name: str, **more: Any) -> RunFolder:
         heads = tuple(candidate.head for candidate in candidates)
@@ -178,11 +169,11 @@ class _Sweep:
         A copy in memory would be made anew for each trial, so `auto` does not consider one.
         """
         train, args = self.train, self.args
-        states = train.states(args.states)
+        states = args.states
         if states.source != "auto":
             return states
         possible = suited(dataclasses.replace(states, memory_gb=0.0), self.members, train.task)
-        opening: dict[str, Any] = {"label": "states of train", "origin": train.origin, "store": train.store}
+        opening: dict[str, Any] = {"label": "states of train", "origin": train.origin}
         passes = args.fit.epochs * args.search.trials
 
         def choice() -> str:

@@ -63,16 +63,14 @@ def open_states(
     *,
     label: str,
     origin: Origin,
-    store: Store | None = None,
     source: Source | None = None,
     **choice: Any,
 ) -> States:
     """The states from `source`, or from the one that `choose_source` chooses with the other arguments."""
-    choice |= {"label": label, "origin": origin, "store": store}
-    source = source or choose_source(encoder, windows, config, **choice)
+    source = source or choose_source(encoder, windows, config, label=label, origin=origin, **choice)
     options: dict[str, Any] = {"tokens_per_call": config.tokens_per_call}
     if source == "stored":
-        store = begin(store or store_of(encoder, windows, config, origin), config.cache_gb)
+        store = begin(store_of(encoder, windows, config, origin), config.cache_gb)
         if missing := len(store.missing()):
             logger.info(
                 "%s: %d of %d shards are missing in %s and are encoded when an epoch comes to them",
@@ -93,17 +91,13 @@ def choose_source(
     origin: Origin,
     passes: int = 2,
     keep: bool = True,
-    store: Store | None = None,
 ) -> Source:
     """Where states come from that are read `passes` times.
 
-    Without `keep` no store is begun, and only one that is finished is used. `store` holds the states, whatever the
-    settings would call it.
+    Without `keep` no store is begun, and only one that is finished is used.
     """
     if config.source in ("live", "memory"):
         return config.source
-    if store is not None:
-        return "stored"
     planned = store_of(encoder, windows, config, origin)
     finished = planned.begun and not planned.missing()
     if config.source == "stored" and (keep or finished):

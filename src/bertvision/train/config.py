@@ -4,8 +4,10 @@ OptimConfig                   optimiser, schedule, seed; what one head is fitted
   TrainConfig                 + batches, checkpoints, trackers
     FitConfig                 heads on the states of a frozen encoder
     TuneConfig                an encoder and what trains with it
-      FinetuneConfig          for one task
+      FinetuneConfig          for one task, with its DrawConfig
       MultitaskConfig         for several, each a TaskSpec
+DrawConfig                    the head of a task and how its examples are drawn
+  JobConfig, TaskSpec         + what one of several has
 """
 
 import dataclasses
@@ -24,20 +26,18 @@ Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 Sampling = Literal["natural", "balanced", "weighted"]
 MixOrder = Literal["sequential", "mixed", "temperature"]
 
-_POSITIVE: tuple[Callable[[Any], bool], str] = (lambda x: 0 < x < math.inf, "a finite number above 0")
-_NOT_NEGATIVE: tuple[Callable[[Any], bool], str] = (lambda x: 0 <= x < math.inf, "finite and not negative")
-_AT_LEAST_ONE: tuple[Callable[[Any], bool], str] = (lambda x: x >= 1, "at least 1")
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+Rule = tuple[Callable[[Any], bool], str]
+_POSITIVE: Rule = (lambda x: 0 < x < math.inf, "a finite number above 0")
+_NOT_NEGATIVE: Rule = (lambda x: 0 <= x < math.inf, "finite and not negative")
+_AT_LEAST_ONE: Rule = (lambda x: x >= 1, "at least 1")
+_RULES: dict[str, Rule] = {
     # Adam's first step is ten times the rate, and float32 ends at 3e38.
     "lr": (lambda x: 0 < x <= 1e36, "above 0 and at most 1e36"),
     "warmup": (lambda x: 0 <= x < 1, "at least 0 and below 1, a part of all steps"),
     "seed": (lambda x: 0 <= x < 2**63, "at least 0 and below 2**63"),
     "temperature": (lambda x: x > 0, "above 0"),
     "heads": (bool, "at least one head (`bertvision heads` lists them)"),
-    "seeds": (
-        lambda x: len(set(x)) == len(x) > 0 and min(x) >= 0,
-        "one or more different numbers, none negative",
-    ),
+    "seeds": (lambda x: len({*x}) == len(x) > 0 <= min(x), "one or more different numbers, none negative"),
     **dict.fromkeys(("eps", "null_weight", "activation_gb", "weight"), _POSITIVE),
     **dict.fromkeys(("clip", "weight_decay", "checkpoint_seconds", "patience", "score_every"), _NOT_NEGATIVE),
     **dict.fromkeys(("batch_tokens", "subset", "startup"), _NOT_NEGATIVE),
@@ -46,7 +46,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 """What a setting of this name must be, whichever class has it."""
 
 
-def _check(config: Any, where: str = "", **more: tuple[Callable[[Any], bool], str]) -> None:
+def _check(config: Any, where: str = "", **more: Rule) -> None:
     """Refuse the first setting that breaks its rule; `more` are rules of this class alone."""
     for name, (holds, rule) in (_RULES | more).items():
         if hasattr(config, name) and not holds(value := getattr(config, name)):
@@ -56,8 +56,6 @@ def _check(config: Any, where: str = "", **more: tuple[Callable[[Any], bool], st
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """The optimiser and its schedule."""
-
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     """adamw; adam, whose decay passes through the moments; or sgd with a momentum of 0.9."""
     lr: float = 1e-3
@@ -83,8 +81,6 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class TrainConfig(OptimConfig):
-    """What fitting heads and tuning encoders share."""
-
     batch_size: int = 16
     """Windows per step."""
     checkpoint_seconds: float = 60.0
@@ -106,8 +102,6 @@ class TrainConfig(OptimConfig):
 
 @dataclass(frozen=True)
 class FitConfig(TrainConfig):
-    """How heads are fitted on the states of a frozen encoder."""
-
     heads: tuple[str, ...] = ("default",)
     """Heads such as adapter:size=64,skip or learned_pooling:lr=3e-3, and sets of them: default, all, papers, controls,
     beyond, pooling+adapters, each_layer (`bertvision heads` lists them)."""
@@ -154,8 +148,6 @@ class FitConfig(TrainConfig):
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """How the trials of a sweep are chosen and which are ended early."""
-
     trials: int = 40
     """Trials in all, including those of other processes and earlier runs."""
     startup: int = 10
@@ -173,8 +165,6 @@ class SearchConfig:
 
 @dataclass(frozen=True)
 class TuneConfig(TrainConfig):
-    """How an encoder is tuned."""
-
     policy: str = "full"
     """What trains beside the head: full, none, layers (not the embeddings), top-K (K layers and all norms), cut-K
     (K layers, nothing below), houlsby-M, houlsby-M+top-K, houlsby-M+full, lora-R, bitfit."""
@@ -213,9 +203,9 @@ class TuneConfig(TrainConfig):
                 )
 
 
-@dataclass(frozen=True)
-class FinetuneConfig(TuneConfig):
-    """How the encoder is tuned before heads are fitted on it."""
+@dataclass(frozen=True, kw_only=True)
+class DrawConfig:
+    """What every task of a fine-tuning has."""
 
     head: str = ""
     """The head that trains with the encoder, as `fit --heads` takes one; by default last_state for spans, cls_linear
@@ -223,18 +213,28 @@ class FinetuneConfig(TuneConfig):
     sampling: Sampling = "natural"
     """balanced = classes (windows with and without an answer) come equally often; weighted = drawn with replacement,
     with a weight of 1 / the size of their class."""
+
+    def __post_init__(self) -> None:
+        if self.head and any(of_set for _, of_set in expand([self.head])):
+            raise ConfigError(
+                f"--head {self.head} is a set of heads, and one trains with an encoder: name it"
+            )
+        if self.head and parse_head(self.head).train != TrainOverrides():
+            raise ConfigError(f"--head {self.head} trains as the encoder does: set --lr and the like instead")
+
+
+@dataclass(frozen=True)
+class FinetuneConfig(DrawConfig, TuneConfig):
     null_weight: float = 1.0
     """Weight of a window without an answer in the loss of spans; 1 = like any other."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_head(self.head)
+        TuneConfig.__post_init__(self)
+        DrawConfig.__post_init__(self)
 
 
 @dataclass(frozen=True)
 class MultitaskConfig(TuneConfig):
-    """How one encoder is tuned for several tasks at once."""
-
     order: MixOrder = "mixed"
     """sequential: task after task in every epoch; mixed: their batches shuffled; temperature: tasks drawn at random."""
     temperature: float = 1.0
@@ -242,17 +242,13 @@ class MultitaskConfig(TuneConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobConfig:
+class JobConfig(DrawConfig):
     """How one task of a fine-tuning is drawn from, and what trains on it."""
 
     name: str = ""
     """Its head's folder; empty where it is the only one."""
-    head: str = ""
-    """The head that trains with the encoder; cls_linear for labels and scores, last_state for spans."""
     batch_size: int = 0
     """Examples in a batch; 0 = the run's."""
-    sampling: Sampling = "natural"
-    """natural, balanced or weighted (with replacement, by 1 / the size of the class)."""
     subset: int = 0
     """Examples of an epoch, drawn anew each time; 0 = all."""
     weight: float = 1.0
@@ -261,7 +257,7 @@ class JobConfig:
     """Classes that scores are put into for sampling."""
 
     def __post_init__(self) -> None:
-        _check_head(self.head)
+        super().__post_init__()
         _check(self, f" of task {self.name}", batch_size=_NOT_NEGATIVE)
 
 
@@ -278,11 +274,3 @@ class TaskSpec(TextConfig, JobConfig):
         JobConfig.__post_init__(self)
         if not self.name or not self.train:
             raise ConfigError("every task of a recipe needs a name and at least one training set under train")
-
-
-def _check_head(head: str) -> None:
-    """Refuse what cannot train with an encoder."""
-    if head and any(of_set for _, of_set in expand([head])):
-        raise ConfigError(f"--head {head} is a set of heads, and one trains with an encoder: name it")
-    if head and parse_head(head).train != TrainOverrides():
-        raise ConfigError(f"--head {head} trains as the encoder does: set --lr and the like instead")

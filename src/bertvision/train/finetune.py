@@ -32,13 +32,13 @@ from bertvision.encoder.freeze import check_policy
 from bertvision.encoder.load import check_apart
 from bertvision.encoder.policy import counts_text, parse_policy
 from bertvision.errors import ConfigError, TrainingError
-from bertvision.heads.base import save_head
+from bertvision.heads.base import load_head, save_head
 from bertvision.train.config import TuneConfig
 from bertvision.train.job import Batching, Job
 from bertvision.train.optim import learning_rate, rank_seed
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import dev_logits, kept_logits, score_logits
+from bertvision.train.splits import dev_logits, score_logits
 from bertvision.train.steps import make_steps
 
 logger = logging.getLogger(__name__)
@@ -298,17 +298,18 @@ class _Run:
 
         def score() -> Scores:
             twin, scores = self.encoder.copy() if live else None, {}
+
+            def load() -> Encoder:
+                return twin or Encoder.load(f"{folder}/encoder", **how)
+
             for number, job in enumerate(self.jobs):
                 if job.dev is None:
                     continue
                 kept = job.folder(folder) if folder is not None and job.task.predicts else None
-                if twin is not None:
-                    logits = dev_logits(twin, self.steps.heads[number], job.dev, kept)
-                elif folder is not None and kept is not None:
-                    logits = kept_logits(kept, folder / "encoder", job.dev, **how)
-                else:
+                if twin is None and kept is None:
                     continue  # a head that answers nothing is in no snapshot
-                scores[job.name] = score_logits(logits, job.dev)
+                head = self.steps.heads[number] if twin or kept is None else load_head(kept)[0]
+                scores[job.name] = score_logits(dev_logits(job.dev, head, load, kept), job.dev)
             return scores if len(self.jobs) > 1 else next(iter(scores.values()), {})
 
         scores = self.parallel.on_main(score)

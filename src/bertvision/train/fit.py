@@ -1,12 +1,11 @@
 """Fit many heads in one walk over the states of a frozen encoder; one walk for each seed.
 
-Each head has its own optimiser, schedule, seed and metrics. All of them see the same batch, group after group
-(train/group.py: equal-shaped heads are computed together), and then its states are freed. Heads share nothing: one
-whose loss becomes NaN or infinite is dropped and logged, and the others go on untouched.
+All heads see the same batch, group after group (train/group.py), and then its states are freed. Heads share nothing:
+one whose loss becomes NaN or infinite is dropped and logged, and the others go on untouched.
 
-Several processes fit the same heads together (train/parallel.py): each reads the states of its own windows of every
-batch. All of them see the summed losses and make the same updates, so they drop and stop the same heads without
-asking each other. Rank 0 alone scores, writes and prints.
+Of several processes (train/parallel.py) each reads the states of its own windows of every batch. All see the summed
+losses and make the same updates, so they drop and stop the same heads without asking each other. Rank 0 alone scores,
+writes and prints.
 """
 
 import copy
@@ -74,7 +73,6 @@ class FitRun:
             self.fitted[name] = FittedHead(name, spec, seed, head, optim, optimizer)
         keeps = config.keep == "best"
         self.best = {name: copy.deepcopy(f.head) for name, f in self.fitted.items()} if keeps else {}
-        """The heads as they scored best."""
         self.steps = states.num_batches(config.batch_size)
         self.orders = list(dict.fromkeys(config.order_of(spec, seed) for _, spec, seed in specs))
         """Seeds of the order of the data. An epoch walks over the states once for each, with the heads of that seed."""
@@ -97,7 +95,6 @@ class FitRun:
 
     @property
     def order(self) -> int:
-        """Seed of the order of the data in the present walk."""
         return self.orders[self.walk]
 
     @property
@@ -118,14 +115,12 @@ class FitRun:
             self.walk, self.batch = self.walk + 1, 0
 
     def _walk(self) -> Iterator[StateBatch]:
-        """The rest of the present walk; of several processes, this one's windows of it."""
         size, lengths = self.config.batch_size, self.states.windows.lengths
         plan = head_batches(lengths, size, seed=self.order, epoch=self.epoch)
-        parts = [self.parallel.parts(batch)[0] for batch in plan]
+        parts = [self.parallel.parts(batch)[0] for batch in plan]  # of several processes, this one's
         self.shares = [(len(batch), part.weight) for batch, part in zip(plan, parts, strict=True)]
         place = self.graphs.states_place if self.graphs else None
-        own = [part.indices for part in parts]
-        return self.states.stream(own, start=self.batch, place=place)
+        return self.states.stream([p.indices for p in parts], start=self.batch, place=place)
 
     def regroup(self) -> None:
         """Put the heads of the present walk into groups: those that differ only in rate, seed and dropout, as many
@@ -172,7 +167,7 @@ class FitRun:
             self.settle()
 
     def settle(self) -> None:
-        """Read the losses of the steps taken since the last time; drop the heads that broke."""
+        """Read the losses of the steps since the last time; drop the heads that broke."""
         if not self.pending:
             return
         values = iter(torch.cat([losses for _, _, losses, _ in self.pending]).tolist())
@@ -208,10 +203,12 @@ class FitRun:
         batch = next(iter(self.states.walk()))
         broken: list[str] = []
         for fitted in (f for f in self.fitted.values() if f.status != "diverged"):
+            rows = slice(
+                0, fitted.head.windows
+            )  # one example is enough to see it, and cheap for the largest heads
             with self.encoder.autocast():
-                # One window is enough to see it, and cheap for the largest heads.
-                logits = fitted.head.eval()(batch.rows(slice(0, fitted.head.windows)))
-            real = logits[batch.mask[: fitted.head.windows]] if logits.ndim == 3 else logits
+                logits = fitted.head.eval()(batch.rows(rows))
+            real = logits[batch.mask[rows]] if logits.ndim == 3 else logits
             if not bool(real.isfinite().all()):
                 broken.append(fitted.name)
         return broken
@@ -283,10 +280,7 @@ def fit(
     task: Task = SPAN,
     on_epoch: OnEpoch | None = None,
 ) -> dict[str, FittedHead]:
-    """Fit the heads `specs` (name, spec, seed); returns those that did not diverge, ready for evaluation.
-
-    `on_epoch` receives the scores after every epoch and may end the fit there.
-    """
+    """Fit the heads `specs` (name, spec, seed); returns those that did not diverge, ready for evaluation."""
     run = FitRun(states, specs, config, folder.parallel, task)
     run.resume(folder)
     saved = time.monotonic()

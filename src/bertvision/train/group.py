@@ -1,16 +1,16 @@
 """Heads that are computed together: one, or several of equal shape as one batched computation.
 
-Equal-shaped heads (a sweep over rates, seeds, dropout) have their parameters stacked, (k, ...), and one vmapped
-pass gives all k losses and gradients. The heads stay modules of their own: their parameters are views into the
-stack, and each is updated by its own optimiser. So nothing else needs to know that they are stacked.
+Equal-shaped heads (a sweep over rates, seeds, dropout) have their parameters stacked, (k, ...), and one vmapped pass
+gives all k losses and gradients. The heads stay modules of their own: their parameters are views into the stack, and
+each is updated by its own optimiser.
 
-Memory is bounded by `FitConfig.activation_gb`: a stack takes only as many heads as fit at a whole batch, and a
-head that does not fit alone reads its batch in several parts, adding up gradients. A head that cannot even keep
-one window recomputes instead of keeping (`ConvHead.recompute`).
+Memory is bounded by `FitConfig.activation_gb`: a stack takes as many heads as fit at a whole batch; a head that does
+not fit alone reads its batch in parts, adding up gradients; one that cannot even keep one window recomputes
+(`ConvHead.recompute`).
 
-Of several processes each has some windows of a batch (train/parallel.py). Gradients and losses are summed over ranks
-before the update, so that all ranks keep the same heads. Batch norm takes the statistics of a rank's own windows, as it
-does of a part's; the running ones, which evaluation uses, are the mean over ranks.
+Of several processes each has some windows of a batch. Gradients and losses are summed over ranks before the update, so
+all ranks keep the same heads. Batch norm takes the statistics of a rank's own windows, as it does of a part's; the
+running ones, which evaluation uses, are the mean over ranks.
 
 On a GPU a CUDA graph replays the kernels of a whole step (forward, backward, clipping, update) on the same memory: no
 Python, no launches one by one. Each group has a graph for every shape of batch; the states are copied into one buffer
@@ -74,8 +74,6 @@ class FittedHead:
 
 
 class Group:
-    """One or more heads that take a step together."""
-
     def __init__(
         self,
         members: Sequence[FittedHead],
@@ -89,7 +87,7 @@ class Group:
         self.activation_gb, self.parallel = activation_gb, parallel
         self.stacked: dict[str, nn.Parameter] = {}
         self._progress = 0.0
-        if len(self.members) > 1:
+        if len(members) > 1:
             self._stack()
 
     @property
@@ -98,7 +96,7 @@ class Group:
         return all(member.pure for member in self.members)
 
     def prepare(self, step: int, total: int) -> None:
-        """Set what differs from step to step: rates, keys of dropout, whatever a head does by itself."""
+        """Set what differs from step to step: rates and keys of dropout."""
         self._progress = step / total
         for member in self.members:
             member.head.train()
@@ -162,11 +160,9 @@ class Group:
                 own[name].data = stack.detach()[i]
             self.stacked[name] = stack
         base = copy.deepcopy(heads[0]).to("meta")
-        dropouts = [m for m in base.modules() if isinstance(m, Dropout)]
+        dropouts, *active = [[m for m in one.modules() if isinstance(m, Dropout)] for one in (base, *heads)]
         for i, module in enumerate(dropouts):
-            module.active = any(
-                [m for m in head.modules() if isinstance(m, Dropout)][i].active for head in heads
-            )
+            module.active = any(own[i].active for own in active)
         self.base = base.train()
 
     def _stacked_backward(self, batch: StateBatch, share: Share) -> Float[Tensor, " k"]:

@@ -50,8 +50,6 @@ Optimizers = Mapping[str, torch.optim.Optimizer]
 
 
 class RunFolder:
-    """One folder, one key, done or not."""
-
     def __init__(
         self,
         folder: Path,
@@ -150,19 +148,17 @@ class RunFolder:
             return
         with disk_trouble(self.metrics), self.metrics.open("a", encoding="utf-8") as handle:
             handle.write(json.dumps(record) + "\n")
-        shown = [name for name, value in record.items() if isinstance(value, float) and name != "epoch"]
-        numbers = {f"{group}/{name}": record[name] for name in shown}
+        numbers = {name: x for name, x in record.items() if isinstance(x, float) and name != "epoch"}
         for tracker in self._trackers:
-            tracker.log(numbers, step=step)
+            tracker.log({f"{group}/{name}": x for name, x in numbers.items()}, step=step)
 
     def close_log(self) -> None:
-        """End the trackers."""
         for tracker in self._trackers:
             tracker.finish()
         self._trackers = []
 
     def _open_log(self, keep: int) -> None:
-        """Start the log, cut back to the lines that the checkpoint counted: no step is in it twice."""
+        """Start the log, cut back to the lines the checkpoint counted: no step is in it twice."""
         self.lines = keep
         if self.parallel.main:
             old = self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.exists() else []
@@ -174,7 +170,7 @@ class RunFolder:
     def save(
         self, modules: Modules, optimizers: Optimizers, progress: dict[str, Any], *, every_rank: bool = True
     ) -> None:
-        """Write the checkpoint: modules, optimisers, random states and `progress` (plain JSON).
+        """Write the checkpoint; `progress` is plain JSON.
 
         Every rank calls it, or, with every_rank=False, rank 0 alone, where no rank has weights or random states of its
         own.
@@ -194,8 +190,7 @@ class RunFolder:
         parallel.on_main(lambda: write_tensors(self.checkpoint, tensors, {"progress": json.dumps(own)}))
 
     def resume(self, modules: Modules, optimizers: Optimizers) -> dict[str, Any] | None:
-        """Start the log, and put a checkpoint back into modules, optimisers and random states; returns its progress,
-        None where there is no checkpoint."""
+        """Start the log and put a checkpoint back where there is one; returns its progress."""
         if not self.parallel.on_main(self.checkpoint.exists):
             self._open_log(0)
             return None
@@ -228,7 +223,6 @@ def _trained(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _generators(modules: Modules) -> dict[str, torch.Generator]:
-    """The random number generators of the CPU and of the modules' device."""
     device = next((p.device for module in modules.values() for p in module.parameters()), torch.device("cpu"))
     return {"cpu": torch.default_generator, "device": generator_of(device)}
 
@@ -270,7 +264,6 @@ def lock_folder(folder: Path) -> filelock.BaseFileLock | None:
 
 
 def _tracker(name: str, folder: Path) -> Any:
-    """A running tracker of accelerate. Rank 0 alone makes one."""
     from accelerate import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 

@@ -1,7 +1,6 @@
-"""A part of the data with its windows and its task (train, dev or test), and what heads answer on it.
+"""A part of the data (train, dev or test) with its windows and its task, and what heads answer on it.
 
-What the training data is decides the task. Dev and test are read like it: with its classes, the scale of its scores and
-its prompts.
+The training data decides the task. Dev and test are read like it: with its classes, scale of scores and prompts.
 """
 
 import contextlib
@@ -13,19 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.config import from_mapping, to_mapping
+from bertvision.config import to_mapping
 from bertvision.data.cutting import default_cache_dir
-from bertvision.data.examples import SpanData
 from bertvision.data.load import load_data
 from bertvision.data.texts import Reframe
-from bertvision.data.windows import WindowConfig, Windows, labels_are_positions
-from bertvision.encoder.device import Precision
+from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ArtifactError, ConfigError
-from bertvision.heads.base import Geometry, Head, load_head
+from bertvision.errors import ArtifactError
+from bertvision.heads.base import Geometry, Head
 from bertvision.states.base import LiveStates, States
-from bertvision.states.config import StatesConfig
-from bertvision.states.store import Origin, Store, find_entries, local_root, open_store
+from bertvision.states.store import Origin
 from bertvision.tasks.base import PLAIN, DecodeConfig, Task, TextConfig, task_for
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.span import SPAN
@@ -40,8 +36,6 @@ class Split:
     """Of the windows: data, tokenizer and window settings."""
     config: WindowConfig
     """The window settings."""
-    store: Store | None = None
-    """Where its states are, if it was named by them; its data is then not known."""
     task: Task = SPAN
     text: TextConfig = field(default_factory=TextConfig)
     """How its texts were read."""
@@ -55,12 +49,6 @@ class Split:
         names = self.task.ids(self.data)
         numbers = dict.fromkeys(self.windows.example[windows].tolist())
         return [names[i] if i < len(names) else f"number {i}" for i in numbers]
-
-    def states(self, config: StatesConfig) -> StatesConfig:
-        """`config`, but with what its store holds where it was named by that."""
-        if self.store is None:
-            return config
-        return StatesConfig.of(config, self.store.identity.selection)
 
     @property
     def origin(self) -> Origin:
@@ -88,10 +76,7 @@ def window_split(
     task: Task | None = None,
     text: TextConfig = PLAIN,
 ) -> Split:
-    """Cut `data` into windows for `encoder`; `keep` stores them on disk for the next run.
-
-    Texts are asked about as `text` says. Without `task` the data says what is to be learned from it.
-    """
+    """Cut `data` into windows, kept on disk for the next run; without `task` the data says what is learned from it."""
     learned = task is None
     if task is None:
         task = task_for(data, text, config)
@@ -107,13 +92,13 @@ def window_split(
 
 
 def geometry_of(encoder: Encoder, task: Task, layers: Collection[int]) -> Geometry:
-    """What a head for `task` is built for that reads these hidden states; the pooler reads the last of all."""
+    """What a head for `task` on these hidden states is built for; the pooler reads the last of all."""
     pooled = task.unit == "window" and encoder.has_pooler and encoder.num_states - 1 in layers
     return Geometry(len(layers), encoder.hidden, task.outputs, task.unit, pooled)
 
 
 def null_weighted(split: Split, weight: float) -> Split:
-    """The same to train on, its windows without an answer counted `weight` times as much as those with one."""
+    """The same, its windows without an answer counted `weight` times as much as those with one."""
     return split if weight == 1 else replace(split, task=split.task.null_weighted(split.windows, weight))
 
 
@@ -123,43 +108,15 @@ def load_split(
     config: WindowConfig,
     *,
     max_examples: int | None = None,
-    stores: str = "",
     text: TextConfig = PLAIN,
     like: Split | None = None,
 ) -> Split:
-    """Load a dataset as the user names it and cut it into windows; store:KEY is one of `stores`.
-
-    `like` is the training set whose classes, scale and prompts this one shares.
-    """
-    if source.startswith("store:"):
-        if max_examples is not None:
-            raise ConfigError(f"--train {source} is read as a whole: leave out --max-train-examples")
-        return _stored_split(source.removeprefix("store:"), encoder, local_root(stores))
+    """Load a dataset as the user names it, in windows; it is read like the training set `like`."""
     if like is None:
         data = load_data(source, columns=text.columns, task=text.task, max_examples=max_examples)
         return window_split(data, encoder, config, text=text)
     data = like.task.load(source, columns=like.text.columns, max_examples=max_examples)
     return window_split(data, encoder, config, task=like.task, text=like.text)
-
-
-def _stored_split(name: str, encoder: Encoder, root: Path) -> Split:
-    """The windows of a store. Their states are there, so neither texts nor tokenizer are needed."""
-    (entry,) = find_entries(root, (name,))
-    store = open_store(entry.folder)
-    identity = store.identity
-    if (identity.encoder, identity.configuration) != (encoder.fingerprint, encoder.configuration):
-        raise ArtifactError(
-            f"{store.folder} holds states of {store.encoder} (fingerprint {identity.encoder[:12]}), "
-            f"not of {encoder.name} ({encoder.fingerprint[:12]}): name the encoder it was made with"
-        )
-    if not labels_are_positions(store.windows):
-        raise ConfigError(
-            f"--train store:{name} has states of texts, but not what their labels mean: name the data instead, its "
-            "states are found by it"
-        )
-    config = from_mapping(WindowConfig, identity.preprocessing, source=str(store.folder))
-    data = SpanData([], [], store.data)
-    return Split(data, store.windows, identity.windows, config, store)
 
 
 # ---- what heads answer
@@ -170,37 +127,26 @@ def logits_of(
 ) -> dict[Path, Logits]:
     """Logits of heads (by their folders) on a split, kept as FOLDER/NAME/logits.safetensors.
 
-    States are opened only when some are missing, damaged or of other data; all of those come from one walk.
+    States are opened only where some are missing, damaged or of other data; all of those come from one walk.
     """
     kept: dict[Path, Logits] = {}
     for folder in heads:
         with contextlib.suppress(ArtifactError):
             kept[folder] = Logits.load(folder / name / "logits.safetensors", split.fingerprint)
-    missing = {str(folder): head for folder, head in heads.items() if folder not in kept}
-    if missing:
-        for folder, logits in head_logits(states(), missing, split.task, label=f"evaluate {name}").items():
+    if missing := [folder for folder in heads if folder not in kept]:
+        source = states()
+        made = {str(folder): heads[folder].to(source.encoder.device) for folder in missing}
+        for folder, logits in head_logits(source, made, split.task, label=f"evaluate {name}").items():
             logits.save(Path(folder) / name / "logits.safetensors", split.fingerprint)
             kept[Path(folder)] = logits
     return {folder: kept[folder] for folder in heads}
 
 
-def dev_logits(encoder: Encoder, head: Head, dev: Split, folder: Path | None = None) -> Logits:
-    """Logits of one head on dev, kept in its folder where there is one."""
+def dev_logits(dev: Split, head: Head, encoder: Callable[[], Encoder], folder: Path | None = None) -> Logits:
+    """Logits of one head on dev, kept in its folder where there is one; the encoder is loaded where it is needed."""
     if folder is None:
-        return head_logits(LiveStates(encoder, dev.windows), {"": head}, dev.task)[""]
-    return logits_of({folder: head}, dev, "dev", lambda: LiveStates(encoder, dev.windows))[folder]
-
-
-def kept_logits(folder: Path, encoder: Path, dev: Split, *, device: str, precision: Precision) -> Logits:
-    """Logits on dev of a saved head and its encoder's folder; computed again where they are missing or damaged."""
-    head, _ = load_head(folder)
-
-    def states() -> States:
-        source = Encoder.load(str(encoder), device=device, precision=precision)
-        head.to(source.device)
-        return LiveStates(source, dev.windows)
-
-    return logits_of({folder: head}, dev, "dev", states)[folder]
+        return head_logits(LiveStates(encoder(), dev.windows), {"": head}, dev.task)[""]
+    return logits_of({folder: head}, dev, "dev", lambda: LiveStates(encoder(), dev.windows))[folder]
 
 
 def score_logits(logits: Logits, dev: Split, decode: DecodeConfig | None = None) -> dict[str, float]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -40,14 +40,14 @@ from bertvision.train.splits import Split, geometry_of, logits_of, null_weighted
 def zoo_members(
     config: FitConfig, task: Task | None = SPAN, *, tokens: int = 0, states: int = 0
 ) -> list[tuple[str, HeadSpec, int]]:
-    """(name, spec, seed) of every head to fit; the name is its folder.
+    """(name, spec, seed) of every head to fit, those of sets (heads/spec.py) too; the name is its folder.
 
-    `tokens` is the longest window there may be, for heads that have weights for every place; `states` how many hidden
-    states are read, for the set that has a head for each.
+    What a set names and somebody else names too is fitted once; a head written twice by itself is a mistake. Without
+    a task, which is known only when the data is read, heads are refused that are wrong for every one.
 
-    Sets of heads (`papers`, see heads/spec.py) are put in full. What a set names and somebody else names too
-    is fitted once; a head written twice by itself is a mistake. Without a task, which is known only when the data is
-    read, heads are refused that are wrong for every one.
+    Args:
+        tokens: The longest window there may be, for heads that have weights for every place.
+        states: How many hidden states are read, for the set that has a head for each.
     """
     if task is not None and not task.predicts:
         raise ConfigError(f"{task.kind} tasks train an encoder and no head: use `bertvision {task.kind}`")
@@ -134,15 +134,11 @@ def fit_zoo(
     parallel: Parallel = ALONE,
     on_epoch: OnEpoch | None = None,
 ) -> RunFolder:
-    """Fit and save every head of `config`; `results["heads"]` of the folder holds what became of each.
-
-    `on_epoch` receives the dev scores after every epoch and may end the fit. Of several processes each calls it; rank 0
-    writes and measures.
-    """
+    """Fit and save every head of `config`; `results["heads"]` of the folder holds what became of each."""
     train, decoding = null_weighted(train, config.null_weight), decoding or DecodeConfig()
     # Dev decides only where it chooses epochs; elsewhere another dev set must not undo the work.
     scored_on = dev if config.scores_epochs else None
-    members, states = _checked(encoder, train, config, train.states(states), parallel)
+    members, states = _checked(encoder, train, config, states, parallel)
     selection = states.selection.resolved(encoder.num_states)
     key = {
         "encoder": encoder.fingerprint,
@@ -151,7 +147,7 @@ def fit_zoo(
         # The heads of a set by name: a set may grow.
         "fit": config.identity | {"heads": [name for name, _, _ in members]},
         "arithmetic": [encoder.device.type, encoder.precision],
-        "states": {"source": states.source, "dtype": states.dtype, "store": train.store and train.store.key},
+        "states": {"source": states.source, "dtype": states.dtype},
         "selection": to_mapping(selection),
         "dev": scored_on.fingerprint if scored_on else None,
         "decode": to_mapping(decoding) if scored_on else None,
@@ -163,11 +159,8 @@ def fit_zoo(
     train_states = _training_states(encoder, train, states, stage, passes)
     evaluate, opened = None, train_states
     if scored_on is not None:
-        how: dict[str, Any] = {
-            "label": "states of dev",
-            "passes": config.epochs + 1,
-            "origin": scored_on.origin,
-        }
+        how: dict[str, Any] = {"label": "states of dev", "passes": config.epochs + 1}
+        how["origin"] = scored_on.origin
         stage.choose("dev states", lambda: choose_source(encoder, scored_on.windows, states, **how))
         if parallel.main:  # which alone scores, so nobody else needs the states
             opened = states_for(stage, encoder, scored_on, "dev", states)
@@ -218,26 +211,19 @@ def _checked(
 def _training_states(
     encoder: Encoder, train: Split, states: StatesConfig, stage: RunFolder, passes: int
 ) -> States:
-    """The states of `train`, the same for one process and for several.
+    """The states of `train`.
 
     The source is chosen once, by rank 0, and kept: whoever continues the work must read states of the same rounding.
-    Several processes would each keep a copy of all states in memory, so they do not; a store is filled by rank 0 while
-    the others wait.
+    Of several processes none keeps a copy of all states in memory; a store is filled by rank 0 while the others wait.
     """
-    how: dict[str, Any] = {"label": "states of train", "origin": train.origin, "store": train.store}
+    how: dict[str, Any] = {"label": "states of train", "origin": train.origin}
     possible = states if stage.parallel.alone else dataclasses.replace(states, memory_gb=0.0)
     source = stage.choose(
         "states", lambda: choose_source(encoder, train.windows, possible, passes=passes, **how)
     )
     open_ = partial(open_states, encoder, train.windows, states, source=source, **how)
-
-    def fill() -> None:
-        stored = open_()
-        if isinstance(stored, StoredStates):
-            stored.fill(how["label"])
-
     if source == "stored" and not stage.parallel.alone:
-        stage.parallel.on_main(fill)
+        stage.parallel.on_main(lambda: cast(StoredStates, open_()).fill(how["label"]))
     return open_()
 
 
@@ -249,15 +235,9 @@ def selection_of_fit(stage: RunFolder) -> Selection:
 def states_for(stage: RunFolder, encoder: Encoder, split: Split, name: str, config: StatesConfig) -> States:
     """States of dev or test for the heads of a fit; those that chose its epochs keep their rounding."""
     return open_states(
-        encoder,
-        split.windows,
-        StatesConfig.of(config, selection_of_fit(stage)),
-        label=f"states of {name}",
-        passes=1,
-        origin=split.origin,
-        keep=False,
-        source=stage.choices.get(f"{name} states"),
-    )
+        encoder, split.windows, StatesConfig.of(config, selection_of_fit(stage)), label=f"states of {name}",
+        passes=1, origin=split.origin, keep=False, source=stage.choices.get(f"{name} states"),
+    )  # fmt: skip
 
 
 def _dev_scores(
@@ -265,11 +245,8 @@ def _dev_scores(
 ) -> dict[str, float]:
     """The metric that systems are chosen by, of all heads in one walk; NaN where logits are not finite."""
     logits = head_logits(states, heads, dev.task, label="score on dev", activation_gb=activation_gb)
-    metric = dev.task.metric
-    return {
-        name: score_logits(own, dev, config)[metric] if own.finite else math.nan
-        for name, own in logits.items()
-    }
+    found = {name: score_logits(own, dev, config) for name, own in logits.items() if own.finite}
+    return {name: found[name][dev.task.metric] if name in found else math.nan for name in logits}
 
 
 def _save(one: FittedHead, folder: Path, config: FitConfig, about: dict[str, Any]) -> dict[str, Any]:
