@@ -64,8 +64,8 @@ latest:
 	.venv-latest/bin/python tools/lock.py report .venv-latest/tests.xml
 
 # torch keeps its locked version, because older CPU builds are not at hand. These tests are the ones that use the most libraries.
-lowest: TESTS := $(foreach name,cli cut finetune fit_many houlsby multitask onnx package_card policies predictor report server \
-	store sweep tabular terminal text_report,tests/test_$(name).py)
+lowest: TESTS := $(foreach name,card cli encoder finetune fit_many model multitask onnx policies report search server \
+	store sweep tables terminal text_run,tests/test_$(name).py)
 lowest:
 	rm -rf .venv-lowest
 	$(call venv,.venv-lowest)
