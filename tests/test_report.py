@@ -51,12 +51,8 @@ def view_of(results: Results) -> View:
     ("damage", "named"),
     [
         (lambda r: r.pop("schema"), "schema is None"),
-        (lambda r: r.pop("metrics"), "key metrics"),
         (lambda r: r["metrics"].pop("tuned_f1"), "metrics.tuned_f1"),
-        (lambda r: r.update(systems=[]), "systems is empty"),
         (lambda r: r.update(curves=[1]), "key curves"),
-        (lambda r: r["systems"].append(3), "systems[7].name"),
-        (lambda r: r["systems"][1].pop("scores"), "systems[1].scores"),
         (lambda r: r["systems"][2]["scores"]["dev"].pop("tuned_f1"), "systems[2].scores.dev.tuned_f1"),
         (lambda r: r["systems"][3].update(kind="wizard"), "systems[3].kind is 'wizard'"),
     ],
@@ -91,27 +87,17 @@ def test_missing_and_truncated_files_are_refused(tmp_path: Path) -> None:
     [
         (words.number(71.26, percent=True), "71.3"),
         (words.number(0.8719, percent=False), "0.872"),
-        (words.number(12345.678, percent=False), "12345.7"),
         (words.number(math.nan, percent=True), "–"),
-        (words.change(2.13, percent=True), "+2.1"),
         (words.change(-0.03, percent=True), "−0.03"),
         (words.change(0.0002, percent=False), "+0.0002"),
-        (words.interval(0.02, 1.8, percent=True), "+0.02 … +1.80"),
         (words.interval(-0.0002, 0.02, percent=False), "−0.0002 … +0.0200"),
-        (words.count(414952), "414,952"),
-        (words.compact(829904), "830 k"),
         (words.compact(999_600), "1.00 M"),
         (words.percent(0.12381), "0.124 %"),
-        (words.percent(2.957), "2.96 %"),
-        (words.duration(8.34), "8.3 s"),
         (words.duration(9.96), "10 s"),
-        (words.duration(200), "3 min 20 s"),
         (words.duration(7500), "2 h 5 min"),
         (words.p_value(0.0004), "< 0.001"),
         (words.plain(0.00015), "1.5e-4"),
-        (words.plain(22_713_216), "22,713,216"),
         (words.plain([True, 8.0, 0.1, "x"]), "yes, 8, 0.1, x"),
-        (words.plain([]), "none"),
     ],
 )
 def test_numbers_are_written_as_people_read_them(text: str, wanted: str) -> None:
@@ -159,14 +145,6 @@ def test_heads_are_chosen_on_dev_even_where_test_says_otherwise() -> None:
     view = view_of(results)
     chosen = (view.head, view.best_on_dev("control"))
     assert [one and one["name"] for one in chosen] == ["s/adapter-64", "s/last"]
-
-
-def test_several_snapshots_are_named() -> None:
-    results = make_results()
-    early = copy.deepcopy([one for one in results["systems"] if one["kind"] != "baseline"])
-    results["systems"] += [one | {"name": f"early/{one['name']}", "snapshot": "0.3"} for one in early]
-    view = view_of(results)
-    assert {"adapter 64 @ 0.3", "adapter 64 @ 1.0", "always the same"} <= {view.name(s) for s in view.systems}
 
 
 # ---- the page
@@ -274,6 +252,12 @@ def keep(*kinds: str) -> Callable[[Results], object]:
     return lambda results: results.update(systems=[s for s in results["systems"] if s["kind"] in kinds])
 
 
+def one_price(results: Results) -> None:
+    """A log axis has nothing to scale itself by; warnings are errors here."""
+    for one in results["systems"]:
+        one |= dict.fromkeys(figures.COSTS, 1538.0 if one["kind"] in ("head", "control") else None)
+
+
 GAPS = ("finetune", "fit", "curves", "layer_weights", "details", "examples")
 
 
@@ -282,11 +266,14 @@ GAPS = ("finetune", "fit", "curves", "layer_weights", "details", "examples")
     [
         *((kind, change) for kind in KINDS for change in (drop(*GAPS), unknown_numbers)),
         ("span", drop("environment", "settings", "command", "created", "commit", "bertvision", "seconds")),
+        ("span", one_price),
+        ("span", lambda r: r["curves"].update(finetune=r["curves"]["finetune"][:1])),
         ("label", keep("snapshot")),
         ("score", keep("head")),
         ("span", keep("baseline")),
         ("span", lambda r: r.update(data={}, details={HEAD: {"other": {"key": [1, 2]}, "nothing": None}})),
         ("label", lambda r: r.update(details={HEAD: {"confusion": [], "calibration": []}})),
+        ("label", lambda r: r.update(details={HEAD: {"confusion": [[1] * 150] * 150}})),
         ("score", lambda r: r.update(details={HEAD: {"points": [[1, 1]], "errors": {}}})),
     ],
 )
@@ -362,7 +349,7 @@ def test_figures_stand_alone_in_the_colours_of_the_page(kind: str, texts: dict[s
         assert not [colour for colour in figures.PALETTE.values() if colour in bare]
 
 
-def test_very_many_classes_have_no_matrix_and_few_show_their_counts() -> None:
+def test_the_matrix_of_few_classes_shows_its_counts() -> None:
     results = make_results("label")
     results["task"]["classes"] = ["red", "green"]
     results["details"] = {HEAD: {"confusion": [[123, 21], [14, 101]]}}
@@ -370,8 +357,6 @@ def test_very_many_classes_have_no_matrix_and_few_show_their_counts() -> None:
     assert {"123", "21", "14", "101", "red", "green"} <= set(
         "".join(ElementTree.fromstring(svg).itertext()).split()
     )
-    results["details"] = {HEAD: {"confusion": [[int(i == j) for j in range(150)] for i in range(150)]}}
-    assert figures.details(view_of(results)) == []
 
 
 def test_layer_weights_are_drawn_to_scale() -> None:
@@ -418,28 +403,6 @@ def test_labels_in_a_crowded_figure_cover_nothing() -> None:
             assert not any(box.contains(*axes.transData.transform(point)) for point in points)
             x, y = axes.transData.transform(points[int(label)])
             assert box.padded(20).contains(x, y), "beside its own point"
-
-
-@pytest.mark.parametrize("steps", [1, 2, 41])
-def test_the_curve_of_a_fine_tuning_needs_two_logged_steps(steps: int) -> None:
-    results = make_results()
-    entries = [{"epoch": i + 1, "loss": float(i % 7), "lr": 1e-4} for i in range(steps)]
-    results["curves"]["finetune"] = entries
-    found = figures.finetune_curve(view_of(results))
-    assert len(found) == (steps > 1)
-    for one in found:
-        paths = [path.get("d", "") for path in ElementTree.fromstring(one.svg).iter("path")]
-        assert max(len(re.findall("[ML]", path)) for path in paths) >= steps
-
-
-@pytest.mark.parametrize("cost", figures.COSTS)
-def test_heads_of_one_price_are_drawn_without_a_warning(cost: str) -> None:
-    """A log axis has nothing to scale itself by; warnings are errors here."""
-    results = make_results()
-    for one in results["systems"]:
-        one[cost] = 1538.0 if one["kind"] in ("head", "control") else None
-    (drawn,) = figures.score_against_cost(view_of(results), cost)
-    assert "adapter 64" in drawn.svg
 
 
 # ---- in a browser
