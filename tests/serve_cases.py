@@ -1,8 +1,11 @@
 """Heads of random weights saved as training saves them: folders to load, score and serve without a fit."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
 from bertvision.artifacts import write_json
@@ -12,7 +15,7 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head, save_head
 from bertvision.states.config import EVERYTHING, Selection
-from bertvision.tasks.base import Task
+from bertvision.tasks.base import Task, to_json
 from bertvision.tasks.label_score import LabelTask, ScoreTask
 from bertvision.tasks.span import SPAN
 
@@ -71,3 +74,24 @@ def save_span(
 ) -> Path:
     """The same for a head that finds spans."""
     return save_system(folder, encoder, head, SPAN, selection=selection)
+
+
+def plain(predictions: Any) -> Any:
+    """A model's predictions as JSON has them."""
+    return json.loads(json.dumps({name: to_json(one) for name, one in predictions.items()}))
+
+
+def assert_same(answer: Any, expected: Any, rel: float = 1e-4, absolute: float = 1e-6) -> None:
+    """Equal, but for `kind`, and numbers that depend on the company in a batch up to rounding."""
+    if isinstance(expected, dict):
+        assert set(answer) - {"kind"} == set(expected) - {"kind"}
+        for name, value in expected.items():
+            assert_same(answer[name], value, rel, absolute)
+    elif isinstance(expected, list):
+        assert len(answer) == len(expected)
+        for one, other in zip(answer, expected, strict=True):
+            assert_same(one, other, rel, absolute)
+    elif isinstance(expected, float):
+        assert answer == pytest.approx(expected, rel=rel, abs=absolute)
+    else:
+        assert answer == expected

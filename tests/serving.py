@@ -3,8 +3,7 @@
     with serving(folder, "--queue", "4") as server:
         answer = server.post("/v1/predict", {"question": "Who?", "context": "Ada came."})
 
-The process listens at a port of its own choice, is forked from the server of tests/killing.py, which has imported
-everything heavy already, and is stopped with SIGTERM; its exit code must be 0.
+Forked from the server of tests/killing.py, which has imported everything heavy already.
 """
 
 import contextlib

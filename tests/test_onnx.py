@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from serve_cases import ALIKE, ANSWERABLE, MOOD, WINDOWS, save_span, save_system
+from serve_cases import ALIKE, ANSWERABLE, MOOD, WINDOWS, assert_same, plain, save_span, save_system
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError
@@ -23,7 +23,6 @@ from bertvision.model.model import Model
 from bertvision.model.onnx import Graph, export_onnx, use_onnx
 from bertvision.model.trained import read_trained
 from bertvision.states.config import Selection
-from bertvision.tasks.base import to_json
 from bertvision.tasks.span import SPAN
 
 pytest.importorskip("onnxruntime")
@@ -148,15 +147,7 @@ def test_predictions_are_those_of_torch(exported: Exported) -> None:
     for rows, others in zip(expected, found, strict=True):
         for row, other in zip(rows, others, strict=True):
             assert list(row) == list(other)
-            for a, b in zip(map(to_json, row.values()), map(to_json, other.values()), strict=True):
-                for name, value in (a | a.get("probabilities", {})).items():
-                    if isinstance(value, float):
-                        assert (b | b.get("probabilities", {}))[name] == pytest.approx(value, abs=1e-4)
-                    elif name == "nbest":
-                        ours, theirs = ([(c["text"], c["start"]) for c in one[name]] for one in (a, b))
-                        assert ours == theirs
-                    elif name != "probabilities":
-                        assert b[name] == value
+            assert_same(plain(other), plain(row), absolute=1e-4)
     for a, b in zip(told["layers"]["span"], seen["layers"]["span"], strict=True):
         assert b["start"] == pytest.approx(a["start"], abs=1e-3)
 
@@ -286,9 +277,7 @@ def test_a_missing_library_is_named(
     import sys
 
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    for call in (
-        lambda: use_onnx(exported.model(), exported.path),
-        lambda: export_onnx(exported.model(), tmp_path / "a" / "b"),
-    ):
-        with pytest.raises(ConfigError, match=r"onnxruntime.*pip install 'bertvision\[onnx\]'"):
-            call()
+    with pytest.raises(ConfigError, match=r"onnxruntime.*pip install 'bertvision\[onnx\]'"):
+        use_onnx(exported.model(), exported.path)
+    with pytest.raises(ConfigError, match=r"onnxruntime.*pip install 'bertvision\[onnx\]'"):
+        export_onnx(exported.model(), tmp_path / "a" / "b")
