@@ -209,13 +209,3 @@ def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "study.db").write_bytes(b"no database " * 1000)
     with pytest.raises(ArtifactError, match=r"study.db cannot be read"):
         open_search(tmp_path)
-
-
-def test_other_settings_are_refused_or_begin_anew(tmp_path: Path) -> None:
-    run(tmp_path)
-    (tmp_path / "trials" / "0003").mkdir(parents=True)
-    with pytest.raises(OutputError, match=r"a sweep with other settings \(of\)"):
-        open_search(tmp_path, key={"of": "other"})
-    assert open_search(tmp_path, overwrite=True).trials(), "the same settings: nothing is replaced"
-    assert open_search(tmp_path, key={"of": "other"}, overwrite=True).trials() == []
-    assert not (tmp_path / "trials").exists()
