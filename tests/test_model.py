@@ -27,7 +27,7 @@ from bertvision.model.model import Model
 from bertvision.model.trained import Trained, load_encoder, logits_of_trained, read_trained
 from bertvision.states.base import LiveStates
 from bertvision.states.config import EVERYTHING, Selection
-from bertvision.tasks.label_score import LabelPrediction, ScorePrediction
+from bertvision.tasks.label_score import ScorePrediction
 from bertvision.tasks.walk import narrow, wide_selection
 
 QUESTION, MILL = "Who built the mill?", "The mill in Arden was built by Ada Holt in 1871."
@@ -251,16 +251,6 @@ def test_tasks_that_read_as_many_texts_as_are_given_answer(mixed: Model, calls: 
 
 
 # ---- what load makes of a folder
-
-
-def test_a_lone_head_answers_directly(encoder: Encoder, tmp_path: Path) -> None:
-    save_system(tmp_path / "a" / "label", encoder, "cls_linear", MOOD)
-    save_system(tmp_path / "b" / "score", encoder, "cls_linear", ALIKE)
-    label, score = bv.load(tmp_path / "a" / "label"), bv.load(tmp_path / "b")
-    assert isinstance(label.predict(MILL), LabelPrediction)
-    assert isinstance(score.predict("A bridge"), ScorePrediction)
-    assert list(label(MILL)) == ["label"], "by name where the model itself is called"
-    assert label.predict([]) == []
 
 
 def test_folders_of_several_tasks(tiny_bert: Path, tmp_path: Path) -> None:

@@ -70,8 +70,6 @@ def test_damaged_results_are_refused_in_one_sentence(
 
 
 def test_missing_and_truncated_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"results\.json"):
-        read_results(tmp_path)
     with pytest.raises(ArtifactError, match="gone"):
         read_results(tmp_path / "gone")
     (tmp_path / "results.json").write_text(json.dumps(make_results())[:500], encoding="utf-8")
@@ -375,7 +373,6 @@ def test_layer_weights_are_drawn_to_scale() -> None:
     ("weights", "layers", "names"),
     [
         ([0.5, *[0.5 / 7] * 7], [], ["pool", "input", "6"]),
-        ([1 / 7] * 7, [], ["input", "1", "6"]),
         ([0.5, 0.5], [0, -1], ["input", "6"]),
     ],
 )
