@@ -19,28 +19,21 @@ def refused(*words: str | Path, untouched: Path) -> str:
     """The sentence of a command that must fail and must not change anything below `untouched`."""
     before = tree(untouched)
     outcome = bertvision(*words)
-    assert outcome.code == 2, outcome
-    assert outcome.out == ""
+    assert (outcome.code, outcome.out) == (2, ""), outcome
     assert re.fullmatch(r"error: [^\n]+\n", outcome.err), outcome.err
-    after = tree(untouched)
-    assert before.keys() == after.keys(), "files appeared or vanished"
-    assert before == after, "the content of files changed"
+    assert before == tree(untouched)
     return outcome.err
 
 
 # ---- data and encoders; what else can be wrong with a file is in test_squad_reader.py
 
 
-def _long_question() -> str:
-    content = copy.deepcopy(squad_json())
-    content["data"][0]["paragraphs"][0]["qas"][0].update(question="who " * 200)
-    return json.dumps(content)
-
-
+LONG = copy.deepcopy(squad_json())
+LONG["data"][0]["paragraphs"][0]["qas"][0].update(question="who " * 200)
 BROKEN: dict[str, tuple[str | None, str]] = {
     "missing": (None, "does not exist"),
     "truncated": (json.dumps(squad_json())[:500], "is not valid JSON at column"),
-    "question longer than the window": (_long_question(), "question 0-0 takes 203 tokens"),
+    "question longer than the window": (json.dumps(LONG), "question 0-0 takes 203 tokens"),
 }
 
 
@@ -73,24 +66,12 @@ def test_other_settings_do_not_touch_finished_work(
         assert "--overwrite" in said
 
 
-def test_unknown_encoders(toy_squad: Path, toy_encoder: Callable[[str], Path], tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for encoder, told in [
-        ("./nowhere", "there is no encoder folder './nowhere'"),
-        (tmp_path / "empty", "is a folder without config.json"),
-        (toy_encoder("gpt2"), "is a decoder-only model (gpt2)"),
-        (toy_encoder("t5"), "is an encoder-decoder model (t5)"),
-    ]:
-        flags = ("--encoder", encoder, "--train", toy_squad, "--out", tmp_path / "out")
-        assert told in refused("finetune", *flags, untouched=tmp_path)
-
-
 # ---- output folders
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """A file system of its own, of a few hundred kilobytes or read-only; call again to change it."""
+    """A small file system of its own; call again to change it."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = False
@@ -131,16 +112,9 @@ def test_unwritable_output(finished_run: Path, tiny_bert: Path, toy_squad: Path,
 def one_error(outcome: Outcome) -> None:
     """A command ended with one sentence about what it could not write."""
     assert outcome.code == 2
-    assert [line for line in outcome.err.splitlines() if line.startswith("error: ")] == [
-        outcome.err.splitlines()[-1]
-    ]
-    assert outcome.err.splitlines()[-1].startswith("error: cannot write")
-
-
-def test_read_only_output(disk: Callable[..., Path], tiny_bert: Path, toy_squad: Path) -> None:
-    folder = disk("ro,size=100k")
-    flags = ("--encoder", tiny_bert, "--train", toy_squad, "--dev", toy_squad, "--out", folder / "run", *TINY)
-    assert "read-only file system" in refused("run", *flags, untouched=folder)
+    *before, last = outcome.err.splitlines()
+    assert last.startswith("error: cannot write")
+    assert not any(line.startswith("error: ") for line in before)
 
 
 def scores(run: Path) -> list[Any]:
