@@ -1,7 +1,6 @@
 """Logits of texts in one walk: those of every text read alone, whatever shares its batch, merged over windows and
 answered end to end."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from cli_runner import bertvision
 from plain_tuning import WINDOWS, fixture_lively, label_texts, score_texts, split_of  # noqa: F401
 from tuning_helpers import tuned
 
-from bertvision.data.examples import TextData, TextExample, answerable
-from bertvision.data.load import load_data
+from bertvision.data.examples import TextData, TextExample
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, load_head, parse_head
@@ -133,48 +131,6 @@ def test_answerable_windows_are_labelled_by_what_they_hold(lively: Path, toy_squ
     vote = split.task.merged_by("any_null")
     voted = vote.answer(split.windows, right, split.data).values
     assert [i for i, (v, t) in enumerate(zip(voted, truth, strict=True)) if v != t] == partly
-
-
-def test_answerable_end_to_end(toy_squad: Path, lively: Path, tmp_path: Path) -> None:
-    """Tuned and fitted, a head tells which questions have an answer, as many as it was scored for."""
-    cut = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
-    source = f"answerable:{toy_squad}"
-    words = ("--train", source, "--dev", source, *cut)
-    how, out = ("--epochs", "15", "--lr", "2e-3", "--json"), tmp_path / "tuned"
-    done = bertvision("finetune", "--encoder", lively, *words, "--out", out, *how)
-    assert done.code == 0, done.err
-    data = load_data(source)
-    assert isinstance(data, TextData)
-    assert data.examples == answerable(data.spans).examples if data.spans else False
-    ((split, logits),) = logits_of_trained([read_trained(out / "snapshot-15")], data)
-    found = split.task.answer(split.windows, logits, data).values
-    told, truth = json.loads(done.out)["scores"]["snapshot-15"]["accuracy"], [e.label for e in data.examples]
-    assert np.mean(found == truth) == pytest.approx(told)
-    assert told > 0.8, "one question in three has no answer, and its verb tells which"
-    for merge in ("min", "any_null"):
-        more = f"--text.merge {merge} --heads cls_linear mean_pooler --epochs 20 --lr 1e-2 --json".split()
-        done = bertvision("fit", out / "snapshot-15", *words, *more, "--out", tmp_path / merge)
-        assert done.code == 0, done.err
-        for row in json.loads(done.out)["heads"]:
-            ((split, logits),) = logits_of_trained([read_trained(row["folder"])], data)
-            assert split.task.config()["merge"] == merge
-            found = split.task.answer(split.windows, logits, data).values
-            assert np.mean(found == truth) == pytest.approx(row["scores"]["accuracy"])
-
-
-def test_scores_come_back_in_their_own_scale(lively: Path, tmp_path: Path) -> None:
-    data = score_texts(25)
-    shifted = replace(
-        data, examples=[replace(e, label=1000 + 20 * float(e.label or 0)) for e in data.examples]
-    )
-    found = {}
-    for name, one in (("plain", data), ("shifted", shifted)):
-        split = split_of(one, lively)
-        tuned(tmp_path / name, split, lively, dev=split, epochs=3.0, eps=1e-4)
-        ((again, logits),) = logits_of_trained([read_trained(tmp_path / name / "snapshot-3")], one)
-        found[name] = again.task.answer(again.windows, logits, one).values
-    assert np.ptp(found["plain"]) > 0.2
-    assert np.allclose(found["shifted"], 1000 + 20 * found["plain"], atol=0.05)
 
 
 @pytest.mark.parametrize("apart", [False, True])
