@@ -1,7 +1,6 @@
 """Scoring: values worked out by hand, the published systems to the last digit, and the verb."""
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -163,7 +162,6 @@ def fixture_squad(tmp_path: Path) -> str:
     [
         (None, "does not exist"),
         ('{"a": "ada", "b": "', "is not valid JSON"),
-        ('["ada"]', "must hold a JSON object"),
         ('{"a": "ada", "b": null}', "'b' must be a string"),
         ('{"a": "ada"}', "lacks 1 of the 2 questions.*first 'b'"),
         ('{"a": "ada", "b": "", "c": ""}', "has 1 more than.*first 'c'"),
@@ -181,17 +179,6 @@ def test_verb_refuses_bad_predictions(
     assert str(said) in str(caught.value)
 
 
-def test_verb_scores_what_both_files_know(
-    squad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = tmp_path / "said.json"
-    said.write_text('{"a": "ada", "c": ""}')
-    found, show = verb(Score(data=squad, predictions=said, allow_missing=True))
-    assert found["total"] == 1
-    show()
-    assert re.search(r"HasAns_exact\W+100\.0000", capsys.readouterr().out)
-
-
 @pytest.mark.parametrize("value", ['"0.5"', "true", "null", "NaN"])
 def test_no_answer_numbers_must_be_numbers(value: str, squad: str, tmp_path: Path) -> None:
     said, odds = tmp_path / "said.json", tmp_path / "odds.json"
@@ -203,12 +190,13 @@ def test_no_answer_numbers_must_be_numbers(value: str, squad: str, tmp_path: Pat
 
 def test_scoring_needs_no_torch(squad: str, tmp_path: Path) -> None:
     said = tmp_path / "said.json"
-    said.write_text('{"a": "ada", "b": ""}')
+    said.write_text('{"a": "ada", "c": ""}')
     code = (
         "import sys; from bertvision.cli import main; "
-        f"main(['score', {squad!r}, {str(said)!r}, '--json']); "
+        f"main(['score', {squad!r}, {str(said)!r}, '--json', '--allow-missing']); "
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["exact"] == 100
+    found = json.loads(done.stdout)
+    assert (found["total"], found["exact"]) == (1, 100)
