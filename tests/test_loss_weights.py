@@ -62,10 +62,8 @@ def test_mean_over_the_windows_stays_one(train: Split) -> None:
     assert float(np.where(without, lack, have).mean()) == pytest.approx(1.0)
     assert weighted.task.config() == train.task.config()
     assert null_weighted(train, 1.0) is train
-    identities = [
-        config.identity for config in (fit_config("last_state", null_weight=2.0), config_of(null_weight=2.0))
-    ]
-    assert [identity["null_weight"] for identity in identities] == [2.0, 2.0], "the keys of stages keep it"
+    for config in (fit_config("last_state", null_weight=2.0), config_of(null_weight=2.0)):
+        assert config.identity["null_weight"] == 2.0, "the keys of stages keep it"
 
 
 STEADY: dict[str, Any] = {"optimizer": "sgd", "lr": 0.02, "clip": 100.0, "weight_decay": 0.0}
