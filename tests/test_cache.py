@@ -17,7 +17,6 @@ from filelock import FileLock
 from store_cases import flip, nobody
 from text_tables import write_labels
 
-from bertvision.cli.cache import ACTIONS
 from bertvision.encoder.encoder import Encoder
 from bertvision.states.store import Store, open_store, shard_name
 
@@ -93,13 +92,6 @@ def other(root: Path, store: Path) -> Path:
 
 
 # ---- help and mistakes
-
-
-def test_help_lists_the_actions() -> None:
-    listed = bertvision("cache").out
-    assert listed == bertvision("cache", "--help").out
-    for action, text in ACTIONS.items():
-        assert re.search(rf"^  {action} +{re.escape(text)}$", listed, re.MULTILINE)
 
 
 def test_looking_at_stores_needs_no_torch(root: Path, store: Path) -> None:

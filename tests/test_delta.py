@@ -73,8 +73,11 @@ def test_a_delta_comes_back_as_the_same_encoder(
     assert Encoder.load(str(toy_encoder(architecture))).fingerprint == before
 
 
-def test_lora_merges_to_the_closed_formula(tiny_bert: Path, tmp_path: Path) -> None:
+def test_lora_merges_to_the_closed_formula(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = saved(tiny_bert, "lora-2", tmp_path / "d")
+    monkeypatch.setitem(sys.modules, "peft", None)  # is needed to train alone
     tensors, _ = read_tensors(folder / "delta.safetensors")
     base, merged = (Encoder.load(str(place)).model.state_dict() for place in (tiny_bert, folder))
     touched = {name.partition(".lora_")[0] for name in tensors}
@@ -180,18 +183,6 @@ def test_a_copy_is_the_same_encoder_and_training_is_not_touched(
     assert torch.equal(twin.states(batch), states)
     encoder.changed()
     assert encoder.copy().fingerprint == encoder.fingerprint != twin.fingerprint
-
-
-# ---- peft
-
-
-def test_a_lora_delta_is_loaded_without_peft(
-    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder = trained(tiny_bert, "lora-2")
-    encoder.save(tmp_path / "d")
-    monkeypatch.setitem(sys.modules, "peft", None)
-    assert Encoder.load(str(tmp_path / "d")).copy().fingerprint == encoder.fingerprint
 
 
 # ---- what is refused

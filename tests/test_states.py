@@ -28,8 +28,7 @@ from bertvision.states.plan import (
     group_calls,
     head_batches,
 )
-from bertvision.states.store import Store
-from bertvision.states.stored import STORED, StoredStates
+from bertvision.states.stored import StoredStates
 from bertvision.train.splits import Split
 
 CALL = 700
@@ -114,17 +113,10 @@ def stored(root: Path, encoder: Encoder, train: Split, tokens: int = CALL, **opt
 
 @pytest.fixture(scope="module")
 def roots(encoder: Encoder, train: Split, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Finished stores of every dtype."""
+    """A finished store."""
     root = tmp_path_factory.mktemp("finished")
-    dtype: Any
-    for dtype in STORED:
-        extract(toy_store(root, encoder, train.windows, dtype=dtype, origin=train.origin), encoder)
+    extract(toy_store(root, encoder, train.windows, origin=train.origin), encoder)
     return root
-
-
-@pytest.fixture(params=list(STORED))
-def finished(roots: Path, encoder: Encoder, train: Split, request: pytest.FixtureRequest) -> StoredStates:
-    return stored(roots, encoder, train, dtype=request.param)
 
 
 @pytest.fixture(params=["live", "memory", "stored", "written"])
@@ -176,6 +168,8 @@ def test_batches_hold_what_each_window_alone_gives(
             assert batch.bounds.tolist() == windows.context[indices].tolist()
             assert batch.mask.sum(1).tolist() == windows.lengths[indices].tolist()
             assert batch.cls is None
+            if isinstance(source, StoredStates):
+                assert not batch.states[:, ~batch.mask].any(), "pads are zero"
             for row, w in enumerate(indices.tolist()):
                 found = batch.states[:, row, batch.mask[row]]
                 assert torch.allclose(found, alone[w], rtol=tolerance, atol=1e-5)
@@ -267,40 +261,6 @@ def test_what_cannot_be_kept_is_refused(train: Split, tiny_bert: Path) -> None:
 # ---- a store
 
 
-def by_hand(store: Store, live: LiveStates) -> dict[int, Tensor]:
-    """(L, n, H) of every window: each shard in the encoder calls it is written by."""
-    found = {}
-    for shard in store.shards:
-        for call in cut_by_tokens(store.windows.lengths[shard], CALL):
-            batch = live.read(shard[call])
-            for row, window in enumerate(batch.windows.tolist()):
-                found[window] = batch.states[:, row, batch.mask[row]]
-    return found
-
-
-def rounded(states: Tensor, dtype: str) -> Tensor:
-    if dtype == "int8":
-        scale = states.abs().amax(-1, keepdim=True) / 127
-        return (states / scale).round() * scale
-    return states.to(STORED[dtype]).float()
-
-
-def test_a_store_holds_the_rounded_states_of_its_calls(
-    tmp_path: Path, encoder: Encoder, train: Split, finished: StoredStates
-) -> None:
-    dtype = finished.store.identity.dtype
-    states = stored(tmp_path, encoder, train, dtype=dtype)
-    right = by_hand(states.store, LiveStates(encoder, train.windows, tokens_per_call=CALL))
-    assert states.store.missing()
-    for epoch in (0, 1):  # the epoch that writes, and one that reads
-        for batch in states.epoch(epoch, batch_size=6, seed=1):
-            assert not batch.states[:, ~batch.mask].any(), "pads are zero"
-            for row, window in enumerate(batch.windows.tolist()):
-                found = batch.states[:, row, batch.mask[row]]
-                assert torch.equal(found, rounded(right[window], dtype))
-        assert not states.store.missing(), "finished with the first epoch"
-
-
 def test_a_first_epoch_encodes_only_what_it_needs(tmp_path: Path, encoder: Encoder, train: Split) -> None:
     states = stored(tmp_path, encoder, train, shard_tokens=60)
     batches = states.epoch(0, batch_size=2, seed=0)
@@ -311,22 +271,11 @@ def test_a_first_epoch_encodes_only_what_it_needs(tmp_path: Path, encoder: Encod
     assert sorted(np.concatenate([b.windows for b in seen]).tolist()) == list(range(len(train.windows)))
 
 
-def test_reading_leaves_later_threads_their_cores(finished: StoredStates) -> None:
+def test_reading_leaves_later_threads_their_cores(roots: Path, encoder: Encoder, train: Split) -> None:
     """Torch keeps the number of threads for those that begin later."""
     before, found = torch.get_num_threads(), list[int]()
-    next(iter(finished.walk()))
+    next(iter(stored(roots, encoder, train).walk()))
     thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
     thread.start()
     thread.join()
     assert (found, torch.get_num_threads()) == ([before], before)
-
-
-def test_times_say_where_they_went(tmp_path: Path, encoder: Encoder, train: Split) -> None:
-    states = stored(tmp_path, encoder, train)
-    assert (states.times.encode, states.times.read, states.times.wait) == (0, 0, 0)
-    list(states.epoch(0, batch_size=4, seed=0))
-    first = states.times
-    assert min(first.encode, first.read, first.wait, first.write) > 0
-    list(states.epoch(1, batch_size=4, seed=0))
-    assert states.times.encode == first.encode, "the encoder rests"
-    assert states.times.read > first.read

@@ -196,19 +196,6 @@ def test_a_fitted_head_remembers_what_it_read(zoo: Path, encoder: Encoder, train
     assert read_json(zoo / "cut" / "stage.json")["key"]["selection"] == CUT
 
 
-def test_eval_reads_what_fit_read(zoo: Path, toy_squad: Path) -> None:
-    done = bertvision("eval", zoo / "cut", zoo / "whole", "--data", toy_squad, "--json")
-    assert done.code == 0, done.err
-    rows = {row["system"]: row for row in json.loads(done.out)}
-    assert len(rows) == len(HEADS) + 1
-    for folder in (zoo / "cut").glob("*/metrics.json"):
-        name = folder.parent.name
-        row = rows[name] if name in rows else rows[f"cut.{name}"]
-        metrics = read_json(folder)
-        for metric, value in metrics["scores"]["dev"].items():
-            assert row["scores"][metric] == pytest.approx(value)
-
-
 def test_predict_answers_as_the_saved_logits_do(zoo: Path, train: Split) -> None:
     folder = zoo / "cut" / "adapter-4.seed0"
     model = load(folder)
