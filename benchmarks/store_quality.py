@@ -22,7 +22,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.heads.base import load_head
 from bertvision.model.record import Record, evaluate
 from bertvision.states.config import StatesConfig
-from bertvision.states.source import open_states
+from bertvision.states.stored import open_states
 from bertvision.tasks.metrics import Difference
 from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FinetuneConfig, FitConfig

@@ -15,7 +15,6 @@ from toy import ARCHITECTURES, save_encoder
 
 from bertvision.artifacts import read_json, read_tensors, write_json, write_tensors
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.load import load_config, load_tokenizer, tokenizer_fingerprint
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import BertvisionError, ConfigError
 
@@ -108,8 +107,6 @@ def test_what_stands_in_a_delta(tiny_bert: Path, tmp_path: Path, monkeypatch: py
     again = Encoder.load("d")
     assert (again.name, again.fingerprint) == ("d", about["fingerprint"])
     assert again.configuration == plain.configuration
-    assert tokenizer_fingerprint(load_tokenizer("d")) == tokenizer_fingerprint(load_tokenizer(str(tiny_bert)))
-    assert load_config("d").to_dict() == load_config(str(tiny_bert)).to_dict()
     embedded = saved("embedded", "bitfit", tmp_path / "e")
     assert read_json(embedded / "delta.json")["base"] == "embedded", "a base by its name"
     assert Encoder.load(str(embedded)).num_states == 7
@@ -209,7 +206,6 @@ BROKEN: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "cut about": ("bitfit", lambda f: halve(f / "delta.json"), r"delta\.json is not valid JSON"),
     "another format": ("bitfit", lambda f: _about(f, format=2), "not a delta of format 1.*the bertvision that wrote"),
     "no base": ("bitfit", lambda f: _about(f, base=None), "or not a whole one"),
-    "another policy": ("houlsby-4", lambda f: _about(f, policy="houlsby-8"), "do not belong together"),
     "other tensors": ("bitfit", lambda f: _first(f, "bias", torch.zeros(32), honest=False), "do not belong together"),
     "other shape": ("bitfit", lambda f: _first(f, "bias", torch.zeros(7), honest=True), "does not fit"),
     "thin lora": ("lora-2", lambda f: _first(f, "lora_A", torch.ones(2, 1), honest=True), "does not fit"),

@@ -21,9 +21,8 @@ from bertvision.heads import Geometry, fused, parse_head
 from bertvision.heads.base import bare_batch, head_class
 from bertvision.states.base import LiveStates, MemoryStates
 from bertvision.states.config import Selection, StatesConfig
-from bertvision.states.source import measure
 from bertvision.states.store import Identity, Store
-from bertvision.states.stored import StoredStates
+from bertvision.states.stored import StoredStates, measure
 from bertvision.tasks.base import Task
 from bertvision.tasks.label_score import LabelTask, ScoreTask
 from bertvision.tasks.span import SPAN

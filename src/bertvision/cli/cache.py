@@ -104,8 +104,7 @@ def extract(args: ExtractArgs) -> Result:
 def _extract(args: ExtractArgs) -> Result:
     from bertvision.artifacts import check_output
     from bertvision.encoder.encoder import Encoder
-    from bertvision.states.source import store_of
-    from bertvision.states.stored import StoredStates
+    from bertvision.states.stored import StoredStates, store_of
     from bertvision.train.splits import load_split
     from bertvision.train.zoo import encoder_reference
 
@@ -166,7 +165,6 @@ def ls(args: LsArgs) -> Result:
 
 
 def _cells(entry: Entry) -> dict[str, str]:
-    """A row of the table; where the plan is damaged, most of it is empty."""
     row, state = _row(entry), "damaged" if entry.damage else f"{entry.shards}/{entry.planned}"
     cells = {"key": entry.key[:_KEY], "size": size_text(entry.nbytes)}
     cells["shards"] = "finished" if entry.finished else state
@@ -267,7 +265,7 @@ def verify(args: VerifyArgs) -> None:
 
 
 def _verify(entry: Entry, *, drop: bool) -> tuple[int, dict[str, str]]:
-    """How many shards of a store were checked, and which files are damaged, and why."""
+    """How many shards were checked, and the damaged files with the reasons."""
     try:
         store = open_store(entry.folder)
     except ArtifactError as error:

@@ -19,8 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bertvision.encoder.batch import TokenBatch, in_bf16, pooled_by, read_tokens
-from bertvision.encoder.captured import CapturedForward
+from bertvision.encoder.batch import CapturedForward, TokenBatch, in_bf16, pooled_by, read_tokens
 from bertvision.encoder.device import Precision, choose_device, choose_precision
 from bertvision.encoder.freeze import adapters_of, apply_policy, merge_lora
 from bertvision.encoder.load import (
@@ -56,8 +55,7 @@ class Encoder:
         self.device = device
         self.precision: Literal["fp32", "bf16"] = choose_precision(precision, device)
         self.policy: Policy | None = None  # what `tune` was called with
-        self.num_states: int = model.config.num_hidden_layers + 1
-        """L: the embedding output and every layer."""
+        self.num_states: int = model.config.num_hidden_layers + 1  # L, the embedding output first
         self.hidden: int = model.config.hidden_size
         self.pad_id: int = tokenizer.pad_token_id or 0
         self._delta: Delta | None = None  # None: the weights stand for themselves
@@ -176,7 +174,6 @@ class Encoder:
         return twin
 
     def _plain_model(self) -> Any:
-        """A frozen copy of the model, LoRA merged into its weights."""
         model = copy.deepcopy(self.model)
         merge_lora(model)
         return model.eval().requires_grad_(False)

@@ -194,7 +194,6 @@ def adapters_of(model: nn.Module) -> dict[str, Houlsby]:
 
 
 def insert_adapters(model: Any, size: int, *, seed: int) -> None:
-    """Put two adapters of `size` into every layer; equal seeds give equal adapters on every device."""
     generator, place = torch.Generator().manual_seed(seed), next(model.parameters())
     for host in _hosts(model):
         adapter = Houlsby(model.config.hidden_size, size, generator).train(model.training)
@@ -220,7 +219,6 @@ def _hosts(model: Any) -> list[nn.Module]:
 
 
 def _inject_lora(model: Any, rank: int, *, seed: int) -> None:
-    """Replace the linear modules inside the layers by peft's; equal seeds give equal matrices."""
     from peft import LoraConfig, inject_adapter_in_model
 
     inside = {id(m) for layer in layers_of(model) for m in layer.modules() if isinstance(m, nn.Linear)}

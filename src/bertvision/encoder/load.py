@@ -126,11 +126,9 @@ class Delta:
     """How an encoder came from its base, and which of its tensors are not the base's."""
 
     policy: Policy
-    base: str
-    """As `--encoder` takes it, folders absolute."""
+    base: str  # as --encoder takes it, folders absolute
     base_fingerprint: str
-    names: tuple[str, ...] = ()
-    """Of the parameters that were trained."""
+    names: tuple[str, ...] = ()  # of what was trained
     merged: Mapping[str, "Tensor"] | None = None
     """LoRA's matrices where the model holds only their sum with the weights."""
 
@@ -158,21 +156,18 @@ def hash_tensors(digest: Any, tensors: Mapping[str, "Tensor"]) -> None:
 
 
 def delta_folder(name: str) -> Path | None:
-    """The folder that `name` means if it holds a delta."""
     folder = Path(name).expanduser()
     return folder if name not in ("", EMBEDDED) and (folder / _ABOUT).is_file() else None
 
 
 def write_delta(folder: Path, delta: Delta, tensors: Mapping[str, "Tensor"]) -> None:
-    """Write both files, the one that makes the folder a delta last."""
     write_tensors(folder / _TENSORS, tensors)
     about = {"format": _FORMAT, "bertvision": __version__, "policy": str(delta.policy), "base": delta.base}
     about |= {"base_fingerprint": delta.base_fingerprint, "fingerprint": delta.fingerprint(tensors)}
-    write_json(folder / _ABOUT, about)
+    write_json(folder / _ABOUT, about)  # last: it makes the folder a delta
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """delta.json, refused when it is not one."""
     path = folder / _ABOUT
     about, texts = read_json(path), ("policy", "base", "base_fingerprint", "fingerprint")
     whole = isinstance(about, dict) and all(isinstance(about.get(key), str) for key in texts)
@@ -278,10 +273,7 @@ def load_config(name: str) -> Any:
 
 
 def load_weights(name: str, tokenizer: Any) -> tuple[Any, Delta | None]:
-    """The encoder in float32 and evaluation mode, and what it differs by from its base if it is a delta.
-
-    LoRA is merged, so peft is not needed.
-    """
+    """The encoder in float32 and evaluation mode, LoRA merged, and its difference from its base if it is a delta."""
     if (folder := delta_folder(name)) is None:
         return _load_whole(name), None
     from bertvision.encoder.freeze import add_lora, insert_adapters
@@ -318,11 +310,6 @@ def load_weights(name: str, tokenizer: Any) -> tuple[Any, Delta | None]:
 
 
 def _load_whole(name: str) -> Any:
-    """Weights from Hugging Face format.
-
-    A pooler that the checkpoint does not hold is left out: filled with random numbers it would change the fingerprint
-    at every load.
-    """
     import torch
     from transformers import AutoModel
 
@@ -330,6 +317,7 @@ def _load_whole(name: str) -> Any:
     with _loading(name) as (source, options):
         options |= {"config": config, "dtype": torch.float32, "output_loading_info": True}
         model, info = AutoModel.from_pretrained(source, **options)
+        # Filled with random numbers, a pooler would change the fingerprint at every load.
         if any("pooler" in key for key in info["missing_keys"]):
             model, info = AutoModel.from_pretrained(source, **options, add_pooling_layer=False)
     missing = sorted(info["missing_keys"])

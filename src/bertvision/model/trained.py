@@ -27,7 +27,7 @@ from bertvision.heads.base import Head, load_head, read_head_config
 from bertvision.heads.readouts import layer_of
 from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Selection, SourceConfig, StatesConfig
-from bertvision.states.source import open_states
+from bertvision.states.stored import open_states
 from bertvision.tasks.base import Task, TextConfig, task_from_config
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.walk import Reader, walk_windows

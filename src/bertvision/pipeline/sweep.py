@@ -42,7 +42,7 @@ from bertvision.pipeline.results import frame
 from bertvision.report.page import write_page
 from bertvision.report.results import RESULTS_FILE
 from bertvision.states.config import StatesConfig
-from bertvision.states.source import choose_source
+from bertvision.states.stored import choose_source
 from bertvision.train.parallel import Parallel, rank_and_world
 from bertvision.train.run_folder import RunFolder
 from bertvision.train.space import DATABASE, GRID, TRIALS, Candidate, read_space

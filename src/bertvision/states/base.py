@@ -52,8 +52,7 @@ class StateBatch:
     """True on real tokens."""
     targets: Num[Tensor, "B K"]
     """The start and end token of a span (K = 2), a class or a score (K = 1)."""
-    windows: NDArray[np.int64]
-    """(B,) numbers of the windows."""
+    windows: NDArray[np.int64]  # (B,)
     bounds: Int[Tensor, "B 2"]
     """First token of the paragraph and one past its last."""
     pooled: Float[Tensor, "B H"] | None = None
@@ -85,12 +84,9 @@ class StateTimes:
     """Seconds that states cost."""
 
     encode: float = 0.0
-    read: float = 0.0
-    """Work of the threads that read a store, most of it while heads are computed."""
-    wait: float = 0.0
-    """The heads waited for those threads."""
-    write: float = 0.0
-    """Writing a store, beside the encoder's work."""
+    read: float = 0.0  # by the threads that read a store, most of it while heads are computed
+    wait: float = 0.0  # for those threads
+    write: float = 0.0  # of a store, beside the encoder's work
 
 
 class States(ABC):
@@ -110,7 +106,6 @@ class States(ABC):
         """`tokens_per_call` counts pads, too; 0 = what suits the device."""
         self.encoder, self.windows, self.selection = encoder, windows, selection
         self.layers = selection.numbers(encoder.num_states)
-        """Numbers of the states in the encoder, in the order of the batches."""
         self.tokens_per_call = call_tokens(encoder, tokens_per_call)
         self.lengths = selection.lengths(windows)
         """(W,) tokens of each window in a batch."""
@@ -180,7 +175,6 @@ class States(ABC):
         return -(-len(self.windows) // batch_size)
 
     def batch(self, states: Float[Tensor, "L B T H"], indices: NDArray[np.int64]) -> StateBatch:
-        """These states of the windows `indices`, with all that belongs to them."""
         chosen = torch.from_numpy(indices).to(self._bounds.device, non_blocking=True)
         mask = torch.arange(states.shape[2], device=states.device) < self._lengths[chosen][:, None]
         cls = None if self._cls is None else self._cls[chosen]

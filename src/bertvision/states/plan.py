@@ -77,7 +77,6 @@ def head_batches(
 def _pools(
     lengths: NDArray[np.int64], order: NDArray[np.int64], batch_size: int, tokens: int = 0
 ) -> Iterator[list[NDArray[np.int64]]]:
-    """Pool after pool of windows in that order, each cut into batches of similar length."""
     for begin in range(0, len(order), _POOL * batch_size):
         pool = order[begin : begin + _POOL * batch_size]
         if tokens:

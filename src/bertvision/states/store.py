@@ -70,7 +70,6 @@ class Origin:
     preprocessing: dict[str, Any]
     """The window settings."""
     name: str
-    """What the user calls the data."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +80,10 @@ class Identity:
     """Fingerprint of weights and tokenizer."""
     configuration: str
     """Hash of the model's settings: equal weights compute other states with another norm or activation."""
-    precision: str
-    """Arithmetic of the encoder: fp32 or bf16."""
-    windows: str
-    """Fingerprint of data, tokenizer and window settings."""
+    precision: str  # the encoder's arithmetic
+    windows: str  # the origin's fingerprint
     preprocessing: dict[str, Any]
-    """The window settings themselves."""
     layers: tuple[int, ...]
-    """Hidden states that are stored; 0 is the embedding output."""
     hidden: int
     positions: Positions
     dtype: StateType
@@ -170,7 +165,6 @@ class Store:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all shards once they are there."""
         return self.bytes_of(range(self.num_shards))
 
     def bytes_of(self, numbers: Iterable[int]) -> int:
@@ -220,7 +214,6 @@ class Store:
             lock.release()
 
     def begin(self) -> "Store":
-        """Put it on the disk, unless it is there."""
         if not self.begun or _read_windows(self.folder) is None:
             with self.locked():
                 # The windows first: where a plan is, windows are.

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from bertvision.encoder.captured import GraphCache
+from bertvision.encoder.batch import GraphCache
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import fused
 from bertvision.heads.base import Head, rows_at_once, running_statistics

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertvision.data.windows import Windows
-from bertvision.encoder.batch import in_bf16, pooled_by, read_tokens
-from bertvision.encoder.captured import GraphCache
+from bertvision.encoder.batch import GraphCache, in_bf16, pooled_by, read_tokens
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.freeze import count_trainable
 from bertvision.encoder.policy import parse_policy

@@ -22,8 +22,7 @@ from bertvision.heads.base import Head, head_class, save_head
 from bertvision.heads.spec import HeadSpec, expand, for_windows, parse_head
 from bertvision.states.base import States
 from bertvision.states.config import EVERYTHING, Selection, StatesConfig
-from bertvision.states.source import choose_source, open_states
-from bertvision.states.stored import StoredStates
+from bertvision.states.stored import StoredStates, choose_source, open_states
 from bertvision.tasks.base import DecodeConfig, Task
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.walk import head_logits
