@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cli_runner import bertvision
 from encoder_cases import gradient_states, halve, some_batch
-from test_resume import WINDOWS, contents
 from toy import ARCHITECTURES, save_encoder
 
 from bertvision.artifacts import read_json, read_tensors, write_json, write_tensors
@@ -251,31 +249,3 @@ def test_another_base_is_refused_and_both_are_named(tiny_bert: Path, tmp_path: P
     file.write_text(file.read_text(encoding="utf-8").replace('"built"', '"bilt"'), encoding="utf-8")
     with pytest.raises(BertvisionError, match="put the base back"):
         Encoder.load(str(folder))
-
-
-# ---- in a run
-
-
-@pytest.mark.parametrize("policy", ["houlsby-4", "lora-2"])
-def test_a_whole_run(policy: str, tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
-    """Tune, fit, evaluate, ensemble, report; then an answer from what was left."""
-    words = (
-        "run", "--encoder", tiny_bert, "--train", toy_squad, "--dev", toy_squad, "--out", tmp_path, *WINDOWS,
-        "--finetune.epochs", "1", "--finetune.snapshots", "0.5", "--fit.heads", "last_state", "adapter:size=4",
-        "--states.source", "memory", "--finetune.policy", policy,
-    )  # fmt: skip
-    outcome = bertvision(*words)
-    assert outcome.code == 0, outcome.err
-    results = read_json(tmp_path / "results.json")
-    assert results["finetune"]["policy"] == policy
-    found = [(row["snapshot"], row["kind"]) for row in results["systems"]]
-    for fraction in ("0.5", "1"):
-        assert [kind for own, kind in found if own == fraction] == ["snapshot", "control", "head", "ensemble"]
-        fitted = sorted((tmp_path / "fit" / f"snapshot-{fraction}").glob("*/config.json"))
-        assert len(fitted) == 2
-        for system in (tmp_path / "finetune" / f"snapshot-{fraction}", fitted[0].parent):
-            done = bertvision("eval", system, "--data", toy_squad, "--json")
-            assert done.code == 0, done.err
-    before = contents(tmp_path)
-    assert bertvision(*words).code == 0
-    assert contents(tmp_path) == before
