@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from bertvision.heads import StateBatch
+from bertvision.heads.layers import BatchNorm, Conv
 from bertvision.heads.papers.cnn import Module, XceptionBlock
-from bertvision.heads.papers.conv import BatchNorm, Conv
 
 
 def slide(size: int, kernel: int, stride: int, dilation: int = 1) -> list[list[tuple[int, int]]]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bertvision.heads import Geometry, Head, StateBatch, parse_head
 from bertvision.heads.base import bare_batch
-from bertvision.heads.papers.conv import BatchNorm
+from bertvision.heads.layers import BatchNorm
 
 _TOKENS = """
     last_state last_state_mlp:match=3 last_state_mlp:width=4,activation=none,dropout=0.3 average_pooling

@@ -21,8 +21,7 @@ from bertvision.artifacts import write_tensors
 from bertvision.errors import ArtifactError, ConfigError
 from bertvision.heads import Geometry, Head, StateBatch, base, head_names, parse_head
 from bertvision.heads.base import activation_bytes, cost, head_class, load_head, register, save_head
-from bertvision.heads.layers import Dropout, set_noise
-from bertvision.heads.papers.conv import BatchNorm
+from bertvision.heads.layers import BatchNorm, Dropout, set_noise
 from bertvision.heads.spec import CATALOGUE, for_windows
 
 every_head = pytest.mark.parametrize(("text", "geometry"), CASES, ids=IDS)

@@ -14,7 +14,8 @@ from head_cases import TOKEN, TOKEN_SPECS
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Geometry, parse_head
 from bertvision.heads.base import activation_bytes, rows_at_once
-from bertvision.heads.papers.conv import BatchNorm, ConvHead
+from bertvision.heads.layers import BatchNorm
+from bertvision.heads.papers.cnn import ConvHead
 from bertvision.states.base import LiveStates, MemoryStates
 from bertvision.tasks.span import SPAN as SPAN_TASK
 from bertvision.tasks.walk import head_logits

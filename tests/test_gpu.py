@@ -29,6 +29,7 @@ from bertvision.tasks.span import SPAN
 from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FitConfig
 from bertvision.train.fit import FitRun
+from bertvision.train.run_folder import RunFolder
 
 pytestmark = [
     pytest.mark.gpu,
@@ -189,6 +190,85 @@ def stored(root: Path, source: Encoder, data: Windows, dtype: Any = "fp32", **cu
     return StoredStates(source, store.begin(), tokens_per_call=2048)
 
 
+LABEL_HEADS = ("cls_linear", "tenney_small", "adapter_pooler:size=12", "adapter_pooler:size=12,lr=1e-3",
+               "cls_mlp:width=8", "minbert:blocks=1,dropout=0", "mean_pooler", "attention_pooler")  # fmt: skip
+TASKS: dict[str, Any] = {
+    "span": SPAN,
+    "ce": LabelTask(("a", "b", "c")),
+    "bce": LabelTask(("a", "b"), objective="bce"),
+    "mse": ScoreTask(shift=2.5, scale=1.5),
+}
+LABELS = [name for name in TASKS if name != "span"]
+WHOLE = Selection()
+CAPTURED = [
+    (name, kind, "fp32", stack) for name in TASKS for kind in ("live", "memory") for stack in ("on", "off")
+]
+CAPTURED += [("span", "stored", dtype, "on") for dtype in ("fp32", "int8")]
+
+
+def texts(task: Any, count: int = 200) -> Windows:
+    """The windows of above, of other tasks than spans with a label each."""
+    if task is SPAN:
+        return windows(count)
+    rng = np.random.default_rng(1)
+    if task.kind == "score":
+        return dataclasses.replace(windows(count), labels=(rng.random((count, 1)) * 5).astype(np.float32))
+    labels = rng.integers(0, len(task.classes), (count, 1)).astype(np.int32)
+    return dataclasses.replace(windows(count), labels=labels)
+
+
+def lively(precision: Any) -> Encoder:
+    """Its vectors differ from text to text, where those of a usual beginning hardly do."""
+    return encoder(precision, initializer_range=0.2)
+
+
+def states_of(
+    kind: str, source: Encoder, data: Windows, root: Path, selection: Selection = WHOLE, dtype: Any = "fp32"
+) -> Any:
+    if kind == "stored":
+        cut = {"layers": selection.numbers(source.num_states), "positions": selection.positions}
+        return stored(root, source, data, dtype, **cut)
+    return {"live": LiveStates, "memory": MemoryStates}[kind](
+        source, data, tokens_per_call=2048, selection=selection
+    )
+
+
+def assert_like_plain(captured: FitRun, states: Any, heads: tuple[str, ...], **settings: Any) -> None:
+    """Against steps taken one kernel at a time."""
+    plain = fitted(states, heads, stack="off", graphs=False, **settings)
+    assert captured.graphs is not None
+    assert captured.graphs._losses, "nothing was captured"
+    for name in heads:
+        assert distance(way(captured, name), way(plain, name)) < 0.02, name
+
+
+@pytest.mark.parametrize(("name", "kind", "dtype", "stack"), CAPTURED)
+def test_captured_steps_train_like_plain_ones(
+    name: str, kind: str, dtype: str, stack: str, tmp_path: Path
+) -> None:
+    """Of texts the pooled vectors, too, are copied to where the graphs read them."""
+    task, labelled = TASKS[name], name != "span"
+    source = lively("fp32") if labelled else encoder("fp32")
+    heads = LABEL_HEADS if labelled else HEADS
+    settings: dict[str, Any] = {"task": task} | ({"eps": 1e-4} if labelled else {})
+    states = states_of(kind, source, texts(task), tmp_path, dtype=dtype)
+    assert_like_plain(fitted(states, heads, stack=stack, **settings), states, heads, **settings)
+
+
+@pytest.mark.parametrize(("name", "bound"), [("span", 0.02), ("ce", 0.05)])
+def test_bf16_with_kernels_and_graphs_learns_as_well_as_fp32(name: str, bound: float) -> None:
+    """The mean loss of the last epoch: rounding changes the way, not where it leads."""
+    losses: dict[str, dict[str, float]] = {}
+    make, heads = (encoder, HEADS) if name == "span" else (lively, LABEL_HEADS)
+    for precision in ("fp32", "bf16"):
+        kind = LiveStates if name == "span" else MemoryStates
+        states = kind(make(precision), texts(TASKS[name]), tokens_per_call=2048)
+        run = fitted(states, heads, stack="on", task=TASKS[name])
+        losses[precision] = {head: f.loss_sum for head, f in run.fitted.items()}
+    for head in heads:
+        assert losses["bf16"][head] == pytest.approx(losses["fp32"][head], rel=bound), losses
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "int8"])
 def test_stored_states_reach_the_device_as_they_were(precision: Any, dtype: Any, tmp_path: Path) -> None:
@@ -219,14 +299,7 @@ def test_rates_are_measured_on_the_device(precision: Any) -> None:
 @pytest.mark.parametrize("kind", ["live", "memory", "stored"])
 def test_a_part_of_the_states_is_cut_on_the_device(kind: str, tmp_path: Path) -> None:
     source, data = encoder("fp32"), windows()
-    selection = Selection((0, -1), "cls")
-    states: Any
-    if kind == "stored":
-        states = stored(tmp_path, source, data, layers=(0, 3), positions="cls")
-    else:
-        states = {"live": LiveStates, "memory": MemoryStates}[kind](
-            source, data, tokens_per_call=2048, selection=selection
-        )
+    states = states_of(kind, source, data, tmp_path, Selection((0, -1), "cls"))
     for batch in states.epoch(1, batch_size=16, seed=0):
         for row, window in enumerate(batch.windows):
             one = collate(data, np.array([window]), pad_id=0, device=source.device)
@@ -234,49 +307,12 @@ def test_a_part_of_the_states_is_cut_on_the_device(kind: str, tmp_path: Path) ->
             assert distance(batch.states[:, row][:, batch.mask[row]], whole) < 2e-3
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "int8"])
-def test_captured_steps_read_a_store(dtype: Any, tmp_path: Path) -> None:
-    states = stored(tmp_path, encoder("fp32"), windows(), dtype)
-    captured = fitted(states, HEADS, stack="on")
-    plain = fitted(states, HEADS, stack="off", graphs=False)
-    assert captured.graphs is not None
-    assert captured.graphs._losses, "nothing was captured"
-    for name in HEADS:
-        assert distance(way(captured, name), way(plain, name)) < 0.02, name
-
-
-@pytest.mark.parametrize("kind", [LiveStates, MemoryStates])
-@pytest.mark.parametrize("stack", ["on", "off"])
-def test_captured_steps_train_like_plain_ones(kind: Any, stack: str) -> None:
-    states = kind(encoder("fp32"), windows(), tokens_per_call=2048)
-    captured = fitted(states, HEADS, stack=stack)
-    plain = fitted(states, HEADS, stack="off", graphs=False)
-    assert captured.graphs is not None
-    assert captured.graphs._losses, "nothing was captured"
-    for name in HEADS:
-        assert distance(way(captured, name), way(plain, name)) < 0.02, name
-
-
-def test_bf16_with_kernels_and_graphs_learns_as_well_as_fp32() -> None:
-    """The mean loss of the last epoch: rounding changes the way, not where it leads."""
-    losses: dict[str, dict[str, float]] = {}
-    for precision in ("fp32", "bf16"):
-        run = fitted(LiveStates(encoder(precision), windows(), tokens_per_call=2048), HEADS, stack="on")
-        losses[precision] = {name: f.loss_sum for name, f in run.fitted.items()}
-    for name in HEADS:
-        assert losses["bf16"][name] == pytest.approx(losses["fp32"][name], rel=0.02), losses
-
-
 def test_a_diverging_head_is_dropped_and_the_rest_is_captured_again() -> None:
     states = LiveStates(encoder("fp32"), windows(400), tokens_per_call=2048)
     heads = ("adapter:size=20", "adapter:size=20,lr=1e30,clip=0", "adapter:size=20,lr=1e-3")
     run = fitted(states, heads, stack="on")
     assert [f.status for f in run.fitted.values()] == ["fitting", "diverged", "fitting"]
-    assert run.graphs is not None
-    assert run.graphs._losses, "nothing was captured after the drop"
-    plain = fitted(states, (heads[0], heads[2]), stack="off", graphs=False)
-    for name in (heads[0], heads[2]):
-        assert distance(way(run, name), way(plain, name)) < 0.02, name
+    assert_like_plain(run, states, (heads[0], heads[2]))
 
 
 def test_an_encoder_can_be_trained_after_its_states_were_read() -> None:
@@ -296,8 +332,6 @@ def test_an_encoder_can_be_trained_after_its_states_were_read() -> None:
 
 def test_a_killed_fit_goes_on_with_captured_steps(tmp_path: Path) -> None:
     """Rates and step counts live on the device; a checkpoint brings them back."""
-    from bertvision.train.run_folder import RunFolder
-
     states = LiveStates(encoder("fp32"), windows(), tokens_per_call=2048)
     config = FitConfig(heads=HEADS, batch_size=16, epochs=2, schedule="linear", checkpoint_seconds=0.0)
     specs = [(text, parse_head(text), 0) for text in HEADS]
@@ -314,41 +348,6 @@ def test_a_killed_fit_goes_on_with_captured_steps(tmp_path: Path) -> None:
     again.settle()
     for name in HEADS:
         assert distance(way(again, name), way(whole, name)) < 0.02, name
-
-
-# ---- labels and scores
-
-LABEL_HEADS = ("cls_linear", "tenney_small", "adapter_pooler:size=12", "adapter_pooler:size=12,lr=1e-3",
-               "cls_mlp:width=8", "minbert:blocks=1,dropout=0", "mean_pooler", "attention_pooler")  # fmt: skip
-TASKS: dict[str, Any] = {
-    "ce": LabelTask(("a", "b", "c")),
-    "bce": LabelTask(("a", "b"), objective="bce"),
-    "mse": ScoreTask(shift=2.5, scale=1.5),
-}
-
-
-def texts(task: Any, count: int = 200) -> Windows:
-    """The windows of above with a label each."""
-    rng = np.random.default_rng(1)
-    labels = (
-        rng.random((count, 1)) * 5 if task.kind == "score" else rng.integers(0, len(task.classes), (count, 1))
-    )
-    kind = np.float32 if task.kind == "score" else np.int32
-    return dataclasses.replace(windows(count), labels=labels.astype(kind))
-
-
-def lively(precision: Any) -> Encoder:
-    """Its vectors differ from text to text, where those of a usual beginning hardly do."""
-    return encoder(precision, initializer_range=0.2)
-
-
-def states_of(kind: str, source: Encoder, data: Windows, root: Path, selection: Selection) -> Any:
-    if kind == "stored":
-        cut = {"layers": selection.numbers(source.num_states), "positions": selection.positions}
-        return stored(root, source, data, **cut)
-    return {"live": LiveStates, "memory": MemoryStates}[kind](
-        source, data, tokens_per_call=2048, selection=selection
-    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -370,22 +369,7 @@ def test_pooled_vectors_are_the_model_s_own(
         assert distance(found.pooled, out.pooler_output[found.windows]) < bound
 
 
-@pytest.mark.parametrize("name", TASKS)
-@pytest.mark.parametrize("kind", ["live", "memory"])
-@pytest.mark.parametrize("stack", ["on", "off"])
-def test_captured_label_heads_train_like_plain_ones(name: str, kind: str, stack: str, tmp_path: Path) -> None:
-    """Pooled vectors are copied to where the graphs read them."""
-    task = TASKS[name]
-    states = states_of(kind, lively("fp32"), texts(task), tmp_path, Selection())
-    captured = fitted(states, LABEL_HEADS, stack=stack, task=task, eps=1e-4)
-    plain = fitted(states, LABEL_HEADS, stack="off", graphs=False, task=task, eps=1e-4)
-    assert captured.graphs is not None
-    assert captured.graphs._losses, "nothing was captured"
-    for head in LABEL_HEADS:
-        assert distance(way(captured, head), way(plain, head)) < 0.02, head
-
-
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", LABELS)
 def test_captured_heads_on_cls_alone_are_those_on_all_tokens(name: str, tmp_path: Path) -> None:
     task, source = TASKS[name], lively("fp32")
     data = texts(task)
@@ -408,14 +392,3 @@ def test_captured_heads_on_cls_alone_are_those_on_all_tokens(name: str, tmp_path
     for head in heads:
         ours, theirs = (torch.from_numpy(found[head]["values"]) for found in (narrow, wide))
         assert distance(ours, theirs) < 1e-3, head
-
-
-def test_label_heads_in_bf16_learn_as_well_as_in_fp32() -> None:
-    losses: dict[str, dict[str, float]] = {}
-    task = TASKS["ce"]
-    for precision in ("fp32", "bf16"):
-        states = MemoryStates(lively(precision), texts(task), tokens_per_call=2048)
-        run = fitted(states, LABEL_HEADS, stack="on", task=task)
-        losses[precision] = {name: f.loss_sum for name, f in run.fitted.items()}
-    for name in LABEL_HEADS:
-        assert losses["bf16"][name] == pytest.approx(losses["fp32"][name], rel=0.05), losses

@@ -13,9 +13,9 @@ from head_cases import CONV, TOKEN, batch_of, cast, changed, real, shake, shaken
 
 from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, parse_head
+from bertvision.heads.layers import BatchNorm, Conv
 from bertvision.heads.papers.cacnn import pool_rows
 from bertvision.heads.papers.cnn import XceptionBlock, interpolate
-from bertvision.heads.papers.conv import BatchNorm, Conv
 
 RECOMPUTED = [case for case in CONV if not case[0].startswith("cacnn")]
 

@@ -15,14 +15,14 @@ from cli_runner import bertvision, tree
 from toy import save_encoder
 
 from bertvision import words
-from bertvision.cli import VERBS, find_command
+from bertvision.cli import find_command
 from bertvision.cli.flags import parse
 from bertvision.cli.heads import bert_parameters
 from bertvision.errors import ConfigError
 from bertvision.heads import Geometry, base, cost, head_names, load_head, parse_head
 from bertvision.heads.base import bare_batch, head_class
 from bertvision.heads.readouts import layer_of
-from bertvision.heads.spec import CATALOGUE, SETS, TrainOverrides, expand, find_row, for_windows
+from bertvision.heads.spec import CATALOGUE, SETS, TrainOverrides, expand, find_row
 from bertvision.train.config import FitConfig
 from bertvision.train.zoo import zoo_members
 
@@ -32,26 +32,22 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", DOCS, re.MULTILINE | re.DOTALL)
 
 # ---- sizes
 
-# Typed from the papers' facts at 25 states of 1024: (row, trainable where published, total, printed percentage).
-SPAN_ROWS: dict[int, tuple[int | None, int, float]] = {
+# Typed from the papers' facts at 25 states of 1024: total and printed percentage of each row.
+SPAN_ROWS: dict[int, tuple[int, float]] = {
     # 3.3
-    1: (None, 332_450, 0.099), 2: (None, 406_850, 0.121), 3: (None, 332_450, 0.099),
-    5: (None, 313_276, 0.093), 6: (None, 313_250, 0.093), 17: (None, 693_326, 0.207),
-    18: (None, 1_113_078, 0.332), 19: (6_681_422, 6_681_422, 1.994), 20: (None, 6_602_478, 1.970),
+    1: (332_450, 0.099), 2: (406_850, 0.121), 3: (332_450, 0.099), 5: (313_276, 0.093), 6: (313_250, 0.093),
+    17: (693_326, 0.207), 18: (1_113_078, 0.332), 19: (6_681_422, 1.994), 20: (6_602_478, 1.970),
     # 3.2
-    4: (2_076, 2_076, 0.001), 7: (68_802, 68_802, 0.021), 8: (70_850, 70_850, 0.021),
-    9: (1_643_202, 1_643_202, 0.491), 10: (1_645_250, 1_645_250, 0.491), 11: (414_952, 414_952, 0.124),
-    12: (417_000, 417_000, 0.124), 13: (9_910_552, 9_910_552, 2.957), 14: (9_912_600, 9_912_600, 2.958),
-    15: (398_498, 398_498, 0.119), 16: (811_400, 811_400, 0.242),
+    4: (2_076, 0.001), 7: (68_802, 0.021), 8: (70_850, 0.021), 9: (1_643_202, 0.491), 10: (1_645_250, 0.491),
+    11: (414_952, 0.124), 12: (417_000, 0.124), 13: (9_910_552, 2.957), 14: (9_912_600, 2.958),
+    15: (398_498, 0.119), 16: (811_400, 0.242),
 }  # fmt: skip
+TRAINABLE_TOO = {4, *range(7, 17), 19}
 CLASSIFICATION_ROWS: dict[str, tuple[int, int, float]] = {
-    "tenney small": (2_077, 2_077, 0.001),
-    "adapter pooler tenney": (398_499, 398_499, 0.119),
-    "adapter pooler avg": (398_472, 398_472, 0.119),
-    "xception abbr": (264_066, 267_010, 0.079),
-    "xception abbr cls": (266_114, 269_058, 0.080),
-    "xception": (20_662_106, 20_716_634, 6.181),
-}
+    "tenney small": (2_077, 2_077, 0.001), "adapter pooler tenney": (398_499, 398_499, 0.119),
+    "adapter pooler avg": (398_472, 398_472, 0.119), "xception abbr": (264_066, 267_010, 0.079),
+    "xception abbr cls": (266_114, 269_058, 0.080), "xception": (20_662_106, 20_716_634, 6.181),
+}  # fmt: skip
 NOT_AS_PRINTED = {"3.2 row 9"}
 """Row 10's percentage stands there too; no structure without the skip has it."""
 
@@ -70,16 +66,15 @@ def large() -> list[dict[str, Any]]:
 def refused(*words: str | Path) -> str:
     outcome = bertvision(*words)
     assert (outcome.code, outcome.out) == (2, "")
-    assert re.fullmatch(r"error: [^\n]+\n", outcome.err), outcome.err
     return outcome.err
 
 
 def test_every_model_of_the_papers(large: list[dict[str, Any]]) -> None:
     spans = [row for row in large if row["section"].startswith(("3.2", "3.3"))]
     assert [int(row["section"].rpartition(" ")[2]) for row in spans] == list(range(1, 21)), "in their order"
-    for row, (trainable, total, printed) in zip(spans, (SPAN_ROWS[n] for n in range(1, 21)), strict=True):
-        assert (row["total"], row["published_percent"]) == (total, printed), row
-        assert trainable in (None, row["parameters"]), row
+    for number, row in enumerate(spans, 1):
+        assert (row["total"], row["published_percent"]) == SPAN_ROWS[number], row
+        assert number not in TRAINABLE_TOO or row["parameters"] == row["total"], row
         assert row["percent_of"] == ("total" if row["section"].startswith("3.3") else "trainable")
     texts = {row["paper"]: row for row in large if row["section"].startswith("4 ")}
     found = {p: (row["parameters"], row["total"], row["published_percent"]) for p, row in texts.items()}
@@ -167,9 +162,7 @@ def test_every_registered_head_has_a_row_and_every_row_is_one_head() -> None:
         assert find_row(spec) is row
         assert (row.origin == "ours") == (not row.section), row
     for text in ("adapter.v1:skip=true", "adapter:skip,size=386,lr=3e-4,seed=7"):
-        row = find_row(parse_head(text))
-        assert row is not None
-        assert row.section == "3.2 row 12"
+        assert find_row(parse_head(text)) is find_row(parse_head("adapter:skip"))
     assert find_row(parse_head("adapter:size=385")) is None
 
 
@@ -197,11 +190,8 @@ def test_a_fit_takes_sets_beside_heads_and_every_head_once() -> None:
 
     members = names("papers", "ladder:size=8", "controls", seeds=(0, 1))
     assert len(members) == len(set(members)) == (20 + 1 + 4) * 2
-    assert members[:2] == ["cnn.seed0", "cnn.seed1"]
-    assert zoo_members(FitConfig()) == zoo_members(FitConfig(heads=("default",)))
     alone = set(names("pooling+adapters"))
-    for beside in ("adapter", "pooling+adapters"):
-        assert set(names("pooling+adapters", beside)) == alone, "adapter is row 11 with its default size"
+    assert set(names("pooling+adapters", "adapter", "pooling+adapters")) == alone, "adapter is row 11"
     other = set(names("pooling+adapters", "adapter:lr=0.1", "adapter:seed=5"))
     assert other - alone == {"adapter-386-lr=0.1.seed0", "adapter-386.seed5"}
     with pytest.raises(ConfigError, match=r"adapter-386\.seed0 twice"):
@@ -220,51 +210,14 @@ def test_help_and_sets_need_no_torch() -> None:
         "except SystemExit: pass\n"
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "335,143,938" in done.stdout.replace("\n", "")
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
 
 
-@pytest.mark.parametrize("width", [80, 200])
-def test_the_table_keeps_within_the_terminal(
-    width: int, large: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    table = bertvision("heads").out
-    assert max(map(len, table.splitlines())) <= width
-    for row in large:  # head, size and percentage on a line, whatever else there is room for
-        start = row["head"][:36].rpartition(",")[0] if len(row["head"]) > 36 else row["head"]
-        facts = rf"\s{row['parameters']:,} .*\s{row['percent']:.3f}"
-        assert re.search(rf"^{re.escape(start)}\S* .*{facts}", table, re.MULTILINE), row
-
-
-def test_heads_are_listed_once_each_and_sets_in_full() -> None:
-    assert [row["head"] for row in rows("beyond")] == list(SETS["token"]["beyond"])
-    assert len(rows("papers", "pooling+adapters")) == 21
-    heads = [row["head"] for row in rows("default", "--unit", "window", "--tokens", "99")]
-    assert heads == [for_windows(head, 99) for head in SETS["window"]["default"]]
-    assert {row["unit"] for row in rows("--unit", "token")} == {"token"}
-    [row] = rows("adapter:size=3")
-    facts = ("section", "origin", "published_percent", "label", "name")
-    assert [row[name] for name in facts] == ["", "", None, "adapter-3", "adapter.v1"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("paper", "did you mean papers"),
-        ("papers:skip", "takes no options"),
-        ("adapter --unit window", "adapter"),
-        ("beyond --unit window", "another kind of task"),
-        ("triplet", "nothing to fit"),
-        ("--tokens 9999999", "--tokens"),
-        ("--encoder-parameters 0", "--encoder-parameters"),
-    ],
-)
-def test_a_mistake_is_one_sentence(flags: str, words: str) -> None:
-    assert words in refused("heads", *flags.split())
+def test_a_mistake_is_one_sentence() -> None:
+    assert "takes no options" in refused("heads", "papers:skip")
+    assert "another kind of task" in refused("heads", "beyond", "--unit", "window")
+    assert "nothing to fit" in refused("heads", "triplet")
+    assert "--tokens" in refused("heads", "--tokens", "9999999")
 
 
 # ---- fits
@@ -275,7 +228,6 @@ def test_a_wrong_head_is_refused_before_anything_is_loaded_or_written(
 ) -> None:
     nowhere = ("fit", tmp_path / "no-encoder", "--train", "demo:train", "--out", tmp_path / "out", "--heads")
     assert "did you mean papers" in refused(*nowhere, "papres")
-    assert "twice" in refused(*nowhere, "layer_reader", "layer_reader.v1")
     short = ("--max-train-examples", "2", "--max-seq-length", "96", "--max-query-length", "60")
     here = ("fit", tiny_bert, "--train", "demo:train", *short, "--out", tmp_path / "out", "--heads")
     assert "tenney_small" in refused(*here, "tenney_small"), "of another unit"
@@ -283,25 +235,15 @@ def test_a_wrong_head_is_refused_before_anything_is_loaded_or_written(
     assert tree(tmp_path) == {}
 
 
-def test_a_fit_lists_its_heads_best_first_and_what_was_dropped(
-    tiny_bert: Path, toy_squad: Path, tmp_path: Path
-) -> None:
+def test_a_fit_lists_its_heads_best_first(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
     flags = ("fit", tiny_bert, "--train", toy_squad, "--max-seq-length", "96", "--out", tmp_path / "fit", "--heads",
-             "last_state", "controls", "average_pooling", "adapter:size=4,lr=1e30")  # fmt: skip
-    outcome = bertvision(*flags, "--dev", toy_squad, "--json")
-    assert outcome.code == 0, outcome.err
-    result = json.loads(outcome.out)
-    assert result["dropped"] == ["adapter-4-lr=1e+30.seed0"]
-    scores = [row["scores"]["tuned_f1"] for row in result["heads"]]
+             "last_state", "controls", "average_pooling")  # fmt: skip
+    listed = json.loads(bertvision(*flags, "--dev", toy_squad, "--json").out)["heads"]
+    scores = [row["scores"]["tuned_f1"] for row in listed]
     assert len(scores) == 5
     assert scores == sorted(scores, reverse=True)
-    by_name = {row["head"]: row for row in result["heads"]}
-    assert all(Path(row["folder"]) == tmp_path / "fit" / name for name, row in by_name.items())
-    last = by_name["last-state.seed0"]
+    last = next(row for row in listed if row["head"] == "last-state.seed0")
     assert (last["parameters"], last["total"], last["flops_per_token"]) == (66, 66, 2 * 32 * 2)
-    printed = bertvision(*flags, "--dev", toy_squad).out
-    assert [name for name in re.findall(r"[\w=.-]+\.seed0", printed) if name in by_name] == list(by_name)
-    assert "diverged: adapter-4-lr=1e+30.seed0" in printed
     losses = [row["loss"] for row in json.loads(bertvision(*flags, "--json").out)["heads"]]
     assert losses == sorted(losses), "without dev"
 
@@ -310,39 +252,13 @@ def test_a_fit_of_each_layer_gives_each_state_its_reader(
     tiny_bert: Path, toy_squad: Path, tmp_path: Path
 ) -> None:
     """The last state's reader is last_state under another name: the same seed gives the same weights."""
-    short = (
-        "--max-seq-length",
-        "64",
-        "--max-query-length",
-        "16",
-        "--doc-stride",
-        "24",
-        "--states.source",
-        "live",
-    )
-    some = ("each_layer", "--states.layers", "1", "2")
-    found = {}
-    for out, heads in (("all", ("last_state", "each_layer")), ("two", some)):
-        flags = ("--train", toy_squad, *short, "--out", tmp_path / out, "--heads", *heads)
-        assert bertvision("fit", tiny_bert, *flags).code == 0
-        for folder in (tmp_path / out).glob("*.seed0"):
-            found[out, folder.name.removesuffix(".seed0").partition("=")[2]] = load_head(folder)[0]
-    assert {at: layer_of(head) for at, head in found.items()} == {
-        ("all", ""): None, ("all", "0"): 0, ("all", "1"): 1, ("all", "2"): 2, ("two", "0"): 0, ("two", "1"): 1
-    }  # fmt: skip
-    for ours, theirs in (("all", ""), ("all", "2")), (("two", "0"), ("all", "1")):
-        torch.testing.assert_close(found[ours].state_dict(), found[theirs].state_dict())
-
-
-def test_a_fit_of_labels_keeps_the_first_token_alone(tiny_bert: Path, tmp_path: Path) -> None:
-    data = tmp_path / "moods.csv"
-    data.write_text("text,label\n" + "the mill is good,good\nthe mill is bad,bad\n" * 8)
-    done = bertvision("fit", tiny_bert, "--train", data, "--out", tmp_path / "heads", "--heads", "each_layer",
-                      "--max-seq-length", "64")  # fmt: skip
-    assert done.code == 0, done.err
-    for k in range(3):
-        head, config = load_head(tmp_path / "heads" / f"layer-reader-layer={k}.seed0")
-        assert (layer_of(head), head.cls_only, config["states"]["positions"]) == (k, True, "cls")
+    short = shlex.split("--max-seq-length 64 --max-query-length 16 --doc-stride 24 --states.source live")
+    flags = ("--train", toy_squad, *short, "--out", tmp_path, "--heads", "last_state", "each_layer")
+    assert bertvision("fit", tiny_bert, *flags, "--states.layers", "1", "2").code == 0
+    readers = [load_head(tmp_path / f"layer-reader-layer={k}.seed0")[0] for k in (0, 1)]
+    assert [layer_of(head) for head in readers] == [0, 1]
+    last = load_head(tmp_path / "last-state.seed0")[0]
+    torch.testing.assert_close(readers[1].state_dict(), last.state_dict())
 
 
 def test_an_encoder_of_another_size_is_refused_with_both_sizes(
@@ -369,9 +285,8 @@ def test_the_tables_of_the_docs_are_those_of_the_verb(large: list[dict[str, Any]
             words.compact(row["flops_per_token"]),
         )  # fmt: skip
         right.append(f"| {' | '.join(cells)} |")
-    found = [
-        line for line in DOCS.splitlines() if re.match(r"\| `[^|]*\|[^|]*\|[^|]*\| (exact|recons|ours)", line)
-    ]
+    listed = re.compile(r"\| `[^|]*\|[^|]*\|[^|]*\| (exact|recons|ours)")
+    found = [line for line in DOCS.splitlines() if listed.match(line)]
     assert found == right
 
 
@@ -395,16 +310,11 @@ def test_the_docs_name_every_set_option_and_training_setting() -> None:
 
 
 def test_the_commands_of_the_docs_parse() -> None:
-    lines = [line for kind, block in BLOCKS if kind == "bash" for line in block.splitlines()]
-    assert len(lines) >= 5
-    for line in lines:
-        words = shlex.split(re.sub(r"\s#.*", "", line))
-        verb, flags = (words[3], words[4:]) if words[0] == "python" else (words[1], words[2:])
-        assert verb in VERBS
-        args, _ = parse(*find_command([verb, *flags]))
-        if words[0] != "python":
-            for text, _ in expand(getattr(getattr(args, "fit", args), "heads", ())):
-                parse_head(text)
+    for command in (shlex.split(line, comments=True) for kind, block in BLOCKS if kind == "bash"
+                  for line in block.splitlines() if line.startswith("bertvision")):  # fmt: skip
+        args, _ = parse(*find_command(command[1:]))
+        for text, _ in expand(getattr(getattr(args, "fit", args), "heads", ())):
+            parse_head(text)
 
 
 def test_the_head_of_the_docs_is_a_head_like_any_other(
@@ -417,8 +327,6 @@ def test_the_head_of_the_docs_is_a_head_like_any_other(
     save_encoder(tmp_path / "my-encoder", max_position_embeddings=384)
     (tmp_path / "train.json").symlink_to(toy_squad)
     [code] = [block for kind, block in BLOCKS if kind == "python"]
-    own = code.partition("@dataclass")[2].partition("folders =")[0]
-    assert len([line for line in own.splitlines() if line.strip()]) <= 20
     namespace: dict[str, Any] = {"__name__": "docs"}
     exec(compile(code, "docs/heads.md", "exec"), namespace)
     folders = [folder.name for folder in namespace["folders"]]
@@ -427,7 +335,3 @@ def test_the_head_of_the_docs_is_a_head_like_any_other(
     states = torch.randn(3, 2, 5, 32)
     logits = head(bare_batch(states, torch.ones(2, 5, dtype=torch.bool)))
     torch.testing.assert_close(logits, head.project((states[1] + states[2]) / 2))
-    [line] = [
-        line for kind, block in BLOCKS if kind == "bash" for line in block.splitlines() if "main()" in line
-    ]
-    assert "mean of the last states -> Linear(H, C)" in bertvision(*shlex.split(line)[3:]).out

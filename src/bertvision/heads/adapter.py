@@ -1,12 +1,5 @@
 """Adapters: a small projection of layers, GELU(W x + b), H to a numbers, and a linear layer on what it gives.
 
-    adapter         every layer, one W for all or one each, side by side (a * L) [+ last state] --> Linear(C)
-    pooled_adapter  the mix of all layers [+ last state]                                        --> Linear(C)
-    twin_adapter    every layer, and the mix of all by a second adapter                         --> Linear(C)
-    biaffine        like adapter --> start, end, and factors that score them as a pair
-    adapter_pooler  the mix of the [CLS] channels, beside channel -1                            --> Linear(C)
-    ap_glue         every layer of every token of a text, side by side (T * a * L)              --> Linear(C)
-
 There is no up-projection, no residual and no norm. The flat vector is feature-major and layer-minor as in the paper;
 the output layer is applied layer by layer, so that the wide vector is never written.
 

@@ -84,15 +84,11 @@ class Head(nn.Module, ABC):
         """Logits of every token (B, T, C), or of every window (B, C); those of pads mean nothing."""
 
     def penalty(self, progress: float) -> Tensor | None:
-        """What a training step adds to the loss, asked before its forward pass; such a step is never captured.
-
-        `progress` is the part of all steps that is done, from 0 to below 1.
-        """
+        """Added to a step's loss, asked before its forward pass; such a step is never captured. `progress`: 0 to 1."""
         return None
 
     @property
-    def num_parameters(self) -> int:
-        """Trainable parameters."""
+    def num_parameters(self) -> int:  # that are trained
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
 
     def layer_weights(self) -> list[float] | None:
@@ -147,7 +143,6 @@ def register(name: str, config_class: type = HeadConfig) -> Callable[[_H], _H]:
 
 @functools.cache
 def _import_shipped() -> None:
-    """Registers the heads that ship with bertvision."""
     package = importlib.import_module("bertvision.heads")
     for module in pkgutil.walk_packages(package.__path__, "bertvision.heads."):
         importlib.import_module(module.name)
@@ -241,10 +236,7 @@ def cost(head: Head | HeadSpec, geometry: Geometry, *, tokens: int = 384) -> Hea
 
 
 def activation_bytes(head: Head | HeadSpec, geometry: Geometry, *, tokens: int) -> int:
-    """Bytes kept for the backward pass of one window of `tokens` tokens in float32, states excluded.
-
-    Includes what the largest dropout needs while it draws, and the scores of pairs of tokens that the loss keeps.
-    """
+    """Bytes kept for the backward pass of a window in float32, states excluded, the largest dropout included."""
     module, batch = _on_meta(head, geometry, tokens)
     own = {id(t.untyped_storage()) for t in (batch.states, *module.parameters())}
     kept: dict[int, Any] = {}  # storages are held, so that no id is given twice

@@ -298,7 +298,6 @@ class Head2Toe(Head):
         self.register_buffer("selected", torch.tensor(False))
 
     def kept(self) -> Float[Tensor, "L C H"]:
-        """The weights, zero where the feature was dropped."""
         return self.weight * self.mask.unsqueeze(1)
 
     def norms(self) -> Float[Tensor, "L H"]:

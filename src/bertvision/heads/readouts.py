@@ -1,17 +1,5 @@
 """Readouts: one vector of a token or a text, then a linear layer or a few dense ones.
 
-    last_state        states[-1]                                         the head of plain fine-tuning
-    layer_reader      states[k]                                          what the encoder knows at one layer
-    average_pooling   mean over layers, or of the first and the last     no parameters of its own
-    learned_pooling   gamma * sum_l softmax(w)_l states_l                Tenney's scalar mix, L + 1 parameters
-    cls_linear        the pooler's vector, or the last layer's [CLS]
-    tenney_small      learned pooling of the [CLS] channels
-    mean_pooler       mean over the real tokens of a text, then learned pooling
-    last_state_mlp    states[-1] --> Linear(h) --> GELU --> Linear(C)
-    cls_mlp           the same of the last layer's [CLS]
-    minbert           pooled vector, or two --> [Linear --> LayerNorm --> dropout --> ReLU] x blocks --> Linear(C)
-    triplet           distances between the [CLS] vectors of texts; no linear layer
-
 last_state and cls_linear are controls: fitted again on a frozen snapshot they show what refitting the classifier gains.
 A layer_reader for each hidden state (`fit --heads each_layer`) shows at which layer an answer can be read; state 0 is
 the embedding output. Learned pooling is Tenney's scalar mix; the mean of the first and the last layer is from Ma et

@@ -184,17 +184,16 @@ class CatalogueRow:
     sets: tuple[str, ...] = ()
 
 
-def _row(row: dict[str, Any]) -> CatalogueRow:
-    published = float(row["published"]) if row["published"] else None
-    return CatalogueRow(**row | {"published": published, "sets": tuple(row["sets"].split())})
-
-
 _LINES = Path(__file__).with_name("catalogue.csv").read_text(encoding="utf-8").splitlines()
-CATALOGUE = tuple(map(_row, csv.DictReader(_LINES)))
+CATALOGUE = tuple(
+    CatalogueRow(
+        **row | {"published": float(row["published"] or 0) or None, "sets": tuple(row["sets"].split())}
+    )
+    for row in csv.DictReader(_LINES)
+)
 """Every head that ships, in the sizes of its paper: token heads first, the papers' in their order."""
 
-EACH_LAYER = "each_layer"
-"""The set of a reader for every hidden state (heads/readouts.py)."""
+EACH_LAYER = "each_layer"  # the set of a reader for every hidden state (heads/readouts.py)
 
 
 def _sets(unit: Unit) -> dict[str, tuple[str, ...]]:
@@ -216,11 +215,7 @@ def head_names() -> list[str]:
 
 
 def expand(texts: Sequence[str], unit: Unit = "token", *, states: int = 0) -> Iterator[tuple[str, bool]]:
-    """(head, whether a set named it) of everything in `texts`, with the sets of `unit` written out.
-
-    Whether a head suits the unit is checked in `head_class`. `states` is the number of hidden states that are read, for
-    each_layer; 0 = not known yet, where one reader stands for all.
-    """
+    """(head, whether a set named it) of all `texts`, sets of `unit` written out; `states` = 0: not known yet."""
     readers = tuple(f"layer_reader:layer={k}" for k in range(states or 1))
     sets = SETS[unit] | {EACH_LAYER: readers}
     for text in map(str.strip, texts):

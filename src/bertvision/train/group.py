@@ -33,7 +33,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.heads import fused
 from bertvision.heads.base import Head, rows_at_once, running_statistics
 from bertvision.heads.layers import Dropout, set_noise
-from bertvision.heads.papers.conv import ConvHead
+from bertvision.heads.papers.cnn import ConvHead
 from bertvision.heads.spec import HeadSpec
 from bertvision.shapes import Float
 from bertvision.states.base import StateBatch

@@ -42,6 +42,7 @@ stem's.
 """
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -49,27 +50,51 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from bertvision.errors import ConfigError
 from bertvision.heads.adapter import Down
-from bertvision.heads.base import Geometry, StateBatch, register
-from bertvision.heads.layers import Dropout, glorot_linear, pack, project_with_skip, unpack
-from bertvision.heads.papers.conv import (
+from bertvision.heads.base import Geometry, Head, StateBatch, register
+from bertvision.heads.layers import (
     BatchNorm,
     Conv,
-    ConvHead,
+    Dropout,
     avg_pool,
+    glorot_linear,
     max_pool,
     normed,
+    pack,
+    project_with_skip,
+    recomputing,
     separable,
+    unpack,
     zero_pads,
-)
+)  # fmt: skip
 from bertvision.heads.readouts import Mix, channels, num_channels
 from bertvision.heads.spec import HeadConfig, at_least, rate
 from bertvision.shapes import Bool, Float
 
-STAGES = ((7, 100), (3, 100), (3, 200), (3, 200))
-"""Kernel and filters."""
+
+class ConvHead(Head):
+    """A head that can keep only the inputs of its blocks and compute the rest again, to the last bit, backwards."""
+
+    recompute: bool = False
+    """Set while fitting when not even one window's activations fit into memory."""
+
+    def run_block(self, block: nn.Module, *inputs: Any) -> Any:
+        if not (self.recompute and torch.is_grad_enabled()):
+            return block(*inputs)
+        # Nothing in a head draws from a random stream, so no random state has to be restored.
+        how: Any = {"use_reentrant": False, "preserve_rng_state": False}
+        return checkpoint(block, *inputs, context_fn=lambda: (nullcontext(), recomputing()), **how)
+
+    def run_blocks(self, blocks: nn.Module, x: Tensor, *mask: Tensor) -> Tensor:
+        for block in blocks.children():
+            x = self.run_block(block, x, *mask)
+        return x
+
+
+STAGES = ((7, 100), (3, 100), (3, 200), (3, 200))  # kernel and filters
 
 
 @dataclass(frozen=True)
@@ -87,8 +112,6 @@ class CNNConfig(HeadConfig):
 
 
 class Stage(nn.Module):
-    """ReLU(BN(conv(x)) + shortcut(x))."""
-
     def __init__(
         self, inputs: int, outputs: int, kernel: int, *, stride: tuple[int, ...], dilation: int, norm: bool
     ) -> None:
@@ -145,8 +168,7 @@ class CNN(ConvHead):
 
 # ---- inception
 
-Stride = tuple[int, int]
-"""Along tokens, along features."""
+Stride = tuple[int, int]  # along tokens, along features
 
 MODULES: dict[str, tuple[int, ...]] = {
     "3a": (64, 96, 128, 16, 32, 32),
@@ -189,8 +211,6 @@ class Pool(nn.Module):
 
 
 class Stem(nn.Module):
-    """Conv3/512 s2 -> MaxPool3 s2 -> Conv1/256 -> Conv3/128 -> MaxPool3 s2."""
-
     def __init__(self, stride: Stride) -> None:
         super().__init__()
         self.first = _conv(1, 512, 3, stride=stride)
