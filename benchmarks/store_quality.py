@@ -27,9 +27,8 @@ from bertvision.tasks.metrics import Difference
 from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FinetuneConfig, FitConfig
 from bertvision.train.finetune import tune
-from bertvision.train.job import Job
+from bertvision.train.job import Job, Split, load_split
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import Split, load_split
 from bertvision.train.zoo import fit_zoo
 
 REFERENCE = "fp16"

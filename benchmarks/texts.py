@@ -35,14 +35,13 @@ from bertvision.heads.base import Geometry
 from bertvision.heads.spec import parse_head
 from bertvision.model.record import environment
 from bertvision.model.trained import read_trained
-from bertvision.pipeline.finetune import load_jobs
+from bertvision.pipeline.train import load_jobs
 from bertvision.states.config import StatesConfig
 from bertvision.tasks.triplet import TripletTask
 from bertvision.tasks.walk import walk_windows
 from bertvision.train.config import FinetuneConfig, FitConfig, MultitaskConfig, TaskSpec
 from bertvision.train.finetune import tune
-from bertvision.train.job import Job
-from bertvision.train.splits import Split, dev_logits, load_split, score_logits, window_split
+from bertvision.train.job import Job, Split, dev_logits, load_split, score_logits, window_split
 from bertvision.train.zoo import fit_zoo
 
 GLUE = {"CoLA": 64, "SST-2": 64, "MRPC": 128, "STS-B": 128, "RTE": 256, "WNLI": 128}

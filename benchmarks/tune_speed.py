@@ -43,9 +43,8 @@ from bertvision.states.base import StateBatch
 from bertvision.tasks.span import SPAN
 from bertvision.train import finetune
 from bertvision.train.config import FinetuneConfig
-from bertvision.train.job import Job
+from bertvision.train.job import Job, Split, dev_logits, load_split, score_logits
 from bertvision.train.run_folder import read_metrics
-from bertvision.train.splits import Split, dev_logits, load_split, score_logits
 
 
 class Laps:

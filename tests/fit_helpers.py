@@ -16,8 +16,8 @@ from bertvision.train import fit as fit_module
 from bertvision.train.config import FitConfig
 from bertvision.train.fit import FitRun, FittedHead, fit
 from bertvision.train.group import Group
+from bertvision.train.job import Split, load_split
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import Split, load_split
 from bertvision.train.zoo import zoo_members
 
 WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)

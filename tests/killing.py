@@ -30,9 +30,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer, BertModel  # noqa: F401
 
 import bertvision.cli.flags
-import bertvision.pipeline.finetune
-import bertvision.pipeline.fit
 import bertvision.pipeline.run
+import bertvision.pipeline.train
 import bertvision.train.zoo
 
 Work = list[str] | functools.partial[None]

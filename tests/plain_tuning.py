@@ -24,8 +24,7 @@ from bertvision.heads import Geometry
 from bertvision.tasks.base import TextConfig
 from bertvision.tasks.span import SpanTask
 from bertvision.tasks.triplet import TripletTask
-from bertvision.train.job import Batch, Batching, Job
-from bertvision.train.splits import Split, window_split
+from bertvision.train.job import Batch, Batching, Job, Split, window_split
 
 WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)
 _WORDS = (

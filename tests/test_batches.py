@@ -15,8 +15,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError
 from bertvision.states.plan import balanced_order, epoch_batches
 from bertvision.train.config import FinetuneConfig, MixOrder, Sampling
-from bertvision.train.job import Batching, Job, TaskPlan, mix_epoch
-from bertvision.train.splits import Split, load_split
+from bertvision.train.job import Batching, Job, Split, TaskPlan, load_split, mix_epoch
 
 CLASSES = np.repeat([0, 1, 2], [80, 15, 5])
 

@@ -24,7 +24,7 @@ from bertvision.states.config import StatesConfig
 from bertvision.states.store import entries, make_room
 from bertvision.states.stored import StoredStates, measure, open_states, store_of
 from bertvision.train import zoo as zoo_module
-from bertvision.train.splits import Split
+from bertvision.train.job import Split
 
 Disk = namedtuple("Disk", "total used free")
 FAST = (1000.0, 100_000.0, True)

@@ -20,7 +20,7 @@ from test_resume import WINDOWS
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.policy import parse_policy
 from bertvision.errors import ConfigError
-from bertvision.pipeline.finetune import check_policies, efficiency, policy_row
+from bertvision.pipeline.train import check_policies, efficiency, policy_row
 from bertvision.tasks.span import SPAN
 
 QUICK = (*WINDOWS, "--epochs", "0.5", "--batch-size", "8", "--lr", "1e-3")

@@ -42,8 +42,7 @@ from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.span import SpanTask
 from bertvision.train.finetune import tune
-from bertvision.train.job import Job
-from bertvision.train.splits import Split
+from bertvision.train.job import Job, Split
 from bertvision.train.steps import Steps
 
 # ---- what trains

@@ -23,7 +23,7 @@ from bertvision.states.base import MemoryStates, States
 from bertvision.tasks.span import SPAN
 from bertvision.tasks.walk import head_logits
 from bertvision.train.fit import FittedHead
-from bertvision.train.splits import Split
+from bertvision.train.job import Split
 
 STACKABLE = [text for text in TOKEN_SPECS if head_class(parse_head(text).name).stackable]
 TRAINING = [

@@ -20,7 +20,7 @@ from bertvision.states.base import LiveStates, MemoryStates
 from bertvision.tasks.span import SPAN as SPAN_TASK
 from bertvision.tasks.walk import head_logits
 from bertvision.train.group import Group
-from bertvision.train.splits import Split
+from bertvision.train.job import Split
 
 
 def has_batch_norm(text: str) -> bool:

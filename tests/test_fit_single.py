@@ -19,8 +19,8 @@ from bertvision.tasks.span import SPAN
 from bertvision.tasks.span_decode import SIDES, decode, span_loss
 from bertvision.tasks.squad import score
 from bertvision.tasks.walk import head_logits
+from bertvision.train.job import Split
 from bertvision.train.optim import learning_rate
-from bertvision.train.splits import Split
 
 # ---- settings of single heads
 

@@ -21,9 +21,8 @@ from bertvision.model.trained import load_encoder, logits_of_trained, read_train
 from bertvision.train import steps as steps_module
 from bertvision.train.config import FinetuneConfig, MultitaskConfig
 from bertvision.train.finetune import tune
-from bertvision.train.job import Job
+from bertvision.train.job import Job, Split, load_split, logits_of
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import Split, load_split, logits_of
 from bertvision.train.steps import GraphSteps, Steps
 
 pytestmark = [

@@ -33,9 +33,8 @@ from bertvision.tasks.label_score import LabelTask
 from bertvision.tasks.span import SpanTask
 from bertvision.train.config import FitConfig
 from bertvision.train.fit import FitRun, fit
-from bertvision.train.job import Job
+from bertvision.train.job import Job, Split, load_split, null_weighted, window_split
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import Split, load_split, null_weighted, window_split
 from bertvision.train.zoo import fit_zoo, zoo_members
 
 

@@ -29,13 +29,12 @@ from tuning_helpers import WINDOWS, assert_equal, assert_same_tuning, largest_di
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import BertvisionError, ConfigError
-from bertvision.pipeline.finetune import load_jobs
+from bertvision.pipeline.train import load_jobs
 from bertvision.train import steps as steps_module
 from bertvision.train.config import MultitaskConfig, TaskSpec
 from bertvision.train.finetune import tune
-from bertvision.train.job import Batching, Job
+from bertvision.train.job import Batching, Job, load_split
 from bertvision.train.run_folder import RunFolder, read_metrics
-from bertvision.train.splits import load_split
 from bertvision.train.steps import GraphSteps
 
 # Adam divides by the gradient's own size; a large eps keeps it from blowing rounding up.

@@ -28,11 +28,10 @@ from bertvision.states.base import LiveStates
 from bertvision.train.config import FinetuneConfig, FitConfig
 from bertvision.train.finetune import tune
 from bertvision.train.fit import fit
-from bertvision.train.job import Job
+from bertvision.train.job import Job, load_split
 from bertvision.train.optim import rank_seed
 from bertvision.train.parallel import Parallel
 from bertvision.train.run_folder import RunFolder, read_metrics
-from bertvision.train.splits import load_split
 from bertvision.train.steps import Steps
 from bertvision.train.zoo import zoo_members
 

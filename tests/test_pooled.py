@@ -22,8 +22,8 @@ from bertvision.states.stored import StoredStates
 from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FitConfig
 from bertvision.train.fit import fit
+from bertvision.train.job import Split
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import Split
 from bertvision.train.zoo import fit_zoo, zoo_members
 
 CALL = 120

@@ -29,7 +29,7 @@ from bertvision.states.plan import (
     head_batches,
 )
 from bertvision.states.stored import StoredStates
-from bertvision.train.splits import Split
+from bertvision.train.job import Split
 
 CALL = 700
 LENGTHS = st.lists(st.integers(1, 400), min_size=1, max_size=300).map(lambda x: np.array(x, np.int64))

@@ -26,7 +26,7 @@ from bertvision.states.stored import StoredStates
 from bertvision.tasks.base import DecodeConfig
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.span_decode import combine, decode
-from bertvision.train.splits import Split
+from bertvision.train.job import Split
 
 READINGS = [
     Selection((0, -1), "cls"),

@@ -22,7 +22,7 @@ from bertvision.states.base import LiveStates, MemoryStates
 from bertvision.tasks.base import TextConfig
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.walk import head_logits
-from bertvision.train.splits import Split, load_split, window_split
+from bertvision.train.job import Split, load_split, window_split
 
 HEADS = ("minbert:vectors=2,dropout=0.5", "minbert:vectors=2,blocks=0")
 

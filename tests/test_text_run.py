@@ -24,7 +24,7 @@ from bertvision.data.examples import TextData
 from bertvision.data.load import load_data
 from bertvision.heads.spec import parse_head
 from bertvision.model.trained import logits_of_trained, read_trained
-from bertvision.pipeline.results import System, pairs
+from bertvision.pipeline.run import System, pairs
 from bertvision.report.page import headline
 from bertvision.report.results import read_results
 from bertvision.tasks.logits import Logits

@@ -32,10 +32,9 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, OutputError
 from bertvision.heads import load_head
 from bertvision.model.trained import logits_of_trained, read_trained
-from bertvision.train.job import Job
+from bertvision.train.job import Job, Split
 from bertvision.train.parallel import ALONE
 from bertvision.train.run_folder import read_metrics
-from bertvision.train.splits import Split
 from bertvision.train.steps import Steps, TokenSource
 
 # Adam divides by the gradient's own size; a large eps keeps it from blowing rounding up.

@@ -32,10 +32,9 @@ from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FitConfig, OptimConfig
 from bertvision.train.finetune import tune
 from bertvision.train.fit import FitRun, FittedHead, fit
-from bertvision.train.job import Job
+from bertvision.train.job import Job, Split, logits_of
 from bertvision.train.optim import apply_gradients, learning_rate, make_optimizer, set_rate
 from bertvision.train.run_folder import RunFolder, read_metrics
-from bertvision.train.splits import Split, logits_of
 from bertvision.train.zoo import fit_zoo, zoo_members
 
 # ---- optimiser

@@ -36,9 +36,8 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.tasks.triplet import TripletTask
 from bertvision.train.finetune import tune
-from bertvision.train.job import Job
+from bertvision.train.job import Job, Split, window_split
 from bertvision.train.run_folder import read_metrics
-from bertvision.train.splits import Split, window_split
 
 SETTINGS: dict[str, Any] = {"epochs": 1.0, "eps": 1e-2, "weight_decay": 0.1, "lr": 3e-3, "batch_size": 4}
 

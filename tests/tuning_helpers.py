@@ -15,9 +15,8 @@ from bertvision.data.windows import WindowConfig
 from bertvision.encoder.encoder import Encoder
 from bertvision.train.config import FinetuneConfig
 from bertvision.train.finetune import tune
-from bertvision.train.job import Job
+from bertvision.train.job import Job, Split, load_split
 from bertvision.train.run_folder import RunFolder, read_metrics
-from bertvision.train.splits import Split, load_split
 from bertvision.train.steps import Steps
 
 WINDOWS = WindowConfig(max_seq_length=64, max_query_length=16, doc_stride=24)

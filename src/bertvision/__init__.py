@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertvision.errors import BertvisionError
     from bertvision.model.load import load
     from bertvision.model.model import Model
-    from bertvision.pipeline.fit import fit
+    from bertvision.pipeline.train import fit
     from bertvision.tasks.label_score import LabelPrediction, ScorePrediction
     from bertvision.tasks.span_answers import Prediction
 
@@ -48,7 +48,7 @@ _WHERE = {
     "ScorePrediction": "bertvision.tasks.label_score",
     "SpanData": "bertvision.data.examples",
     "TextData": "bertvision.data.examples",
-    "fit": "bertvision.pipeline.fit",
+    "fit": "bertvision.pipeline.train",
     "load": "bertvision.model.load",
     "load_data": "bertvision.data.load",
 }

@@ -105,7 +105,7 @@ def _extract(args: ExtractArgs) -> Result:
     from bertvision.artifacts import check_output
     from bertvision.encoder.encoder import Encoder
     from bertvision.states.stored import StoredStates, store_of
-    from bertvision.train.splits import load_split
+    from bertvision.train.job import load_split
     from bertvision.train.zoo import encoder_reference
 
     config = StatesConfig(**vars(args.stored) | vars(args.selection), source="stored")

@@ -22,7 +22,7 @@ from bertvision.pipeline.config import (
 
 if TYPE_CHECKING:
     from bertvision.pipeline.evaluate import Scored
-    from bertvision.pipeline.fit import Fitted
+    from bertvision.pipeline.train import Fitted
 
 _SYSTEMS, _METRICS = 10, 4  # candidates of a sweep, and metrics of a run, that are shown on the terminal
 
@@ -37,7 +37,7 @@ def run(args: RunArgs) -> Result:
 
 
 def finetune(args: FinetuneArgs) -> Result:
-    from bertvision.pipeline.finetune import compare_policies, finetune
+    from bertvision.pipeline.train import compare_policies, finetune
 
     if args.compare:
         rows = compare_policies(args)
@@ -47,21 +47,21 @@ def finetune(args: FinetuneArgs) -> Result:
 
 
 def multitask(args: MultitaskArgs) -> Result:
-    from bertvision.pipeline.finetune import multitask
+    from bertvision.pipeline.train import multitask
 
     tuned = multitask(args, command=command_line())
     return tuned, lambda: _show_tuned(tuned)
 
 
 def triplet(args: TripletArgs) -> Result:
-    from bertvision.pipeline.finetune import triplet
+    from bertvision.pipeline.train import triplet
 
     tuned = triplet(args, command=command_line())
     return tuned, lambda: _show_tuned(tuned, metrics=5)
 
 
 def fit(args: FitArgs) -> Result:
-    from bertvision.pipeline.fit import fit_heads
+    from bertvision.pipeline.train import fit_heads
 
     fitted = fit_heads(args, command=command_line())
     return fitted.to_json(), lambda: _show_fitted(fitted, args.out)

@@ -19,7 +19,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args, get_type_hints
 
 from bertvision.errors import ConfigError, nearest
 
@@ -187,7 +187,10 @@ class CatalogueRow:
 _LINES = Path(__file__).with_name("catalogue.csv").read_text(encoding="utf-8").splitlines()
 CATALOGUE = tuple(
     CatalogueRow(
-        **row | {"published": float(row["published"] or 0) or None, "sets": tuple(row["sets"].split())}
+        **cast(
+            "dict[str, Any]",
+            row | {"published": float(row["published"] or 0) or None, "sets": tuple(row["sets"].split())},
+        )
     )
     for row in csv.DictReader(_LINES)
 )

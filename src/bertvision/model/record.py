@@ -19,7 +19,7 @@ from bertvision.config import to_mapping
 from bertvision.model.card import head_card, plain_command
 from bertvision.tasks.base import DecodeConfig, Task
 from bertvision.tasks.logits import Logits
-from bertvision.train.splits import Split
+from bertvision.train.job import Split
 
 
 @dataclass(frozen=True)

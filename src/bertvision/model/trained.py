@@ -31,7 +31,7 @@ from bertvision.states.stored import open_states
 from bertvision.tasks.base import Task, TextConfig, task_from_config
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.walk import Reader, walk_windows
-from bertvision.train.splits import Split, window_split
+from bertvision.train.job import Split, window_split
 
 PACKAGE = "package.json"
 _UNFINISHED = re.compile(r"\..+\.tmp-\d+")

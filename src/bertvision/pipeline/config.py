@@ -106,12 +106,9 @@ class RunArgs(TrainArgs, DataArgs):
 
     def seeded(self) -> "RunArgs":
         """The same settings with `seed` passed on to the stages."""
-        if self.seed is None:
-            return self
-        stages = {
-            name: dataclasses.replace(getattr(self, name), seed=self.seed) for name in ("finetune", "fit")
-        }
-        return dataclasses.replace(self, **stages)
+        own = {} if self.seed is None else {"seed": self.seed}
+        finetune, fit = (dataclasses.replace(stage, **own) for stage in (self.finetune, self.fit))
+        return dataclasses.replace(self, finetune=finetune, fit=fit)
 
 
 @dataclass(frozen=True, kw_only=True)

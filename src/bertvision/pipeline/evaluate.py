@@ -19,7 +19,7 @@ from bertvision.tasks.base import DecodeConfig, Task
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.span_decode import second_best
 from bertvision.tasks.squad import score_wordpiece
-from bertvision.train.splits import Split
+from bertvision.train.job import Split
 
 Scored = tuple[Task, dict[str, Any]]
 """A system's task, and its row: system, examples, scores (at the tuning stored with it), oracle (the task's own metric

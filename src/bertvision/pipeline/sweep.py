@@ -8,7 +8,7 @@ Two ways through the same space (train/space.py):
              as one (train/group.py); OUT/grid/ is that fit's folder
 
 A trial's score is its best dev score over epochs, the mean over seeds where there are several. Either way gives the
-results.json of a run (pipeline/results.py) with a system for each candidate, which has these keys more
+results.json of a run (pipeline/run.py) with a system for each candidate, which has these keys more
 
     values    {NAME: value} of what is varied
     status    done | pruned | diverged | out of memory | killed | running
@@ -24,6 +24,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -37,8 +38,8 @@ from bertvision.errors import ConfigError, OutputError, TrainingError
 from bertvision.heads.base import read_head_config
 from bertvision.heads.spec import parse_head
 from bertvision.pipeline.config import SweepArgs
-from bertvision.pipeline.fit import load_splits, open_encoder
-from bertvision.pipeline.results import frame
+from bertvision.pipeline.run import frame
+from bertvision.pipeline.train import load_splits, open_encoder
 from bertvision.report.page import write_page
 from bertvision.report.results import RESULTS_FILE
 from bertvision.states.config import StatesConfig
@@ -49,7 +50,7 @@ from bertvision.train.space import DATABASE, GRID, TRIALS, Candidate, read_space
 from bertvision.train.zoo import fit_zoo, suited, zoo_members
 
 if TYPE_CHECKING:
-    from bertvision.train.search import Search, Trial
+    from bertvision.train.search import Trial
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,14 @@ class _Sweep:
         self._take_folder(TRIALS)
         more: dict[str, Any] = {"epochs": args.fit.epochs, "overwrite": args.overwrite}
         search = Search(args.out, self.space, args.search, key=self._key(), seed=args.fit.seed, **more)
-        states = self._states_of_all(search)
+        states = args.states
+        if states.source == "auto":  # chosen once; a copy in memory would be made anew for each trial
+            possible = suited(dataclasses.replace(states, memory_gb=0.0), self.members, self.train.task)
+            choice = partial(
+                choose_source, self.encoder, self.train.windows, possible, label="states of train",
+                origin=self.train.origin, passes=args.fit.epochs * args.search.trials,
+            )  # fmt: skip
+            states = dataclasses.replace(states, source=search.choose("states", choice))
 
         def run(trial: "Trial") -> tuple[Row, float | None]:
             row = {"number": trial.number, "score": None} | self._trial(trial, states)
@@ -163,26 +171,7 @@ class _Sweep:
             "states": {"source": states.source, "dtype": states.dtype} | to_mapping(selection),
         }
 
-    def _states_of_all(self, search: "Search") -> StatesConfig:
-        """Where the states of every trial come from: chosen once, as they are read in all trials.
-
-        A copy in memory would be made anew for each trial, so `auto` does not consider one.
-        """
-        train, args = self.train, self.args
-        states = args.states
-        if states.source != "auto":
-            return states
-        possible = suited(dataclasses.replace(states, memory_gb=0.0), self.members, train.task)
-        opening: dict[str, Any] = {"label": "states of train", "origin": train.origin}
-        passes = args.fit.epochs * args.search.trials
-
-        def choice() -> str:
-            return choose_source(self.encoder, train.windows, possible, passes=passes, **opening)
-
-        return dataclasses.replace(states, source=search.choose("states", choice))
-
     def _trial(self, trial: "Trial", states: StatesConfig) -> Row:
-        """Fit one candidate and report its dev scores epoch by epoch."""
         candidate, latest = trial.candidate, {}
 
         def on_epoch(epoch: int, scores: Mapping[str, float]) -> bool:
@@ -270,7 +259,6 @@ class _Sweep:
 
 
 def _scores(stage: RunFolder, names: Sequence[str]) -> Row:
-    """What the seeds of one candidate scored."""
     members = [stage.results["heads"][name] for name in names]
     curves = [[epoch["score"] for epoch in member["history"] if "score" in epoch] for member in members]
     scores = [max(curve) for curve in curves if curve]

@@ -1,6 +1,6 @@
 """results.json as the page reads it: checked, gaps filled, the chosen head and its snapshot found.
 
-The shape is that of pipeline/results.py. What a run may leave out (fine-tuning, curves, examples, the test split, ...)
+The shape is that of pipeline/run.py. What a run may leave out (fine-tuning, curves, examples, the test split, ...)
 is filled in empty by `check`, so that nobody asks twice; null and NaN are "not known".
 """
 

@@ -34,21 +34,17 @@ from bertvision.encoder.policy import counts_text, parse_policy
 from bertvision.errors import ConfigError, TrainingError
 from bertvision.heads.base import load_head, save_head
 from bertvision.train.config import TuneConfig
-from bertvision.train.job import Batching, Job
+from bertvision.train.job import Batching, Job, dev_logits, score_logits
 from bertvision.train.optim import learning_rate, rank_seed
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import dev_logits, score_logits
 from bertvision.train.steps import make_steps
 
 logger = logging.getLogger(__name__)
 
-Scores = dict[str, Any]
-"""Of one task its metrics; of several their metrics by name."""
-_NAMED = 8
-"""Examples of a broken batch that are named."""
-_ASKED = 8
-"""Steps after which several processes agree on whether a checkpoint is due."""
+Scores = dict[str, Any]  # of one task its metrics; of several their metrics by name
+_NAMED = 8  # examples of a broken batch that are named
+_ASKED = 8  # steps after which several processes agree on whether a checkpoint is due
 
 
 def tune(
@@ -165,7 +161,10 @@ class _Run:
                 if self.step in self.evaluate_steps:
                     self._read_losses()
                     self._log_scores(self._score(None))
-                if self.step < self.total and self._due(saved):
+                due = time.monotonic() - saved >= self.config.checkpoint_seconds
+                if not self.parallel.alone:  # rank 0's clock counts, and is not asked for at every step
+                    due = self.step % _ASKED == 0 and self.parallel.share(due)
+                if self.step < self.total and due:
                     self._checkpoint()
                     saved = time.monotonic()
         self.folder.close_log()
@@ -209,7 +208,6 @@ class _Run:
         self.unread.clear()
 
     def _log_losses(self, lr: float) -> float:
-        """Write a line of the log: the mean loss since the last one, of several tasks theirs too."""
         self._read_losses()
         mean = sum(self.losses) / len(self.losses)
         record = {"step": self.step, "epoch": self.plan.epochs_done(self.step), "loss": mean, "lr": lr}
@@ -240,11 +238,6 @@ class _Run:
             raise TrainingError(self._broken(f"the weights of {name} are not finite after", self.step))
 
     # ---- checkpoints, snapshots and scores
-
-    def _due(self, saved: float) -> bool:
-        """Whether it is time for a checkpoint; rank 0's clock counts, and is not asked for at every step."""
-        due = time.monotonic() - saved >= self.config.checkpoint_seconds
-        return due if self.parallel.alone else self.step % _ASKED == 0 and self.parallel.share(due)
 
     def _checkpoint(self) -> None:
         self._check_weights("the checkpoint")

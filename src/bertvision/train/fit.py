@@ -3,7 +3,7 @@
 All heads see the same batch, group after group (train/group.py), and then its states are freed. Heads share nothing:
 one whose loss becomes NaN or infinite is dropped and logged, and the others go on untouched.
 
-Of several processes (train/parallel.py) each reads the states of its own windows of every batch. All see the summed
+Of several processes (train/optim.py) each reads the states of its own windows of every batch. All see the summed
 losses and make the same updates, so they drop and stop the same heads without asking each other. Rank 0 alone scores,
 writes and prints.
 """
@@ -32,10 +32,10 @@ from bertvision.tasks.base import Task
 from bertvision.tasks.span import SPAN
 from bertvision.train.config import FitConfig
 from bertvision.train.group import FittedHead, Graphs, Group, Share
+from bertvision.train.job import geometry_of
 from bertvision.train.optim import make_optimizer
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import geometry_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,7 @@ Evaluate = Callable[[Mapping[str, Head]], Mapping[str, float]]
 OnEpoch = Callable[[int, Mapping[str, float]], bool]
 """Called with the number of epochs done and the scores of the heads that are still fitted; True ends the fit."""
 
-_UNREAD = 16
-"""Steps whose losses may wait on a GPU before they are read."""
+_UNREAD = 16  # steps whose losses may wait on a GPU before they are read
 _SAVED = ("status", "seconds", "best_score", "best_epoch", "loss_sum", "history")
 """What a checkpoint holds of a head beside its weights."""
 
@@ -81,12 +80,9 @@ class FitRun:
         # A graph cannot hold the sum over ranks, nor parts of different sizes.
         graphs = on_gpu and parallel.alone
         self.graphs = Graphs(config.batch_size, self.longest, self.encoder.device) if graphs else None
-        self.shares: list[Share] = []
-        """Of every batch of the present walk."""
-        self.groups: dict[int, list[Group]] = {}
-        """Groups of heads by the order of their data."""
-        self.pending: list[tuple[Group, int, Tensor, Clock]] = []
-        """Steps whose losses were not read yet."""
+        self.shares: list[Share] = []  # of every batch of the present walk
+        self.groups: dict[int, list[Group]] = {}  # groups of heads by the order of their data
+        self.pending: list[tuple[Group, int, Tensor, Clock]] = []  # steps whose losses were not read yet
 
     def live(self, order: int | None = None) -> list[FittedHead]:
         """The heads that are still fitted, of one order of the data or of all."""
@@ -203,9 +199,7 @@ class FitRun:
         batch = next(iter(self.states.walk()))
         broken: list[str] = []
         for fitted in (f for f in self.fitted.values() if f.status != "diverged"):
-            rows = slice(
-                0, fitted.head.windows
-            )  # one example is enough to see it, and cheap for the largest heads
+            rows = slice(0, fitted.head.windows)  # one example is enough, and cheap for the largest heads
             with self.encoder.autocast():
                 logits = fitted.head.eval()(batch.rows(rows))
             real = logits[batch.mask[rows]] if logits.ndim == 3 else logits

@@ -41,8 +41,7 @@ from bertvision.train.config import OptimConfig
 from bertvision.train.optim import apply_gradients, learning_rate, noise_numbers, seeded, set_rate
 from bertvision.train.parallel import ALONE, Parallel
 
-Loss = Callable[[Tensor, StateBatch], Tensor]
-"""(logits, batch) -> one loss a window (B,)."""
+Loss = Callable[[Tensor, StateBatch], Tensor]  # (logits, batch) -> one loss a window (B,)
 _WARM_UP = 3
 """Steps taken plainly before a group is captured: optimisers and libraries make their buffers in them."""
 Share = tuple[int, float]

@@ -1,4 +1,4 @@
-"""The optimiser, its schedule and the noise of a step, as small functions of plain settings.
+"""The optimiser, its schedule and the noise of a step.
 
 The learning rate is a pure function of the step, and so is dropout in heads: resuming a run needs nothing but the
 step's number. Heads that are fitted together must not draw from one stream either, because one more head, or one that
@@ -8,6 +8,7 @@ is dropped, would change the others.
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,8 +19,7 @@ from bertvision.train.config import OptimConfig
 _MOMENTUM = 0.9
 _LATE = 1e6
 """A count of steps at which Adam's corrections 1 - beta^t are 1 in every bit, and float32 still counts on."""
-_PARTS = 1 << 20
-"""More parts than a batch is ever cut into."""
+_PARTS = 1 << 20  # more parts than a batch is ever cut into
 
 
 def learning_rate(config: OptimConfig, step: int, total: int) -> float:
@@ -55,14 +55,8 @@ def make_optimizer(
         return torch.optim.SGD(settings, lr=config.lr, momentum=_MOMENTUM, fused=fused)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
     optimizer = kind(settings, lr=config.lr, eps=config.eps, fused=fused, capturable=capturable)
-    if not config.bias_correction:
-        _begin_late(optimizer)
-    return optimizer
-
-
-def _begin_late(optimizer: torch.optim.Optimizer) -> None:
-    """Let Adam count from a million: its moments begin at zero and nothing corrects them."""
-    for group in optimizer.param_groups:
+    # Without corrections Adam counts from a million, and its moments begin at zero.
+    for group in optimizer.param_groups if not config.bias_correction else ():
         for parameter in group["params"]:
             place = parameter.device if group["capturable"] or group["fused"] else torch.device("cpu")
             optimizer.state[parameter] = {
@@ -70,6 +64,7 @@ def _begin_late(optimizer: torch.optim.Optimizer) -> None:
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
+    return optimizer
 
 
 def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
@@ -124,3 +119,6 @@ def seeded(device: torch.device, *numbers: int) -> Iterator[None]:
         yield
     finally:
         generator.set_state(before)
+
+
+T = TypeVar("T")

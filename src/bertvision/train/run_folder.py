@@ -73,10 +73,8 @@ class RunFolder:
         self.results: dict[str, Any] = self._state.get("results", {})
         self.choices: dict[str, Any] = self._state.setdefault("choices", {})
         """What was measured and chosen when the work began; whoever continues it makes the same choices."""
-        self.profile: dict[str, float] = {}
-        """Where the time of this attempt went."""
-        self.lines = 0
-        """Lines of metrics.jsonl."""
+        self.profile: dict[str, float] = {}  # where the time of this attempt went
+        self.lines = 0  # lines of metrics.jsonl
         self._began = time.monotonic()
 
     @property

@@ -34,10 +34,8 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT, GRACE = 5, 20
 """Seconds between two signs of life of a trial, and without one until it counts as left behind."""
-ATTEMPTS = 6
-"""How often a trial is begun or continued: its process may need more memory than there is."""
-_REDUCTION = 3
-"""Of the trials at an epoch, successive halving lets one in so many continue."""
+ATTEMPTS = 6  # how often a trial is begun or continued: its process may need more memory than there is
+_REDUCTION = 3  # of the trials at an epoch, successive halving lets one in so many continue
 
 
 class Trial:
@@ -45,13 +43,10 @@ class Trial:
 
     def __init__(self, trial: optuna.Trial, number: int, search: "Search") -> None:
         self.number, self._stored, self._epochs = number, trial, search.epochs
+        self.folder = f"{TRIALS}/{number:04d}"
         self.candidate = _suggest(trial, search.space)
         self.pruned = bool(trial.user_attrs.get("pruned"))
         """Whether it was ended early; stored before its weights are saved, so that a kill cannot hide it."""
-
-    @property
-    def folder(self) -> str:
-        return f"{TRIALS}/{self.number:04d}"
 
     def report(self, epoch: int, score: float) -> bool:
         """Record the score after an epoch; returns whether the trial should end."""
@@ -91,7 +86,11 @@ class Search:
                         f"{folder} holds a sweep with other settings ({', '.join(names)}): choose another --out, "
                         "or use --overwrite to replace it"
                     )
-                remove_search(folder)
+                for trial in (folder / TRIALS).glob("*"):
+                    lock_folder(trial)  # refuses while another process fits it
+                with disk_trouble(folder):
+                    remove(folder / DATABASE)  # first: trials without their settings would belong to nothing
+                    remove(folder / TRIALS)
                 self._study = self._open()
             self._study.set_user_attr("key", key)
 
@@ -185,14 +184,6 @@ class Search:
             row |= {"history": scores, "score": max(scores, default=None)}
             rows.append(row | trial.user_attrs.get("outcome", {}))
         return rows
-
-
-def remove_search(folder: Path) -> None:
-    for trial in (folder / TRIALS).glob("*"):
-        lock_folder(trial)  # refuses while another process fits it
-    with disk_trouble(folder):
-        remove(folder / DATABASE)  # first: trials without their settings would belong to nothing
-        remove(folder / TRIALS)
 
 
 def _suggest(trial: optuna.Trial, space: Space) -> Candidate:

@@ -20,8 +20,7 @@ from bertvision.errors import ConfigError, nearest
 from bertvision.heads.base import head_class
 from bertvision.heads.spec import EACH_LAYER, TrainOverrides, Unit, expand, parse_head
 
-BATCH = "batch_size"
-"""The one name that belongs to the fit and not to a head."""
+BATCH = "batch_size"  # the one name that belongs to the fit and not to a head
 DATABASE, TRIALS, GRID = "study.db", "trials", "grid"
 """What a search over trials, and a grid, leave in the folder of a sweep."""
 
@@ -47,8 +46,7 @@ class Range:
         return short if self.low <= short <= self.high else value
 
 
-Dimension = Range | tuple[Value, ...]
-"""A range, or the choices of a list."""
+Dimension = Range | tuple[Value, ...]  # a range, or the choices of a list
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,6 @@ def read_space(
 
 
 def _dimension(name: str, value: Any, kind: Any) -> Dimension:
-    """A range or choices, as a recipe or a flag has them."""
     if isinstance(value, Mapping) and {"low", "high"} <= value.keys() <= {"low", "high", "log"}:
         low, high, log = (_plain(value.get(key, False)) for key in ("low", "high", "log"))
         numbers = {type(low), type(high)} <= {int, float} and type(log) is bool
@@ -186,7 +183,6 @@ def _flag(text: str) -> tuple[str, Any]:
 
 
 def _plain(value: Value) -> Value:
-    """A text as the number or truth value it stands for."""
     truth = {"true": True, "false": False}
     if isinstance(value, str) and value.lower() in truth:
         return truth[value.lower()]
@@ -203,7 +199,6 @@ def _text(value: Value) -> str:
 
 
 def _options(head: str, unit: Unit | None = None) -> dict[str, Any]:
-    """Names a space may vary of a head, with their types."""
     hints = get_type_hints(TrainOverrides)
     del hints["seed"]  # --seeds: a trial's score is the mean over them
     training = {name: (get_args(kind) or (kind,))[0] for name, kind in hints.items()}  # int of int | None

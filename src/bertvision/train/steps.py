@@ -42,8 +42,7 @@ _GPU_WIDTH = 16
 """Batches on a GPU are padded to multiples of this: pads are trained on, so closer than where they are only encoded."""
 _WARM_UP = 3
 """Steps taken plainly before anything is captured: optimisers and libraries make their buffers in them."""
-_MOST = 128
-"""Shapes that are captured; others run as they are."""
+_MOST = 128  # shapes that are captured; others run as they are
 
 
 class TokenSource:
@@ -172,7 +171,6 @@ class Steps:
     def _states(
         self, inputs: Inputs
     ) -> tuple[tuple[Float[Tensor, "B T H"], ...], Float[Tensor, "B H"] | None]:
-        """The states that heads read, and the pooler's vectors where a head reads them."""
         types = inputs["types"] if self.encoder.passes_types else None
         states = read_tokens(self.model, inputs["ids"], inputs["mask"], types, last_only=self._last_only)
         return states, pooled_by(self.model, states[-1], inputs.get("cls")) if self._pooled else None
@@ -215,8 +213,7 @@ class GraphSteps(Steps):
         self.graphs.possible = all(head.penalty(0.0) is None for head in self.heads)
         self._static: dict[tuple[int, ...], tuple[Inputs, Tensor, Tensor]] = {}
         """Of each captured part: its inputs, weight and loss."""
-        self._done: Counter[int] = Counter()
-        """Steps of each job."""
+        self._done: Counter[int] = Counter()  # steps of each job
         self._reached: dict[int, set[nn.Parameter]] = {}
         """Of each job, what its gradients come to: those of spans do not come to the pooler."""
 
@@ -254,7 +251,6 @@ class GraphSteps(Steps):
         return loss
 
     def _added(self, inputs: Inputs, weight: Float[Tensor, ""], first: bool) -> Float[Tensor, ""]:
-        """Gradients, brought from the copy to the weights."""
         loss = super()._gradients(inputs, weight, first)
         ours, theirs = [], []
         for master, copied in self._pairs:

@@ -29,9 +29,9 @@ from bertvision.tasks.walk import head_logits
 from bertvision.train.config import FitConfig
 from bertvision.train.fit import OnEpoch, fit
 from bertvision.train.group import FittedHead
+from bertvision.train.job import Split, geometry_of, logits_of, null_weighted, score_logits
 from bertvision.train.parallel import ALONE, Parallel
 from bertvision.train.run_folder import RunFolder
-from bertvision.train.splits import Split, geometry_of, logits_of, null_weighted, score_logits
 
 # ---- which heads, and what they read
 
@@ -249,7 +249,6 @@ def _dev_scores(
 
 
 def _save(one: FittedHead, folder: Path, config: FitConfig, about: dict[str, Any]) -> dict[str, Any]:
-    """Write a head's folder; returns what the results hold of it."""
     more = {name: getattr(config, name) for name in ("epochs", "batch_size", "null_weight")}
     with atomic_folder(folder) as temporary:
         fit = dataclasses.asdict(one.config) | more
