@@ -306,6 +306,8 @@ def _tune(
     inference: bool = False,
 ) -> dict[str, Any]:
     """Load the encoder and the data, tune in `args.out`, and write the records beside the heads of the snapshots."""
+    if config.epochs == 0:
+        raise ConfigError("--epochs 0 leaves nothing to do: give the length of the run")
     with Parallel.start(choose_device(args.device)) as parallel:
         parallel.on_main(lambda: check_output(args.out))
         folder, _ = encoder_reference(args.encoder)

@@ -80,8 +80,6 @@ def tune(
 
 def _check(encoder: Encoder, jobs: Sequence[Job], config: TuneConfig) -> None:
     """Refuse what this encoder cannot do, before anything is changed or written."""
-    if config.epochs == 0:
-        raise ConfigError("--epochs 0 leaves nothing to do: give the length of the run")
     check_policy(encoder.model, parse_policy(config.policy), name=encoder.name)
     if config.checkpointing:
         encoder.check_checkpointing()
