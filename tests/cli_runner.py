@@ -5,6 +5,7 @@ A process of its own costs seconds of imports, so tests start one only where the
 
 import contextlib
 import io
+import json
 import logging
 import sys
 from dataclasses import dataclass
@@ -42,6 +43,29 @@ def bertvision(*words: str | Path) -> Outcome:
         # The command line sets up logging for a whole process; other tests share this one.
         logger.handlers[:], logger.level, logger.propagate = before
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def answered(*words: str | Path) -> Outcome:
+    """A command that must come to a good end."""
+    outcome = bertvision(*words)
+    assert outcome.code == 0, outcome.err
+    return outcome
+
+
+def as_json(*words: str | Path) -> Any:
+    """The result of a command that must print JSON, and nothing else, on stdout."""
+    return json.loads(answered(*words, "--json").out)
+
+
+def refused(*words: str | Path, late: bool = False) -> str:
+    """The one sentence of a user's mistake; a late one stands below what was told until then."""
+    outcome = bertvision(*words)
+    assert (outcome.code, outcome.out) == (2, ""), outcome
+    *before, line = outcome.err.splitlines()
+    assert line.startswith("error: "), outcome.err
+    assert "Traceback" not in outcome.err
+    assert late or not before, outcome.err
+    return line
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:

@@ -22,6 +22,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 from fit_helpers import fixture_encoder, fixture_states, fixture_train  # noqa: E402, F401
+from tuning_helpers import fixture_lively, fixture_no_dropout, fixture_three_layers  # noqa: E402, F401
 
 
 @pytest.fixture(autouse=True)

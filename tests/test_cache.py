@@ -8,11 +8,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+import cli_runner
 import pytest
-from cli_runner import Outcome, bertvision, tree
+from cli_runner import bertvision, tree
 from filelock import FileLock
 from store_cases import flip, nobody
 from text_tables import write_labels
@@ -23,24 +24,8 @@ from bertvision.states.store import Store, open_store, shard_name
 WINDOWS = ("--max-seq-length", "64", "--max-query-length", "16", "--doc-stride", "24")
 SMALL = ("--dtype", "int8", "--layers", "0,-1")
 Source = tuple[str | Path, ...]
-
-
-def answered(*words: str | Path) -> Outcome:
-    outcome = bertvision("cache", *words)
-    assert outcome.code == 0, outcome.err
-    return outcome
-
-
-def as_json(*words: str | Path) -> Any:
-    return json.loads(answered(*words, "--json").out)
-
-
-def sentence(*words: str | Path) -> str:
-    """The one sentence of a user's mistake."""
-    outcome = bertvision("cache", *words)
-    assert (outcome.code, outcome.out) == (2, ""), outcome
-    assert re.fullmatch(r"error: [^\n]+\n", outcome.err), outcome.err
-    return outcome.err
+answered, as_json = partial(cli_runner.answered, "cache"), partial(cli_runner.as_json, "cache")
+refused = partial(cli_runner.refused, "cache")
 
 
 def files(folder: Path) -> dict[str, bytes | None]:
@@ -126,7 +111,7 @@ MISTAKES = {
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_one_sentence(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert MISTAKES[words] in sentence(*words.split())
+    assert MISTAKES[words] in refused(*words.split())
     assert tree(tmp_path) == {}
 
 
@@ -196,10 +181,10 @@ def test_an_ambiguous_beginning_names_both(root: Path, store: Path) -> None:
     twin = store.name[:8] + "0" * 24
     shutil.copytree(store, root / twin)
     for action in ("info", "verify", "rm"):
-        said = sentence(action, store.name[:8], "--store", root)
+        said = refused(action, store.name[:8], "--store", root)
         assert store.name in said
         assert twin in said
-    assert "means no store" in sentence("rm", "", "--store", root)
+    assert "means no store" in refused("rm", "", "--store", root)
     assert len(list(root.iterdir())) == 3
 
 
@@ -289,7 +274,7 @@ def test_a_folder_of_somebody_else_is_no_store(name: str, tmp_path: Path) -> Non
         before = tree(tmp_path)
         assert as_json("ls", "--store", tmp_path)["stores"] == []
         assert as_json("rm", "--all", "--store", tmp_path)["removed"] == []
-        assert "means no store" in sentence("rm", tmp_path / "proj")
+        assert "means no store" in refused("rm", tmp_path / "proj")
         assert tree(tmp_path) == before
 
 

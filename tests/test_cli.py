@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cli_runner import TINY, Outcome, bertvision, tree
+from cli_runner import TINY, answered, as_json, bertvision, refused, tree
 from text_tables import write_labels
 
 from bertvision.cli import VERBS
@@ -19,25 +19,6 @@ from bertvision.errors import ConfigError
 
 PLAIN_STAGE = re.compile(r"[\w -]+: \d+ \w+ in [\d.]+ s \([\d.]+ (\w+/s|s each)\)")
 COMMANDS = [*(verb for verb in VERBS if verb != "cache"), *(f"cache {action}" for action in ACTIONS)]
-
-
-def answered(*words: str | Path) -> Outcome:
-    outcome = bertvision(*words)
-    assert outcome.code == 0, outcome.err
-    return outcome
-
-
-def as_json(*words: str | Path) -> Any:
-    """The result of a command that must print JSON, and nothing else, on stdout."""
-    return json.loads(answered(*words, "--json").out)
-
-
-def sentence(outcome: Outcome) -> str:
-    """The one sentence of a user's mistake."""
-    assert outcome.code == 2, outcome
-    assert outcome.out == ""
-    assert re.fullmatch(r"error: [^\n]+\n", outcome.err), outcome.err
-    return outcome.err
 
 
 # ---- the contract of every verb
@@ -330,7 +311,7 @@ def test_a_mistake_is_one_sentence(
     words: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert wanted in sentence(bertvision(*words.split()))
+    assert wanted in refused(*words.split())
     assert tree(tmp_path) == {}
 
 
@@ -346,7 +327,7 @@ def test_a_mistake_is_one_sentence(
 )
 def test_a_mistaken_recipe_is_one_sentence(recipe: str, wanted: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(recipe, encoding="utf-8")
-    said = sentence(bertvision("run", "--config", tmp_path / "mine.yaml"))
+    said = refused("run", "--config", tmp_path / "mine.yaml")
     assert wanted in said
     assert "mine.yaml" in said or "snapshot" in said
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runner import Outcome, bertvision, tree
+from cli_runner import answered, as_json, bertvision, refused, tree
 from test_resume import WINDOWS
 
 from bertvision.encoder.encoder import Encoder
@@ -24,16 +24,6 @@ from bertvision.pipeline.train import check_policies, efficiency, policy_row
 from bertvision.tasks.span import SPAN
 
 QUICK = (*WINDOWS, "--epochs", "0.5", "--batch-size", "8", "--lr", "1e-3")
-
-
-def sentence(outcome: Outcome) -> str:
-    """The one sentence of a user's mistake."""
-    assert outcome.code == 2, outcome
-    assert outcome.out == ""
-    lines = outcome.err.splitlines()
-    assert lines[-1].startswith("error: "), outcome.err
-    assert not any("Traceback" in line for line in lines)
-    return lines[-1]
 
 
 @pytest.mark.parametrize(("f1", "trainable", "told"), [(75.2, 42_548_738, 3.30), (76.3, 108_311_810, 3.27)])
@@ -88,23 +78,17 @@ def words(tiny_bert: Path, toy_squad: Path) -> tuple[str | Path, ...]:
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory, words: tuple[str | Path, ...]) -> tuple[Path, Outcome]:
+def compared(tmp_path_factory: pytest.TempPathFactory, words: tuple[str | Path, ...]) -> Path:
     folder = tmp_path_factory.mktemp("compare") / "all of them"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BERTVISION_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        return folder, bertvision(*words, "--out", folder, "--compare", "full,top-1,houlsby-4")
+        table = answered(*words, "--out", folder, "--compare", "full,top-1,houlsby-4").out
+    assert re.findall(r"^\s*(full|top-1|houlsby-4)\b", table, re.MULTILINE) == ["full", "top-1", "houlsby-4"]
+    return folder
 
 
-def test_one_table_of_all_policies(compared: tuple[Path, Outcome], tiny_bert: Path) -> None:
-    folder, outcome = compared
-    assert outcome.code == 0, outcome.err
-    lines = outcome.out.splitlines()
-    head = lines[0].split()
-    for name in ("policy", "trainable", "memory", "F1", "eff."):
-        assert name in head
-    assert [line.split()[0] for line in lines if re.match(r"\s*(full|top-1|houlsby-4)\b", line)] == [
-        "full", "top-1", "houlsby-4"
-    ]  # fmt: skip
+def test_one_table_of_all_policies(compared: Path, tiny_bert: Path) -> None:
+    folder = compared
     rows = json.loads((folder / "compare.json").read_text())
     assert [row["policy"] for row in rows] == ["full", "top-1", "houlsby-4"]
     for row in rows:
@@ -130,33 +114,26 @@ def test_one_table_of_all_policies(compared: tuple[Path, Outcome], tiny_bert: Pa
     assert rows[2]["trainable"] == adapters + norms + 66
 
 
-def test_finished_policies_are_not_run_again(
-    compared: tuple[Path, Outcome], words: tuple[str | Path, ...]
-) -> None:
+def test_finished_policies_are_not_run_again(compared: Path, words: tuple[str | Path, ...]) -> None:
     """Neither by the recipe of one policy nor by another table of it."""
-    folder, _ = compared
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
-    alone = bertvision("finetune", "--config", folder / "top-1" / "config.yaml", "--json")
-    assert alone.code == 0, alone.err
-    rows = {row["policy"]: row for row in json.loads((folder / "compare.json").read_text())}
-    found = json.loads(alone.out)
+    before = {path: path.stat().st_mtime_ns for path in compared.rglob("*.safetensors")}
+    rows = {row["policy"]: row for row in json.loads((compared / "compare.json").read_text())}
+    found = as_json("finetune", "--config", compared / "top-1" / "config.yaml")
     assert found["train_seconds"] == rows["top-1"]["seconds"], "it was trained once more"
-    outcome = bertvision(*words, "--out", folder, "--compare", "top-1", "--json")
-    assert outcome.code == 0, outcome.err
-    again = json.loads(outcome.out)
-    assert [row["policy"] for row in again] == ["top-1"]
+    (again,) = as_json(*words, "--out", compared, "--compare", "top-1")
+    assert again["policy"] == "top-1"
     for name in ("seconds", "inference_seconds"):  # measured once
-        assert again[0][name] == rows["top-1"][name]
+        assert again[name] == rows["top-1"][name]
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_a_policy_of_other_settings_is_refused_and_its_record_stays(
-    compared: tuple[Path, Outcome], words: tuple[str | Path, ...], capfd: pytest.CaptureFixture[str]
+    compared: Path, words: tuple[str | Path, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder, _ = compared
+    folder = compared
     before = tree(folder / "full")
-    outcome = bertvision(*words, "--seed", "3", "--out", folder, "--compare", "full")
-    assert "the run of --policy full ended with the error above" in sentence(outcome)
+    said = refused(*words, "--seed", "3", "--out", folder, "--compare", "full", late=True)
+    assert "the run of --policy full ended with the error above" in said
     assert "other settings (finetune.seed)" in capfd.readouterr().err, "the process told nothing"
     assert tree(folder / "full") == before
 
@@ -228,7 +205,7 @@ def test_mistakes_are_one_sentence_and_nothing_is_written(
     case: str, words: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
     flags, told = MISTAKES[case]
-    assert told in sentence(bertvision(*words, "--out", tmp_path / "out", *flags))
+    assert told in refused(*words, "--out", tmp_path / "out", *flags)
     assert not (tmp_path / "out").exists()
 
 
@@ -244,10 +221,10 @@ def test_what_an_architecture_cannot_do(
     architecture: str, flags: list[str], told: str, toy_encoder: Any, toy_squad: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    outcome = bertvision(
+    said = refused(
         "finetune", "--encoder", toy_encoder(architecture), "--train", toy_squad, "--out", out, *QUICK, *flags
     )
-    assert told in sentence(outcome)
+    assert told in said
     assert not out.exists()
 
 
@@ -259,7 +236,7 @@ def test_lora_without_peft(
 
     real = util.find_spec
     monkeypatch.setattr(util, "find_spec", lambda name, *more: None if name == "peft" else real(name, *more))
-    told = sentence(bertvision(*words, "--out", tmp_path / "out", *flags))
+    told = refused(*words, "--out", tmp_path / "out", *flags)
     assert "needs peft: run `pip install 'bertvision[lora]'`" in told
     assert not (tmp_path / "out").exists()
 
@@ -271,32 +248,25 @@ def test_overwrite_does_not_delete_the_encoder_it_reads(
     first, second = tmp_path / "first", tmp_path / "second"
     assert bertvision(*words, "--out", first).code == 0
     delta = (*words, "--encoder", first / "snapshot-0.5", "--policy", "houlsby-4")
-    assert "would delete the encoder" in sentence(bertvision(*delta, "--out", first, "--overwrite"))
+    assert "would delete the encoder" in refused(*delta, "--out", first, "--overwrite")
     assert bertvision(*delta, "--out", second, "--overwrite").code == 0
     before = tree(tmp_path)
     deeper = (*words, "--encoder", second / "snapshot-0.5", "--policy", "bitfit", "--overwrite")
     for out in (first, second, second / "snapshot-0.5"):
-        assert "would delete the encoder" in sentence(bertvision(*deeper, "--out", out))
+        assert "would delete the encoder" in refused(*deeper, "--out", out)
     assert tree(tmp_path) == before
 
 
-# ---- what is printed
-
-
-def test_a_run_tells_what_trained_and_what_it_scored(words: tuple[str | Path, ...], tmp_path: Path) -> None:
+def test_a_run_answers_by_every_snapshot_and_times_the_last(
+    words: tuple[str | Path, ...], tmp_path: Path
+) -> None:
     command = (*words, "--out", tmp_path, "--policy", "lora-2", "--snapshots", "0.2", "--inference")
-    outcome = bertvision(*command)
-    assert outcome.code == 0, outcome.err
-    first, *rest = outcome.out.splitlines()
-    assert re.fullmatch(r"lora-2: trainable [\d.]+ k of [\d.]+ k \([\d.]+ %\)", first)
-    assert sum("snapshot-0." in line for line in rest) == 2
-    assert re.fullmatch(r"answering dev took [\d.]+ s", rest[-1])
-    timed = [line.split(":")[0] for line in outcome.err.splitlines() if line.startswith("inference")]
-    assert timed == ["inference, warm-up", "inference"]
-    found = json.loads(bertvision(*command, "--json").out)
-    assert found["scores"].keys() == {"snapshot-0.2", "snapshot-0.5"}
-    assert [Path(path).name for path in found["snapshots"]] == ["snapshot-0.2", "snapshot-0.5"]
+    told = answered(*command)
+    assert re.match(r"lora-2: trainable [\d.]+ k of [\d.]+ k", told.out)
+    assert [line.split(":")[0] for line in told.err.splitlines() if line.startswith("inference")] == [
+        "inference, warm-up", "inference"
+    ]  # fmt: skip
+    found = as_json(*command)
+    assert list(found["scores"]) == [Path(path).name for path in found["snapshots"]]
+    assert list(found["scores"]) == ["snapshot-0.2", "snapshot-0.5"]
     assert found["inference_seconds"] > 0
-    for name in found["scores"]:
-        card = (tmp_path / name / "head" / "README.md").read_text()
-        assert card.startswith("---")

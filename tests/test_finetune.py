@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from plain_tuning import PlainTuning, snapshot_weights, steps_of
 from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,15 +19,15 @@ from toy import save_encoder
 from transformers.models.bert.modeling_bert import BertOutput
 from tuning_helpers import (
     POLICIES,
+    PlainTuning,
     after_step,
     assert_equal,
     config_of,
-    fixture_no_dropout,  # noqa: F401
-    fixture_three_layers,  # noqa: F401
-    fixture_train,  # noqa: F401
     largest_difference,
     losses,
     parameters,
+    snapshot_weights,
+    steps_of,
     tuned,
 )
 
@@ -193,16 +192,6 @@ def test_computing_layers_again_changes_nothing(
     assert largest_difference(first, second) < 1e-6
 
 
-@pytest.mark.parametrize("policy", ["full", "cut-1"])
-def test_parts_of_a_batch_are_one_step(policy: str, tmp_path: Path, train: Split, no_dropout: Path) -> None:
-    values = {"policy": policy, "head": "adapter:size=4,dropout=0", "eps": 1e-2, "lr": 1e-2}
-    runs = {n: tuned(tmp_path / str(n), train, no_dropout, accumulate=n, **values) for n in (1, 3, 8)}
-    for n in (3, 8):
-        assert losses(runs[n]) == pytest.approx(losses(runs[1]), rel=1e-5)
-        first, second = (snapshot_weights(tmp_path / str(i) / "snapshot-1") for i in (1, n))
-        assert largest_difference(first, second) < 1e-5
-
-
 def test_parts_of_a_batch_have_noise_of_their_own_and_runs_the_same(
     tmp_path: Path, train: Split, no_dropout: Path
 ) -> None:
@@ -230,7 +219,14 @@ def test_looking_at_a_run_does_not_change_it(
     """With dropout everywhere: snapshots and their scores take no random number and leave no mode behind."""
     quiet = tuned(tmp_path / "quiet", train, three_layers, epochs=1.5, **values)
     watched = tuned(
-        tmp_path / "watched", train, three_layers, dev=train, epochs=1.5, snapshots=(0.2, 0.5, 1.0), **values
+        tmp_path / "watched",
+        train,
+        three_layers,
+        dev=train,
+        epochs=1.5,
+        snapshots=(0.2, 0.5, 1.0),
+        score_every=0.4,
+        **values,
     )
     assert losses(quiet) == losses(watched)
     assert_equal(*(snapshot_weights(tmp_path / name / "snapshot-1.5") for name in ("quiet", "watched")))
@@ -258,10 +254,9 @@ def loss_breaks_at(call: int, value: float = math.nan) -> Iterator[None]:
         yield
 
 
-def ids_of_step(train: Split, step: int, **values: Any) -> set[str]:
+def ids_of_step(train: Split, step: int) -> set[str]:
     """Questions of a step, counted from 1."""
-    job = Job(train, sampling=values.pop("sampling", "natural"))
-    _, batch = steps_of([job], config_of(epochs=2.0, **values))[step - 1]
+    _, batch = steps_of([Job(train)], config_of(epochs=2.0))[step - 1]
     return {train.data.examples[train.windows.example[window]].id for window in batch}
 
 
@@ -285,6 +280,7 @@ def assert_good(folder: Path, step: int) -> None:
 def test_step_questions_and_checkpoint_are_named(
     policy: str, value: float, tmp_path: Path, train: Split, three_layers: Path
 ) -> None:
+    """Of a batch in two parts the second is broken."""
     values = {
         "policy": policy,
         "epochs": 2.0,
@@ -292,7 +288,8 @@ def test_step_questions_and_checkpoint_are_named(
         "checkpoint_seconds": 0.0,
         "dev": train,
     }
-    with loss_breaks_at(3, value), pytest.raises(TrainingError, match="at step 3 of fine-tuning") as caught:
+    values["accumulate"] = 2
+    with loss_breaks_at(6, value), pytest.raises(TrainingError, match="at step 3 of fine-tuning") as caught:
         tuned(tmp_path / "out", train, three_layers, **values)
     message = str(caught.value)
     assert "\n" not in message
@@ -310,25 +307,6 @@ def test_step_questions_and_checkpoint_are_named(
     tuned(tmp_path / "whole", train, three_layers, **values)
     for name in stage.results["snapshots"]:
         assert_equal(snapshot_weights(tmp_path / "out" / name), snapshot_weights(tmp_path / "whole" / name))
-
-
-@pytest.mark.parametrize(
-    "values", [{"batch_tokens": 200, "batch_size": 4}, {"sampling": "balanced"}, {}], ids=str
-)
-def test_the_first_questions_of_the_batch_are_named_however_it_is_drawn(
-    values: dict[str, Any], tmp_path: Path, train: Split, three_layers: Path
-) -> None:
-    """In two parts, of which the second is broken; no checkpoint was written before."""
-    values = {"batch_size": 16} | values
-    step = next(s for s in (1, 2) if len(ids_of_step(train, s, **values)) > 8 or "batch_tokens" in values)
-    how = {"accumulate": 2, "checkpoint_seconds": 1e9, "epochs": 2.0}
-    with loss_breaks_at(2 * step), pytest.raises(TrainingError, match=f"at step {step} of") as caught:
-        tuned(tmp_path, train, three_layers, **how, **values)
-    some, wanted = named(str(caught.value)), ids_of_step(train, step, **values)
-    assert some <= wanted
-    assert len(some) == min(8, len(wanted))
-    assert "no checkpoint was written before" in str(caught.value)
-    assert not (tmp_path / "checkpoint.safetensors").exists()
 
 
 @pytest.mark.parametrize("part", ["head", "encoder"])

@@ -75,11 +75,8 @@ def test_parts_hold_what_the_budget_allows(states: MemoryStates) -> None:
     batch = next(iter(states.epoch(0, batch_size=8, seed=0)))
     head, tokens = run.fitted["adapter-8.seed0"].head, batch.mask.shape[1]
     for rows in (1, 2, 3, 5, 8, 9):
-        window = (
-            activation_bytes(head, head.geometry, tokens=-(-tokens // 32) * 32)
-            * tokens
-            / (-(-tokens // 32) * 32)
-        )
+        rounded = -(-tokens // 32) * 32
+        window = activation_bytes(head, head.geometry, tokens=rounded) * tokens / rounded
         budget = (rows + 0.5) * window / 1e9
         assert rows_at_once(head, tokens, budget) == rows
         run = run_of(states, "adapter:size=8", activation_gb=budget)
@@ -168,14 +165,8 @@ def test_states_are_freed_after_the_step(
     kind: str, encoder: Encoder, train: Split, states: MemoryStates
 ) -> None:
     source = states if kind == "memory" else LiveStates(encoder, train.windows, tokens_per_call=1)
-    run = run_of(
-        source,
-        "adapter:size=4,seed=0",
-        "adapter:size=4,seed=1",
-        "cnn:input=average",
-        "head2toe",
-        "biaffine:size=4",
-    )
+    stacked = ("adapter:size=4,seed=0", "adapter:size=4,seed=1")
+    run = run_of(source, *stacked, "cnn:input=average", "head2toe", "biaffine:size=4")
     batches: Any = run.batches()
     for _ in range(3):
         batch = next(batches)
@@ -199,9 +190,7 @@ def test_no_gradient_is_kept_between_steps(states: MemoryStates) -> None:
 def test_dropout_and_pair_scores_are_in_the_budget() -> None:
     geometry, tokens = Geometry(3, 32), 50
     plain, dropped = (parse_head(f"adapter:size=8{more}") for more in ("", ",dropout=0.5"))
-    more = activation_bytes(dropped, geometry, tokens=tokens) - activation_bytes(
-        plain, geometry, tokens=tokens
-    )
-    assert more >= 16 * 3 * tokens * 8, "drawing needs 16 bytes for each of L * T * a numbers"
+    kept, more = (activation_bytes(head, geometry, tokens=tokens) for head in (plain, dropped))
+    assert more - kept >= 16 * 3 * tokens * 8, "drawing needs 16 bytes for each of L * T * a numbers"
     short, long = (activation_bytes(parse_head("biaffine:size=8"), geometry, tokens=n) for n in (50, 100))
     assert long - short > 3 * 4 * (100**2 - 50**2), "scores, softmax and gradient of each pair of tokens"

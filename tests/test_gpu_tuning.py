@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from plain_tuning import label_texts, score_texts, snapshot_weights, split_of
 from toy import save_encoder, squad_json
-from tuning_helpers import WINDOWS, config_of, losses
+from tuning_helpers import WINDOWS, config_of, label_texts, losses, score_texts, snapshot_weights, split_of
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.model.trained import load_encoder, logits_of_trained, read_trained

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from cli_runner import bertvision, tree
+from cli_runner import as_json, bertvision, refused, tree
 from toy import save_encoder
 
 from bertvision import words
@@ -53,20 +53,12 @@ NOT_AS_PRINTED = {"3.2 row 9"}
 
 
 def rows(*flags: str) -> list[dict[str, Any]]:
-    outcome = bertvision("heads", *flags, "--json")
-    assert outcome.code == 0, outcome.err
-    return json.loads(outcome.out)
+    return as_json("heads", *flags)
 
 
 @pytest.fixture(scope="module")
 def large() -> list[dict[str, Any]]:
     return rows("--layers", "24", "--hidden", "1024", "--tokens", "386")
-
-
-def refused(*words: str | Path) -> str:
-    outcome = bertvision(*words)
-    assert (outcome.code, outcome.out) == (2, "")
-    return outcome.err
 
 
 def test_every_model_of_the_papers(large: list[dict[str, Any]]) -> None:

@@ -8,18 +8,20 @@ import pytest
 import torch
 from fit_helpers import WINDOWS, fit_config
 from numpy.typing import NDArray
-from plain_tuning import (
+from torch import Tensor
+from torch.nn import functional as F
+from tuning_helpers import (
     PlainTuning,
-    fixture_lively,  # noqa: F401
+    config_of,
     label_texts,
+    largest_difference,
+    losses,
     score_texts,
     snapshot_weights,
     split_of,
     steps_of,
+    tuned,
 )
-from torch import Tensor
-from torch.nn import functional as F
-from tuning_helpers import config_of, largest_difference, losses, tuned
 
 from bertvision.data.examples import TextData, TextExample
 from bertvision.data.windows import WindowConfig

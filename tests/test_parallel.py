@@ -9,16 +9,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from cli_runner import bertvision
+from cli_runner import answered, refused
 from killing import begin, finish, finish_all, free_port, logs, run_together
 from safetensors.torch import load_file
 from test_resume import WINDOWS as CUT
-from tuning_helpers import WINDOWS, assert_same_tuning, fixture_no_dropout  # noqa: F401
+from tuning_helpers import WINDOWS, assert_same_tuning
 
 from bertvision.artifacts import read_json
 from bertvision.encoder.encoder import Encoder
@@ -99,8 +98,7 @@ def single(tmp_path_factory: pytest.TempPathFactory, command: Command) -> Path:
     folder = tmp_path_factory.mktemp("single") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BERTVISION_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        outcome = bertvision(*command(folder))
-    assert outcome.code == 0, outcome.err
+        answered(*command(folder))
     return folder
 
 
@@ -140,10 +138,8 @@ def test_an_incomplete_environment_is_one_sentence(
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    outcome = bertvision(*command(tmp_path / "out"))
-    assert outcome.code == 2
-    assert "WORLD_SIZE is 2 but no MASTER_ADDR and no MASTER_PORT is set" in outcome.err
-    assert outcome.err.count("\n") == 1
+    said = refused(*command(tmp_path / "out"))
+    assert "WORLD_SIZE is 2 but no MASTER_ADDR and no MASTER_PORT is set" in said
 
 
 # ---- what ranks give each other
@@ -371,23 +367,13 @@ def test_no_thread_outlives_the_group() -> None:
 # ---- launchers
 
 
-def accelerate(words: list[str], *flags: str) -> dict[str, Any]:
-    """What `accelerate launch -m bertvision WORDS --json` prints, in two processes."""
+def test_accelerate_launches_a_fit(single: Path, tmp_path: Path, command: Command) -> None:
     # --multi_gpu is what makes accelerate start several processes; without GPUs they take the CPU and gloo.
-    launcher = ["-m", "accelerate.commands.accelerate_cli", "launch", *flags, "--num_processes", "2"]
+    launcher = ["-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--num_processes", "2"]
     launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     launcher += ["--main_process_port", str(free_port()), "-m", "bertvision"]
-    done = subprocess.run(
-        [sys.executable, *launcher, *words, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    words = [sys.executable, *launcher, *command(tmp_path / "out"), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)  # told once, or it would not be JSON
-
-
-def test_accelerate_launches_a_fit(single: Path, tmp_path: Path, command: Command) -> None:
-    assert len(accelerate(command(tmp_path / "out"), "--multi_gpu")["heads"]) == 3
+    assert len(json.loads(done.stdout)["heads"]) == 3, "told once, or it would not be JSON"
     assert_same(tmp_path / "out", single)

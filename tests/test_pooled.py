@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from plain_tuning import label_texts, score_texts, split_of
 from store_cases import toy_store
 from toy import save_encoder
+from tuning_helpers import label_texts, score_texts, split_of
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ConfigError

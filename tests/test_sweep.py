@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_runner import Outcome, bertvision, tree
+from cli_runner import answered, bertvision, tree
 from killing import finish, kill_when, start
 from report_cases import Parsed, make_results
 
@@ -38,12 +38,6 @@ VARY = ("--heads", "adapter", "--vary", "size=2,4", "lr=1e-3,3e-2")
 def words(tiny_bert: Path, toy_squad: Path) -> tuple[str, ...]:
     data = ("--train", str(toy_squad), "--dev", str(toy_squad))
     return ("sweep", str(tiny_bert), *data, *SMALL, "--epochs", "2")
-
-
-def answered(*words: str | Path) -> Outcome:
-    outcome = bertvision(*words)
-    assert outcome.code == 0, outcome.err
-    return outcome
 
 
 def swept(*words: str | Path) -> list[dict[str, Any]]:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cli_runner import bertvision
-from plain_tuning import WINDOWS, fixture_lively, label_texts, score_texts, split_of  # noqa: F401
-from tuning_helpers import tuned
+from tuning_helpers import WINDOWS, label_texts, score_texts, split_of, tuned
 
 from bertvision.data.examples import TextData, TextExample
 from bertvision.encoder.encoder import Encoder

@@ -1,20 +1,16 @@
 """`bertvision run` on labels and scores: every number of results.json again from the files beside the heads, what is
-refused, a run that is killed, and the commands of docs/texts.md."""
+refused, and the commands of docs/texts.md."""
 
 import csv
-import random
 import re
 import shlex
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from cli_runner import bertvision, tree
-from killing import finish
-from test_resume import contents
+from cli_runner import answered, refused, tree
 from text_tables import LABELS, write_labels, write_scores
 
 from bertvision.artifacts import read_json
@@ -25,8 +21,6 @@ from bertvision.data.load import load_data
 from bertvision.heads.spec import parse_head
 from bertvision.model.trained import logits_of_trained, read_trained
 from bertvision.pipeline.run import System, pairs
-from bertvision.report.page import headline
-from bertvision.report.results import read_results
 from bertvision.tasks.logits import Logits
 
 SMALL = ("--max-seq-length", "32", "--doc-stride", "8", "--finetune.batch-size", "8", "--finetune.lr", "1e-3",
@@ -47,27 +41,18 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def data(tables: Path, tiny_bert: Path) -> tuple[str | Path, ...]:
     """The beginning of a run on three classes."""
-    return (
-        "run",
-        "--encoder",
-        tiny_bert,
-        "--train",
-        tables / "train.csv",
-        "--dev",
-        tables / "dev.csv",
-        *SMALL,
-    )
+    splits = ("--train", tables / "train.csv", "--dev", tables / "dev.csv")
+    return ("run", "--encoder", tiny_bert, *splits, *SMALL)
 
 
 @pytest.fixture(scope="module")
 def labels(data: Any, tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on three classes with two seeds and two snapshots; to be read alone."""
     out = tmp_path_factory.mktemp("labels") / "run"
-    done = bertvision(
+    answered(
         *data, "--test", tables / "test.csv", "--out", out, "--finetune.snapshots", "0.5", "--fit.heads", *HEADS,
         "--fit.seeds", "0", "1", "--fit.epochs", "2", "--fit.keep", "best",
     )  # fmt: skip
-    assert done.code == 0, done.err
     return out
 
 
@@ -75,12 +60,11 @@ def labels(data: Any, tables: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def scores(tables: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on scores without a fine-tuning."""
     out = tmp_path_factory.mktemp("scores") / "run"
-    done = bertvision(
+    answered(
         "run", "--encoder", tiny_bert, "--train", tables / "train-scores.csv", "--dev", tables / "dev-scores.csv",
         "--text.task", "score", "--out", out, *SMALL, "--finetune.epochs", "0", "--fit.heads", "tenney_small",
         "mean_pooler", "--fit.epochs", "3",
     )  # fmt: skip
-    assert done.code == 0, done.err
     return out
 
 
@@ -174,6 +158,7 @@ def test_the_best_head_is_chosen_on_dev_and_compared_with_its_snapshot(labels: P
     for id, label in truth(tables / "test.csv").items():
         table[LABELS.index(label), LABELS.index(said[id])] += 1
     assert shipped["confusion"] == table.tolist()
+    assert "Confusions" in (labels / "report.html").read_text()
     assert [record["epoch"] for record in results["curves"]["fit"][chosen["name"]]] == [1, 2]
     assert len(results["curves"]["finetune"]) > 0
     assert all(row["head"] != row["snapshot"] for row in results["examples"])
@@ -214,20 +199,10 @@ def test_pairs_share_their_seeds() -> None:
     assert [info["seed"] for info in second[2]] == [1, 2]
 
 
-def test_the_report_is_written_again_as_it_was(labels: Path, tmp_path: Path) -> None:
-    page = (labels / "report.html").read_bytes()
-    done = bertvision("report", labels, "--out", tmp_path / "again.html")
-    assert done.code == 0, done.err
-    assert (tmp_path / "again.html").read_bytes() == page
-    assert headline(read_results(labels)) in done.out
-    assert b"Confusions" in page
-
-
 def test_a_finished_run_is_left_alone(labels: Path) -> None:
     """Its own config.yaml repeats it: nothing is trained again, and every file stays as it is."""
     before = tree(labels)
-    done = bertvision("run", "--config", labels / "config.yaml")
-    assert done.code == 0, done.err
+    done = answered("run", "--config", labels / "config.yaml")
     assert "fine-tune" not in done.err
     after = tree(labels)
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
@@ -260,8 +235,7 @@ def test_logits_of_the_shared_walk_are_those_of_each_head_alone(
     """A zoo that reads [CLS] alone shares its walk with a snapshot's own head that needs no more, and with no other."""
     out = tmp_path / "run"
     heads = ("--fit.heads", "tenney_small", "adapter_pooler:size=4")
-    done = bertvision(*data, "--out", out, "--finetune.head", own, *heads)
-    assert done.code == 0, done.err
+    done = answered(*data, "--out", out, "--finetune.head", own, *heads)
     assert len(re.findall(r"evaluate dev: ", done.err)) == walks
     dev = load_data(str(tables / "dev.csv"), classes=LABELS)
     assert isinstance(dev, TextData)
@@ -277,11 +251,10 @@ def test_logits_of_the_shared_walk_are_those_of_each_head_alone(
 
 def test_answer_or_no_answer(tiny_bert: Path, toy_squad: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    done = bertvision(
+    answered(
         "run", "--encoder", tiny_bert, "--train", f"answerable:{toy_squad}", "--dev", f"answerable:{toy_squad}",
         "--out", out, *SMALL, "--max-query-length", "12", "--fit.heads", "tenney_small",
     )  # fmt: skip
-    assert done.code == 0, done.err
     results = read_json(out / "results.json")
     assert results["task"]["classes"] == ["answer", "no answer"]
     assert results["task"]["merge"] == "min"
@@ -310,29 +283,8 @@ def test_what_is_refused_in_one_sentence_before_anything_is_written(
     flags: str, words: str, data: Any, tables: Path, tmp_path: Path
 ) -> None:
     given = flags.replace("{tables}", str(tables)).split()
-    done = bertvision(*data, "--out", tmp_path / "run", *given)
-    assert done.code == 2, done.err
-    last = done.err.strip().splitlines()[-1]
-    assert last.startswith("error: ")
-    assert words in last
+    assert words in refused(*data, "--out", tmp_path / "run", *given, late=True)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_killed_twice_it_goes_on_to_the_same_end(data: Any, tmp_path: Path) -> None:
-    def command(out: Path) -> list[str]:
-        often = ["--finetune.checkpoint-seconds", "0", "--fit.checkpoint-seconds", "0"]
-        heads = ["--fit.heads", "tenney_small", "mean_pooler", "--fit.epochs", "2"]
-        return [*map(str, data), "--out", str(out), *often, *heads]
-
-    log, out, chance = tmp_path / "log", tmp_path / "killed", random.Random(6)
-    assert finish(command(tmp_path / "whole"), log) == 0, log.read_text()
-    # In fine-tuning; the other half is the fit and what follows.
-    half = int(Path(f"{log}.count").read_text()) // 2
-    for _ in range(2):
-        assert finish(command(out), log, die_at=chance.randint(half // 2, half)) == -signal.SIGKILL
-    assert finish(command(out), log) == 0, log.read_text()
-    assert contents(out) == contents(tmp_path / "whole")
 
 
 # ---- docs/texts.md

@@ -1,38 +1,44 @@
-"""Fine-tuning on texts with labels or scores: the same as a plain loop over the tokenizer's own output, and what is
-kept of it."""
+"""Fine-tuning on texts with labels or scores, and on triplets: the same as a plain loop over the tokenizer's own
+output, and what is kept of it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from plain_tuning import (
+from cli_runner import answered, as_json
+from killing import finish, run_together
+from toy import save_encoder
+from tuning_helpers import (
+    WINDOWS,
     PlainTuning,
-    fixture_lively,  # noqa: F401
+    assert_same_tuning,
+    config_of,
+    distances,
     label_texts,
+    largest_difference,
+    losses,
     score_texts,
     snapshot_weights,
     split_of,
     steps_of,
-)
-from toy import save_encoder
-from tuning_helpers import (
-    assert_equal,
-    config_of,
-    fixture_no_dropout,  # noqa: F401
-    fixture_three_layers,  # noqa: F401
-    largest_difference,
-    losses,
+    triplet_loss,
     tuned,
+    write_table,
 )
 
+from bertvision.data.examples import TextData, TextExample
+from bertvision.data.triplets import TripletData, mine_triplets
 from bertvision.encoder.encoder import Encoder
-from bertvision.errors import ConfigError, OutputError
+from bertvision.errors import ConfigError, OutputError, TrainingError
 from bertvision.heads import load_head
 from bertvision.model.trained import logits_of_trained, read_trained
-from bertvision.train.job import Job, Split
+from bertvision.tasks.triplet import TripletTask
+from bertvision.train.finetune import tune
+from bertvision.train.job import Job, Split, window_split
 from bertvision.train.parallel import ALONE
 from bertvision.train.run_folder import read_metrics
 from bertvision.train.steps import Steps, TokenSource
@@ -52,14 +58,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-def run_both(
-    tmp_path: Path, source: Path, case: str, *, frozen: Any = lambda _: False, **values: Any
-) -> tuple[PlainTuning, Any]:
+def run_both(tmp_path: Path, source: Path, case: str, **values: Any) -> tuple[PlainTuning, Any]:
     data, text, head = CASES[case]
     split = split_of(data, source, **text)
     values = SETTINGS | {"head": head} | values
     job = Job(split, head=head)
-    plain = PlainTuning(source, [job], config_of(**values), frozen=frozen)
+    plain = PlainTuning(source, [job], config_of(**values))
     for _, batch in steps_of([job], config_of(**values)):
         units = batch[:: job.task.group]
         neighbours = units[:, None] + np.arange(job.task.group)
@@ -96,31 +100,14 @@ def test_fine_tuning_is_the_plain_loop(case: str, accumulate: int, tmp_path: Pat
     )
 
 
-@pytest.mark.parametrize("case", ["ce of three classes", "scores of pairs joint", "pairs apart"])
-@pytest.mark.parametrize("policy", ["top-1", "cut-1"])
-def test_policies_are_the_plain_loop_too(policy: str, case: str, tmp_path: Path, lively: Path) -> None:
-    def frozen(name: str) -> bool:
-        last = name.startswith("encoder.layer.2.")
-        return not (last or (policy == "top-1" and "LayerNorm" in name))
-
-    plain, stage = run_both(tmp_path, lively, case, frozen=frozen, policy=policy, accumulate=2)
-    assert_same(plain, stage, tmp_path / "snapshot-2")
-    before = begun(plain)
-    still = {n: t for n, t in before.items() if frozen(n.removeprefix("encoder/"))}
-    assert {"encoder/pooler.dense.weight", "encoder/embeddings.word_embeddings.weight"} <= still.keys()
-    found = snapshot_weights(tmp_path / "snapshot-2")
-    assert_equal({n: found[n] for n in still}, still)
-
-
 @pytest.mark.parametrize("head", ["tenney_small", "adapter_pooler:size=4", "mean_pooler", "attention_pooler"])
-@pytest.mark.parametrize("policy", ["cut-1", "full"])
 def test_a_label_head_over_all_layers_trains_with_the_encoder(
-    policy: str, head: str, tmp_path: Path, lively: Path
+    head: str, tmp_path: Path, lively: Path
 ) -> None:
     """Its snapshot answers as it was scored."""
     data = label_texts(40, 2)
     split = split_of(data, lively)
-    values = {"policy": policy, "head": head, "epochs": 12.0, "lr": 5e-3}
+    values = {"policy": "cut-1", "head": head, "epochs": 12.0, "lr": 5e-3}
     stage = tuned(tmp_path, split, lively, dev=split, **values)
     curve = losses(stage)
     assert np.mean(curve[-5:]) < 0.8 * np.mean(curve[:5])
@@ -162,22 +149,6 @@ def test_every_kind_of_encoder_learns_labels(architecture: str, tmp_path: Path) 
 # ---- what is kept and told
 
 
-def test_scores_on_the_way_stand_in_the_log_and_change_nothing(tmp_path: Path, three_layers: Path) -> None:
-    """With dropout: looking takes no random number."""
-    split = split_of(label_texts(40, 2), three_layers)
-    quiet = tuned(tmp_path / "quiet", split, three_layers, epochs=2.0)
-    watched = tuned(tmp_path / "out", split, three_layers, dev=split, epochs=2.0, score_every=0.5)
-    assert losses(quiet) == losses(watched)
-    assert_equal(*(snapshot_weights(tmp_path / name / "snapshot-2") for name in ("quiet", "out")))
-    records = [r for r in read_metrics(watched.metrics) if "accuracy" in r]
-    assert [r["step"] for r in records] == [2, 5, 8, 10], "5 steps an epoch; halves are rounded to even"
-    assert [r.get("snapshot") for r in records] == [None, None, None, "snapshot-2"]
-    assert records[-1]["accuracy"] == watched.results["snapshots"]["snapshot-2"]["accuracy"]
-    # Another interval is the same work: nothing is trained again.
-    again = tuned(tmp_path / "out", split, three_layers, dev=split, epochs=2.0, score_every=1.0)
-    assert again.results == watched.results
-
-
 @pytest.mark.parametrize(
     ("case", "head", "words"),
     [
@@ -210,3 +181,162 @@ def test_the_task_is_kept_with_the_head_and_decides_the_work(tmp_path: Path, no_
     other: Split = split_of(two, no_dropout, loss="bce")
     with pytest.raises(OutputError, match=r"other settings \(task\.objective\)"):
         tuned(tmp_path / "b", other, no_dropout)
+
+
+# ---- triplets
+
+TRIPLET_SETTINGS: dict[str, Any] = {
+    "epochs": 1.0,
+    "eps": 1e-2,
+    "weight_decay": 0.1,
+    "lr": 3e-3,
+    "batch_size": 4,
+}
+
+
+def paraphrases(count: int) -> TextData:
+    """Pairs of questions, of which every other one is a paraphrase: its words in another order."""
+    random = np.random.default_rng(3)
+    words = "who built the old mill near road where is cold bridge tower sold barn".split()  # noqa: SIM905
+    made = []
+    for i in range(count):
+        first, other = (random.permutation(words)[: random.integers(4, 9)].tolist() for _ in range(2))
+        second = random.permutation(first).tolist() if i % 2 else other
+        made.append(TextExample(f"q{i}", f"{' '.join(first)} {i}?", f"{' '.join(second)} {i}?", i % 2))
+    return TextData(made, "label", ("no", "yes"), name="questions")
+
+
+@pytest.fixture(scope="module")
+def mined() -> TripletData:
+    """Of two sets: a row has an anchor, a positive and four negatives."""
+    found = mine_triplets({"sst": label_texts(40, 2), "quora": paraphrases(30)}, seed=0)
+    assert found.groups.shape[1] == 6
+    return found.take(np.random.default_rng(0).permutation(len(found)))
+
+
+def triplets_of(data: TripletData, source: Path, **task: Any) -> Split:
+    how = TripletTask(group=2 + data.negatives, **task)
+    return window_split(data, Encoder.load(str(source)), WINDOWS, keep=False, task=how)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"accumulate": 3}, {"form": "paper", "margin": 9.0}, {"policy": "cut-1"}, {"batch_tokens": 300}],
+    ids=str,
+)
+def test_triplets_are_trained_as_in_a_plain_loop(
+    values: dict[str, Any], mined: TripletData, lively: Path, tmp_path: Path
+) -> None:
+    task = {"form": values.pop("form", "softmin"), "margin": values.pop("margin", 1.0)}
+    split, config = (
+        triplets_of(mined.take(np.arange(14)), lively, **task),
+        config_of(**TRIPLET_SETTINGS, **values),
+    )
+    cut = "policy" in values
+    frozen = lambda name: cut and not name.startswith("encoder.layer.2.")  # noqa: E731
+    plain = PlainTuning(lively, [Job(split)], config, frozen=frozen)
+    for _, batch in steps_of([Job(split)], config):
+        rows = batch[::6] // 6
+        assert (batch.reshape(-1, 6) == rows[:, None] * 6 + np.arange(6)).all(), "a triplet was parted"
+        plain.step(0, rows)
+    assert max(plain.losses) > 0.1, "nothing to learn"
+    stage = tuned(tmp_path, split, lively, **TRIPLET_SETTINGS, **values)
+    assert losses(stage) == pytest.approx(plain.losses, rel=1e-4, abs=1e-5)
+    found, wanted = snapshot_weights(tmp_path / "snapshot-1"), plain.weights()
+    assert largest_difference({n: found[n] for n in wanted}, wanted) < 2e-5
+    assert [path.name for path in (tmp_path / "snapshot-1").iterdir()] == ["encoder"], (
+        "it has no head to keep"
+    )
+
+
+def test_fewer_held_out_triplets_are_violated(mined: TripletData, lively: Path, tmp_path: Path) -> None:
+    held, rest = mined.take(np.arange(15)), mined.take(np.arange(15, len(mined)))
+    train, dev = (triplets_of(data, lively, margin=1.0) for data in (rest, held))
+    values = TRIPLET_SETTINGS | {
+        "epochs": 8.0,
+        "snapshots": (0.01,),
+        "score_every": 2.0,
+        "eps": 1e-8,
+        "lr": 1e-3,
+    }
+    stage = tuned(tmp_path, train, lively, dev=dev, **values)
+    first, last = stage.results["snapshots"].values()
+    assert last["violation_rate"] < 0.6 * first["violation_rate"]
+    assert last["softmin_loss"] < 0.6 * first["softmin_loss"]
+    told = [r for r in read_metrics(stage.metrics) if "violation_rate" in r]
+    assert [round(r["epoch"]) for r in told] == [0, 2, 4, 6, 8]
+    names = {"positive_distance", "negative_distance", "violation_rate", "paper_loss", "softmin_loss"}
+    assert all(names <= r.keys() for r in told)
+    # The snapshot is an encoder, and its distances are those that were told.
+    encoder = Encoder.load(str(tmp_path / "snapshot-8" / "encoder"))
+    with torch.no_grad():
+        model = encoder.model.eval()
+        found = torch.stack([distances(model, encoder.tokenizer, held, i) for i in range(15)])
+    assert last["violation_rate"] == pytest.approx(
+        (found[:, 1:] < found[:, :1]).any(1).double().mean().item()
+    )
+    assert last["positive_distance"] == pytest.approx(found[:, 0].mean().item(), rel=1e-4)
+    for form in ("paper", "softmin"):
+        mean = torch.stack([triplet_loss(row, form, 0.0) for row in found]).mean().item()
+        assert last[f"{form}_loss"] == pytest.approx(mean, rel=1e-4, abs=1e-6)
+
+
+def test_triplets_train_beside_other_tasks(mined: TripletData, lively: Path, tmp_path: Path) -> None:
+    triplets = triplets_of(mined.take(np.arange(14)), lively, margin=1.0)
+    labels = split_of(label_texts(20, 2), lively)
+    jobs = [Job(triplets, triplets, name="near"), Job(labels, labels, name="mood")]
+    stage, (folder,) = tune(
+        Encoder.load(str(lively)), jobs, folder=tmp_path, config=config_of(**TRIPLET_SETTINGS)
+    )
+    assert [path.name for path in (folder / "heads").iterdir()] == ["mood"]
+    scores = stage.results["snapshots"]["snapshot-1"]
+    assert scores.keys() == {"near", "mood"}
+    assert "violation_rate" in scores["near"]
+
+
+# ---- triplets: mistakes and the verb
+
+
+def test_what_triplets_cannot_do_is_one_sentence(mined: TripletData, lively: Path, tmp_path: Path) -> None:
+    split = triplets_of(mined.take(np.arange(6)), lively)
+    with pytest.raises(ConfigError, match="not for a triplet task"):
+        tuned(tmp_path / "out", split, lively, sampling="balanced")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match="--form cubic is unknown: choose softmin or paper"):
+        TripletTask(form="cubic")  # type: ignore[arg-type]
+    wide = replace(split, task=TripletTask(group=3))
+    with pytest.raises(TrainingError, match=r"on the examples number \d"):
+        tuned(tmp_path / "broken", wide, lively, lr=1e36, clip=0.0, epochs=3.0, batch_size=1)
+
+
+@pytest.fixture
+def words(tmp_path: Path, lively: Path) -> Any:
+    write_table(tmp_path / "mood.tsv", label_texts(40, 2))
+    write_table(tmp_path / "pairs.tsv", paraphrases(30))
+
+    def make(out: str, *more: Any) -> list[str]:
+        told = ["triplet", "--sst", tmp_path / "mood.tsv", "--quora", tmp_path / "pairs.tsv", "--encoder", lively,
+                "--out", tmp_path / out, "--max-seq-length", "64", "--batch-size", "4", "--lr", "1e-3", "--log-every",
+                "1", "--held-out", "0.2", *more]  # fmt: skip
+        return [str(word) for word in told]
+
+    return make
+
+
+def test_the_verb_trains_and_tells(words: Any, tmp_path: Path) -> None:
+    done = answered(*words("out", "--max-examples", "40", "--epochs", "2", "--score-every", "1"))
+    assert "32 triplets to train on, 8 held out" in done.out + done.err
+    assert "violation rate" in done.out
+    told = as_json(*words("out", "--max-examples", "40", "--epochs", "2"))
+    assert told["scores"]["snapshot-2"].keys() >= {"violation_rate", "paper_loss", "softmin_loss"}
+    assert Encoder.load(told["snapshots"][0] + "/encoder").hidden == 32
+    answered("finetune", "--train", tmp_path / "mood.tsv", "--encoder", told["snapshots"][0], "--out",
+                      tmp_path / "tuned", "--max-seq-length", "64", "--max-train-examples", "8")  # fmt: skip
+
+
+def test_two_processes_train_what_one_does(words: Any, tmp_path: Path) -> None:
+    """Five triplets a batch and two ranks, so that one has more of them; in two parts."""
+    more = "--max-examples 30 --batch-size 5 --accumulate 2 --eps 1e-2 --device cpu".split()  # noqa: SIM905
+    run_together(words("two", *more), tmp_path)
+    assert finish(words("one", *more), tmp_path / "one.log") == 0, (tmp_path / "one.log").read_text()
+    assert_same_tuning(tmp_path / "two", tmp_path / "one")

@@ -6,11 +6,10 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from cli_runner import Outcome, bertvision
+from cli_runner import answered, as_json, refused
 from serve_cases import ALIKE, COLOUR, MOOD, save_span, save_system
 from serve_cases import ANSWERABLE as QUESTIONS
 
@@ -62,24 +61,6 @@ def home(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_system(home / "all" / "sure", encoder, "cls_linear", ANSWERABLE)
     save_span(home / "all" / "span", encoder)
     return home
-
-
-def answered(*words: str | Path) -> Outcome:
-    outcome = bertvision(*words)
-    assert outcome.code == 0, outcome.err
-    return outcome
-
-
-def as_json(*words: str | Path) -> Any:
-    return json.loads(answered(*words, "--json").out)
-
-
-def refused(*words: str | Path) -> str:
-    outcome = bertvision(*words)
-    assert outcome.code == 2, outcome.out + outcome.err
-    (line,) = outcome.err.strip().splitlines()
-    assert line.startswith("error: ")
-    return line
 
 
 # ---- predict
@@ -260,10 +241,6 @@ def test_eval_gives_all_metrics_and_the_confusion(home: Path, tmp_path: Path) ->
         assert metrics["metric"] == "accuracy"
         assert metrics["scores"]["eval"] == row["scores"]
         assert list(row["scores"]) == ["accuracy", "f1", "mcc", "log_loss", "calibration_error"]
-    told = answered("eval", *heads, "--data", home / "mood.csv").out
-    for title in ("accuracy *", "F1 of 'good'", "MCC", "log loss", "calibration error"):
-        assert title in told
-    assert f"{rows[0]['scores']['accuracy']:.4f}" in told
 
 
 def test_answerability_is_scored_with_and_without_its_prefix(home: Path, toy_squad: Path) -> None:

@@ -13,10 +13,8 @@ import pytest
 import torch
 from fit_helpers import WINDOWS, equal, state
 from fit_helpers import fitted as fitted_once
-from plain_tuning import snapshot_weights
 from torch import Tensor, nn
-from tuning_helpers import config_of
-from tuning_helpers import fixture_no_dropout as fixture_no_dropout
+from tuning_helpers import config_of, snapshot_weights
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import TrainingError
@@ -33,7 +31,7 @@ from bertvision.train.config import FitConfig, OptimConfig
 from bertvision.train.finetune import tune
 from bertvision.train.fit import FitRun, FittedHead, fit
 from bertvision.train.job import Job, Split, logits_of
-from bertvision.train.optim import apply_gradients, learning_rate, make_optimizer, set_rate
+from bertvision.train.optim import apply_gradients, learning_rate, set_rate
 from bertvision.train.run_folder import RunFolder, read_metrics
 from bertvision.train.zoo import fit_zoo, zoo_members
 
@@ -52,24 +50,6 @@ def test_the_learning_rate_is_a_closed_form() -> None:
             for total in (1, 2, 7):
                 config = OptimConfig(lr=1.0, schedule=schedule, warmup=warmup)
                 assert all(0 < learning_rate(config, step, total) <= 1 for step in range(total))
-
-
-def test_matrices_decay_and_vectors_do_not() -> None:
-    """With no gradient, a step of AdamW multiplies what decays by 1 - lr * decay."""
-    module = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Embedding(5, 4))
-    frozen = nn.Linear(2, 2).requires_grad_(False)
-    before = {name: p.detach().clone() for name, p in module.named_parameters()}
-    config = OptimConfig(lr=0.1, weight_decay=0.5)
-    optimizer = make_optimizer([module, frozen], config)
-    for parameter in module.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    set_rate(optimizer, 0.1)
-    apply_gradients(optimizer, config.clip)
-    for name, parameter in module.named_parameters():
-        factor = 0.95 if parameter.ndim == 2 else 1.0
-        assert torch.allclose(parameter, before[name] * factor), name
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    assert held == {id(p) for p in module.parameters()}, "frozen weights have no place in the optimiser"
 
 
 @pytest.mark.parametrize(("clip", "norm"), [(1.0, 1.0), (100.0, 10.0), (0.0, 10.0)])
@@ -328,16 +308,6 @@ def test_the_best_epoch_is_the_best_when_scored_again(
     assert info["best_epoch"] == int(np.argmax(scores)) + 1
     head, _ = load_head(tmp_path / "best" / "adapter-8.seed0")
     assert equal(head.state_dict(), ends[int(np.argmax(scores))])
-
-
-def test_the_fits_metrics_have_a_line_a_head_and_epoch(states: MemoryStates, tmp_path: Path) -> None:
-    kept = fitted(states, tmp_path, "last_state", "average_pooling", epochs=3)
-    metrics = read_metrics(tmp_path / "metrics.jsonl")
-    assert [(r["head"], r["epoch"]) for r in metrics] == [(n, e) for e in (1.0, 2.0, 3.0) for n in kept]
-    for name, one in kept.items():
-        losses = [r["loss"] for r in metrics if r["head"] == name]
-        assert losses == [record["loss"] for record in one.history]
-        assert losses[-1] < losses[0]
 
 
 # ---- zoos
