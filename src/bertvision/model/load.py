@@ -168,7 +168,7 @@ def _plain_names(names: Sequence[str]) -> list[str]:
 
 
 def short_names(folders: list[Path]) -> list[str]:
-    """The first part of each path that tells all of them apart, else the whole path below the folder they share."""
+    """The first part of each path that differs from all others, else the whole path below the folder they share."""
     paths = [folder.resolve().parts for folder in folders]
     levels = list(zip(*paths, strict=False))
     depth = next((i for i, parts in enumerate(levels) if len(set(parts)) > 1), len(levels) - 1)
