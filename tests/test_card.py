@@ -24,8 +24,8 @@ from serve_cases import ALIKE, ANSWERABLE, MOOD, SAME, save_span, save_system
 import bertvision as bv
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, ConfigError, OutputError
-from bertvision.model.card import file_name, head_card, plain_command
 from bertvision.model.export import push_to_hub
+from bertvision.model.record import file_name, head_card, plain_command
 from bertvision.tasks.base import Task
 from bertvision.tasks.span import SPAN
 

@@ -32,9 +32,8 @@ from bertvision.artifacts import write_json
 from bertvision.data.spans import SpanBuilder
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import DataError
-from bertvision.model import stream
-from bertvision.model.model import Model
-from bertvision.model.stream import answer_stream
+from bertvision.model import model as stream
+from bertvision.model.model import Model, answer_stream
 from bertvision.model.trained import Trained, read_trained
 from bertvision.states.base import StateBatch
 from bertvision.states.config import EVERYTHING, Selection

@@ -67,7 +67,7 @@ def predict(args: PredictArgs) -> Result | None:
     from bertvision.data.examples import TextData
     from bertvision.data.named_sets import check_rows
     from bertvision.model.load import open_model, read
-    from bertvision.model.stream import answer_stream, load_inputs
+    from bertvision.model.model import answer_stream, load_inputs
 
     _check(args)
     if args.out is not None:

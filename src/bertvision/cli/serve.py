@@ -32,8 +32,7 @@ def serve(args: Serve) -> None:
 
     from bertvision import console
     from bertvision.model.load import load
-    from bertvision.serve.app import create_app
-    from bertvision.serve.server import listen, serve
+    from bertvision.serve.app import create_app, listen, serve
 
     key, (listener, url) = read_key(args.api_key_file), listen(args)
     with listener:

@@ -21,8 +21,8 @@ from bertvision.encoder.load import BELOW, EMBEDDED, bases_of, delta_folder, las
 from bertvision.errors import ConfigError, OutputError
 from bertvision.heads.base import cost
 from bertvision.model import CardConfig, Keep
-from bertvision.model.card import CardEncoder, card_text, describe, file_name, plain_command
 from bertvision.model.load import FILES, FORMAT, check_repo, hub_errors, read_package
+from bertvision.model.record import CardEncoder, card_text, describe, file_name, plain_command
 from bertvision.model.trained import PACKAGE, Trained, is_package
 
 if TYPE_CHECKING:

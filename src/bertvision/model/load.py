@@ -4,7 +4,7 @@ A package is one folder with one encoder and any number of heads for any number 
 
     PKG/package.json      {"format": 1, "bertvision": VERSION, "encoder": {"name", "fingerprint", "bundled": bool},
                            "tasks": [NAME, ...], "layers": {NAME: [K, ...]}, "onnx": bool}
-    PKG/README.md         the card (card.py)
+    PKG/README.md         the card (record.py)
     PKG/encoder/          where it is bundled: the encoder in Hugging Face format, or a delta with its base below it
                           (encoder/load.py); else the encoder is found by its name and checked by its fingerprint
     PKG/heads/NAME/       config.json, model.safetensors, metrics.json (tuning, scores); of an ensemble its members in
