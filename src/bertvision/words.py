@@ -7,11 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from jinja2 import Template
-
+from typing import Any
 
 UNKNOWN = "–"
 _HIDDEN = {"profiles", "checkpoint_seconds", "activation_gb", "log_every", "accumulate", "classes", "keep"}
@@ -66,8 +62,7 @@ def _digits(percent: bool, *values: float) -> int:
 
 
 def _signed(value: float, digits: int) -> str:
-    """What is written as zero has no sign."""
-    if round(value, digits) == 0:
+    if round(value, digits) == 0:  # what is written as zero has no sign
         return f"{0:.{digits}f}"
     return ("+" if value > 0 else _MINUS) + f"{abs(value):.{digits}f}"
 
@@ -153,7 +148,7 @@ def lines(facts: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str
             yield name, plain(value)
 
 
-def template(path: Path, *, escape: bool) -> "Template":
+def template(path: Path, *, escape: bool) -> Any:
     """A template of Jinja: `escape` for HTML; `inline` keeps a text on its line and out of Markdown's tables."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup

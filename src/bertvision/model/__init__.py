@@ -15,7 +15,7 @@ Keep = Literal["auto", "bundle", "reference"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(DeviceConfig):
-    """How a model is loaded; the arguments of `load`."""
+    """The arguments of `load`."""
 
     encoder: OptionalText = None
     """Where the encoder lies now, if it moved."""

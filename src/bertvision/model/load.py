@@ -83,7 +83,6 @@ def open_model(
     precision: Precision = "auto",
     backend: Backend = "torch",
 ) -> Model:
-    """The second half of `load`."""
     first = next(iter(systems.values()))
     if backend == "torch":
         return Model(systems, load_encoder(first, encoder, device=device, precision=precision))
@@ -161,7 +160,6 @@ def plain_name(name: str) -> bool:
 
 
 def _plain_names(names: Sequence[str]) -> list[str]:
-    """Names that a package can use, without the seed where nothing hangs on it."""
     plain = [re.sub(r"[^\w.@+~-]+", "-", name).strip("-") or "task" for name in names]
     bare = [_SEED.sub("", name) for name in plain]
     return bare if len(set(bare)) == len(bare) else plain
@@ -287,7 +285,6 @@ def check_repo(repo: str, *, flag: str = "--push") -> None:
 
 @contextmanager
 def hub_errors(what: str, way_out: str, kind: type[BertvisionError]) -> Iterator[None]:
-    """Turn the ways in which the Hub refuses into one sentence."""
     from httpx import HTTPError
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -62,7 +62,6 @@ class _Walked:
     layers: list[Logits]
 
     def answers(self, logits: Logits | None = None, tuning: Any = None) -> Any:
-        """Its answers, or those of a reader of one of its layers."""
         tuning = tuning or self.system.tuning
         return self.system.task.answer(self.windows, logits or self.logits, self.data, tuning)
 
@@ -139,7 +138,6 @@ class Model:
         return {name: one.answers() for name, one in self._walk(asked, data, label="predict").items()}
 
     def predictions(self, name: str, answers: Any, *, n_best: int = 0) -> Sequence[AnyPrediction]:
-        """A task's predictions, one an example."""
         system = self.systems[name]
         return system.task.predictions(answers, system.tuning, n_best=n_best)
 
@@ -399,16 +397,13 @@ def _parsed(raw: bytes) -> dict[str, Any]:
         if isinstance(value, dict):
             json.dumps(value.get("id"), ensure_ascii=False, allow_nan=False).encode()
             return value
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # of encodings, of JSON, of numbers with thousands of digits
+    # of encodings, of JSON, of numbers with thousands of digits
+    except (ValueError, RecursionError) as error:
         raise DataError(f"the line is not JSON in UTF-8 ({error})") from None
     raise DataError("the line is no JSON object")
 
 
 def _texts(value: dict[str, Any]) -> tuple[str, ...]:
-    """The one or two texts of a line."""
     given = {name for name, text in value.items() if text is not None} - {"id"}
     names = next((names for names in _TEXTS if given == set(names)), None)
     if names is None:

@@ -141,7 +141,6 @@ class Graph(nn.Module):
 
 
 def window_inputs(windows: Windows, rows: NDArray[Any], pad_id: int) -> dict[str, Tensor]:
-    """All inputs for some windows."""
     tokens = collate(windows, rows, pad_id=pad_id, device=torch.device("cpu"))
     place = torch.arange(tokens.ids.shape[1])
     bounds = torch.from_numpy(windows.context[tokens.windows].astype(np.int64))
@@ -279,7 +278,6 @@ def use_onnx(model: Model, path: Path) -> None:
 def _walk(
     session: Any, encoder: Encoder, windows: Windows, readers: Mapping[str, Reader], *, label: str = ""
 ) -> dict[str, Logits]:
-    """What `walk_windows` does, with onnxruntime."""
     collectors = {name: reader.task.collector(windows) for name, reader in readers.items()}
     with progress(label, len(windows), unit="windows") if label else nullcontext() as bar:
         for call in cut_by_tokens(windows.lengths, _TOKENS):

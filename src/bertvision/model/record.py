@@ -174,7 +174,6 @@ def describe(
 
 
 def _settings(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """How a head was made, as pairs of a title and settings."""
     groups = {title: config.get(key) or {} for key, title in _SETTINGS.items()}
     groups["Head"] = groups["Head"].get("config") or {}
     tuning = dict(metrics.get("tuning") or {})
@@ -188,10 +187,7 @@ def _settings(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> list[tup
 
 @dataclass(frozen=True)
 class CardEncoder:
-    """What the card says of the encoder."""
-
     name: str
-    """Without folders."""
     public: bool
     """Whether the name is one that others know: `embedded`, or one of the Hub."""
     fingerprint: str
@@ -208,7 +204,6 @@ class CardEncoder:
 
 
 def head_card(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
-    """README.md of one head's folder, from its config.json and metrics.json."""
     encoder = config.get("encoder") or {}
     name = str(encoder.get("name") or "an encoder")
     public = _HUB_NAME.fullmatch(name) is not None and not Path(name).exists()
@@ -311,32 +306,24 @@ def plain_command(command: str) -> str:
     return shlex.join(plain)
 
 
-# ---- where numbers come from
-
-
 def environment(device: str, precision: str) -> dict[str, Any]:
-    """Where the numbers were measured."""
     import torch
     import transformers
 
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "platform": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": names[0] if names else platform.processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,
         "precision": precision,
     }
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def commit() -> str | None:

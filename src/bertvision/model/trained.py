@@ -90,7 +90,6 @@ def is_head(folder: Path) -> bool:
 
 
 def is_reader(folder: Path) -> bool:
-    """Whether a head's folder holds the reader of one hidden state."""
     head: Any = read_head_config(folder)["head"]
     return isinstance(head, dict) and str(head.get("name")).startswith("layer_reader.v")
 
@@ -113,7 +112,6 @@ class Trained:
     tuning: Any
     """What was fitted on dev (tasks/base.py), or how things stand without that."""
     tuned_on: str = ""
-    """The data of the tuning."""
     how: str = ""
     """How several heads are joined; empty: the usual way of the task."""
     reframe: Reframe = field(default_factory=Reframe)
@@ -151,12 +149,10 @@ class Trained:
         return number if number is None or not layers else layers[number]
 
     def join(self, logits: Sequence[Logits], windows: Windows) -> Logits:
-        """Its logits from those of its heads."""
         return logits[0] if len(logits) == 1 else self.task.join(logits, windows, self.how)
 
 
 def read_trained(folder: str | Path) -> Trained:
-    """Read a folder that stands for one system."""
     found = heads_in(Path(folder))
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
@@ -165,7 +161,6 @@ def read_trained(folder: str | Path) -> Trained:
 
 
 def read_head(folder: Path) -> Trained:
-    """Read the folder of one head or ensemble."""
     config, members, how = read_json(folder / "config.json"), [folder.resolve()], ""
     if "ensemble" in config:
         how = config["ensemble"]["how"]
@@ -187,26 +182,22 @@ def read_head(folder: Path) -> Trained:
 
 
 def _read_member(folder: Path) -> Trained:
-    """One head by itself, untuned."""
     place = str(folder / "config.json")
     head, about = load_head(folder)
     if not {"encoder", "windows"} <= about.keys():
         raise ArtifactError(f"{place} does not say which encoder and windows the head reads: fit it again")
     encoder, task = about["encoder"], task_from_config(about.get("task"), place)
+    # A config that says nothing of states is of a head that reads everything.
+    selection = from_mapping(Selection, about["states"], source=place) if "states" in about else EVERYTHING
     return Trained(
         folder=folder,
-        readers=[Reader(head, selection_of(about, place), task)],
+        readers=[Reader(head, selection, task)],
         windows=from_mapping(WindowConfig, about["windows"], source=place),
         encoder=str((folder / encoder["path"]).resolve()) if "path" in encoder else encoder["name"],
         fingerprint=encoder["fingerprint"],
         tuning=task.untuned(),
         reframe=from_mapping(Reframe, about.get("reframe", {}), source=place),
     )
-
-
-def selection_of(about: dict[str, Any], source: str = "config.json") -> Selection:
-    """Which states a head reads; a config that says nothing of it is of one that reads everything."""
-    return from_mapping(Selection, about["states"], source=source) if "states" in about else EVERYTHING
 
 
 def load_encoder(

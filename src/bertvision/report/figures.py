@@ -184,7 +184,6 @@ def short(label: Any, limit: int = 26) -> str:
 
 
 def log_scale(axes: "Axes", write: Callable[[float], str]) -> None:
-    """A logarithmic x axis with a text at each power of ten."""
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: write(value))
     axes.xaxis.set_minor_formatter(lambda _value, _: "")
@@ -251,18 +250,13 @@ def place_labels(axes: "Axes", points: Sequence[tuple[float, float, str]]) -> No
             text.remove()
 
 
-# ---- learning curves
-
-
 def _known(entries: Sequence[Mapping[str, Any]], up: str) -> tuple[list[float], list[float]]:
-    """Epochs and values of the entries that have both numbers."""
     pairs = [(words.finite(entry.get("epoch")), words.finite(entry.get(up))) for entry in entries]
     kept = [(x, y) for x, y in pairs if x is not None and y is not None]
     return [x for x, _ in kept], [y for _, y in kept]
 
 
 def finetune_curve(view: View) -> list[Figure]:
-    """Loss of fine-tuning over epochs, snapshots marked."""
     epochs, losses = _known(view.results["curves"]["finetune"], "loss")
     if len(epochs) < 2:
         return []
@@ -284,7 +278,6 @@ def finetune_curve(view: View) -> list[Figure]:
 
 
 def fit_curves(view: View) -> list[Figure]:
-    """Training loss and, where it was measured, the metric on dev."""
     curves = view.results["curves"]["fit"]
     series = [(system, curves[system["name"]]) for system in view.systems if curves.get(system["name"])]
     titles = {"loss": "training loss", "score": f"{view.title()} on dev"}
@@ -308,9 +301,6 @@ def fit_curves(view: View) -> list[Figure]:
         legend_below(figure, axes[0])
         svg = to_svg(figure, f"Learning curves of {len(series)} heads by epoch of fitting")
     return [Figure(svg, "Fitting the heads", "The snapshot stays frozen. With several seeds, their mean.")]
-
-
-# ---- layer weights
 
 
 def layer_weights(view: View) -> list[Figure]:
@@ -347,9 +337,6 @@ def _state_names(view: View, count: int) -> list[str]:
     pooled = ["pool"] * (count == total + 1)  # the pooled vector is weighed first
     layers = (view.results["settings"].get("states") or {}).get("layers") or range(count - len(pooled))
     return pooled + [str(number % total or "input") for number in layers]
-
-
-# ---- a task's own details
 
 
 def details(view: View) -> list[Figure]:

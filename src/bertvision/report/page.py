@@ -92,7 +92,6 @@ class Section:
 
 
 def write_page(results: Mapping[str, Any], path: Path) -> None:
-    """Put the report at `path`; an older one stays whole until the new one is written."""
     write_text(path, render_run(results))
 
 
@@ -134,9 +133,6 @@ def headline(results: Mapping[str, Any]) -> str:
     return _headline(View(check(results)))
 
 
-# ---- the top of the page
-
-
 def _headline(view: View) -> str:
     head, split, title = view.head, view.split, view.title()
     if view.results["sweep"]:
@@ -174,7 +170,6 @@ def _sentences(view: View) -> list[str]:
 
 
 def _facts(view: View) -> list[tuple[str, str, str]]:
-    """The large figures under the headline: name, value, note."""
     facts = [
         (f"{view.title()} on {view.split}, {name}", view.mean_text(system), str(system["label"]))
         for name, system in (("chosen head", view.head), ("its snapshot", view.snapshot))
@@ -190,9 +185,6 @@ def _facts(view: View) -> list[tuple[str, str, str]]:
         note += f"; states {words.plain(fit['states'])}" if fit.get("states") else ""
         facts.append(("training time", words.duration(sum(known.values())), note))
     return facts
-
-
-# ---- examples
 
 
 def _examples(view: View) -> Section:
@@ -241,9 +233,6 @@ def marked(context: str, marks: Iterable[tuple[str, str]]) -> list[tuple[str, st
             text = f"{text[:_MARGIN]} … {text[-_MARGIN:]}"
         pieces.append((text, " ".join(names)))
     return pieces
-
-
-# ---- how it was made
 
 
 def _made(view: View) -> Section:
@@ -407,8 +396,6 @@ def _differences(view: View) -> Section:
 
 
 def _seeds(view: View) -> Section:
-    """Interval and seeds of every system whose metric has them."""
-
     def own(system: System, key: str) -> Any:
         return view.score(system).get(key) or {}
 

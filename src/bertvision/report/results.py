@@ -35,7 +35,6 @@ UNKNOWN = dict.fromkeys(
 
 
 def read_results(run: Path) -> dict[str, Any]:
-    """The checked results of a run's folder, or of a results file itself."""
     if not run.exists():
         raise ArtifactError(f"there is no {run}: give the folder of a run")
     path = run / RESULTS_FILE if run.is_dir() else run
@@ -100,14 +99,11 @@ class View:
 
     results: Mapping[str, Any]
 
-    # ---- metrics
-
     @property
     def metric(self) -> str:
         return self.results["task"]["metric"]
 
     def about(self, metric: str = "") -> dict[str, Any]:
-        """Title, direction, scale and explanation of a metric."""
         return self.results["metrics"][metric or self.metric]
 
     def title(self, metric: str = "") -> str:
@@ -125,8 +121,6 @@ class View:
         sweep = self.results["sweep"]
         return [*(["head"] if len(sweep.get("heads", [])) > 1 else []), *sweep.get("space", {})]
 
-    # ---- systems
-
     @cached_property
     def split(self) -> str:
         """The split the claims are about: test where there is one, else dev."""
@@ -134,7 +128,6 @@ class View:
 
     @cached_property
     def systems(self) -> list[System]:
-        """By kind, and within a kind best first."""
         return sorted(
             self.results["systems"], key=lambda s: (KINDS.index(s["kind"]), -self._rank(s, self.split))
         )
@@ -147,7 +140,6 @@ class View:
 
     @cached_property
     def snapshot(self) -> System | None:
-        """The snapshot that head was fitted on."""
         own = self.of_kind("snapshot")
         if self.head is not None:
             own = [s for s in own if s["snapshot"] == self.head["snapshot"]] or own
@@ -171,8 +163,6 @@ class View:
     def _rank(self, system: System, split: str) -> float:
         known = self.mean(system, split=split)
         return float("-inf") if known is None else known if self.about()["higher"] else -known
-
-    # ---- numbers
 
     def score(self, system: System, metric: str = "", split: str = "") -> Mapping[str, Any]:
         """{"mean", "sd", "per_seed", "interval"}, empty where the metric was not measured."""

@@ -68,7 +68,6 @@ def _share(view: View, name: str) -> float | None:
 
 
 def _scored(view: View) -> list[tuple[float, System]]:
-    """Score and system of each candidate that has a score."""
     return [(score, system) for system in view.systems if (score := view.mean(system)) is not None]
 
 
@@ -112,7 +111,6 @@ def heat_maps(view: View) -> list[Figure]:
 
 
 def _squares(view: View, cells: dict[tuple[int, int], list[float]]) -> figures.Cells:
-    """Coloured by their best score."""
     import matplotlib
 
     best = [max(scores) for scores in cells.values()]
@@ -129,7 +127,6 @@ def _squares(view: View, cells: dict[tuple[int, int], list[float]]) -> figures.C
 
 
 def curves(view: View) -> list[Figure]:
-    """Scores against each value, those first that explain most."""
     return [one for name in shares(view) for one in score_by_value(view, name)][:_MOST_CURVES]
 
 

@@ -190,20 +190,17 @@ class Batcher:
         try:
             while True:
                 await self._arrival.wait()
-                await self._gather()
+                # Other queries have a moment to arrive while the model is idle.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._config.batch_wait_ms / 1e3):
+                        while 0 < len(self._queue) < self._config.max_batch:
+                            self._arrival.clear()
+                            await self._arrival.wait()
                 while self._queue:
                     await self._work_on(self._take())
                 self._arrival.clear()
         finally:
             await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
-
-    async def _gather(self) -> None:
-        """Give other queries a moment to arrive while the model is idle."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.batch_wait_ms / 1e3):
-                while 0 < len(self._queue) < self._config.max_batch:
-                    self._arrival.clear()
-                    await self._arrival.wait()
 
     def _take(self) -> Jobs:
         """The oldest query and those that go with it, as much as half a second of work."""
@@ -309,7 +306,6 @@ class Service:
         return answers.result()
 
     def _reading(self, count: int) -> tuple[str, ...]:
-        """Tasks that read so many texts."""
         return tuple(name for name, own in self.model.systems.items() if own.task.texts_read == count)
 
     def _compute(self, queries: list[Query]) -> list[Any]:
