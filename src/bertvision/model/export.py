@@ -50,11 +50,9 @@ def write_package(
     named = [] if bundled else [Path(lasting_name(one)) for one in bases_of(name)]
     check_out(out, [place for place in named if place.is_absolute()])
     known, report, heads = _card_encoder(model, name, bundled=bundled), None, []
-    encoder = {
-        "name": known.name if bundled else name,
-        "fingerprint": model.encoder.fingerprint,
-        "bundled": bundled,
-    }
+    encoder: dict[str, Any] = {"name": known.name if bundled else name}
+    encoder |= {"fingerprint": model.encoder.fingerprint, "bundled": bundled}
+    layers = {task: [reader.state for reader in system.layers] for task, system in model.systems.items()}
     with atomic_folder(out) as folder:
         if bundled:
             _copy_encoder(model.encoder, name, folder / "encoder", whole=keep == "bundle")
@@ -73,11 +71,10 @@ def write_package(
             known,
             card,
             command=command,
-            layers=[task for task, system in model.systems.items() if system.layers],
+            layers=[task for task, states in layers.items() if states],
             onnx="" if report is None else f"at most {report['max_difference']:.1e} from torch",
         )
         write_text(folder / "README.md", text)
-        layers = {task: [reader.state for reader in system.layers] for task, system in model.systems.items()}
         about = {
             "format": FORMAT,
             "bertvision": __version__,
@@ -92,12 +89,8 @@ def write_package(
         "bytes": sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
         "encoder": encoder,
         "tasks": {
-            head["name"]: {
-                "kind": head["task"].kind,
-                "label": head["label"],
-                "layers": len(layers[head["name"]]),
-            }
-            for head in heads
+            name: {"kind": head["task"].kind, "label": head["label"], "layers": len(layers[name])}
+            for name, head in zip(layers, heads, strict=True)
         },
         "onnx": report,
     }

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.artifacts import read_json
-from bertvision.data.tables import hub_unreachable
+from bertvision.data.tables import first_line, hub_unreachable
 from bertvision.encoder.device import Precision
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.load import EMBEDDED, bases_of
@@ -209,9 +209,8 @@ def read_package(folder: str | Path) -> dict[str, Any]:
         )
     try:
         parts = [f"heads/{task}/config.json" for task in about["tasks"]]
-        parts += [
-            f"layers/{task}/{state}/config.json" for task, own in about["layers"].items() for state in own
-        ]
+        for task, states in about["layers"].items():
+            parts += [f"layers/{task}/{state}/config.json" for state in states]
         parts += ["encoder"] if about["encoder"]["bundled"] else []
         parts += ["onnx/model.onnx"] if about["onnx"] else []
     except (KeyError, TypeError, AttributeError) as error:
@@ -233,18 +232,16 @@ def _read_packed(folder: Path) -> dict[str, Trained]:
     # The package says where the encoder is, whatever its heads' own files say.
     systems = {}
     for task in about["tasks"]:
-        head, *layers = [
-            replace(read_head(folder / place), encoder=own[0], package=folder)
-            for place in (
-                f"heads/{task}",
-                *(f"layers/{task}/{state}" for state in about["layers"].get(task, ())),
-            )
-        ]
+        places = [f"heads/{task}", *(f"layers/{task}/{state}" for state in about["layers"].get(task, ()))]
+        read_here = [replace(read_head(folder / one), encoder=own[0], package=folder) for one in places]
+        head, *layers = read_here
         systems[task] = replace(head, layers=layers)
     bases = [Path(base) for base in own[1:] if base != EMBEDDED]
-    places = [base for base in bases if base.is_absolute() or str(base)[0] in ".~" or ".." in base.parts]
-    places += [place for head in systems.values() for one in (head, *head.layers) for place in one.members]
-    if not all(map(plain_name, systems)) or not all(place.resolve().is_relative_to(root) for place in places):
+    outside = [base for base in bases if base.is_absolute() or str(base)[0] in ".~" or ".." in base.parts]
+    outside += [place for head in systems.values() for one in (head, *head.layers) for place in one.members]
+    if not all(map(plain_name, systems)) or not all(
+        place.resolve().is_relative_to(root) for place in outside
+    ):
         raise ArtifactError(f"a part of {folder} leads out of the package: get it from somebody else")
     return systems
 
@@ -291,5 +288,4 @@ def hub_errors(what: str, way_out: str, kind: type[BertvisionError]) -> Iterator
     try:
         yield
     except (HfHubHTTPError, HTTPError, OSError, ValueError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise kind(f"{what} ({lines[0].rstrip('. ')}): {way_out}") from error
+        raise kind(f"{what} ({first_line(error).rstrip('. ')}): {way_out}") from error

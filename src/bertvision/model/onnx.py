@@ -34,6 +34,7 @@ from bertvision.artifacts import atomic_folder, read_json, write_json
 from bertvision.console import progress
 from bertvision.data.cutting import make_windows, probe_template
 from bertvision.data.load import load_span_data
+from bertvision.data.tables import first_line
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder.batch import collate, pooled_by, read_tokens
 from bertvision.encoder.encoder import Encoder
@@ -103,9 +104,8 @@ class Graph(nn.Module):
         pooled = pooled_by(self.encoder, layers[-1])
         inside = attention_mask if context is None else context
         first = inside.argmax(1)
-        bounds = torch.stack(
-            [first, first + inside.sum(1)], dim=1
-        )  # the paragraph's first token, one past its last
+        # The paragraph's first token, one past its last.
+        bounds = torch.stack([first, first + inside.sum(1)], dim=1)
         outputs = []
         for head, reader in zip(self._heads, self.readers.values(), strict=True):
             numbers = reader.selection.numbers(self.source.num_states)
@@ -205,7 +205,9 @@ def _write(graph: Graph, file: Path) -> None:
                 _trace(Graph(graph.source, {name: reader}, graph.most_tokens), file)
             except OnnxExporterError:
                 raise _unfit(name, reader.head, "cannot be exported to ONNX") from error
-        raise OutputError(f"the heads cannot be exported to ONNX as one graph: {_line(error)}") from error
+        raise OutputError(
+            f"the heads cannot be exported to ONNX as one graph: {first_line(error)}"
+        ) from error
 
 
 def _trace(graph: Graph, file: Path) -> None:
@@ -294,16 +296,15 @@ def _walk(
 def _session(path: Path) -> Any:
     ort = importlib.import_module("onnxruntime")
     state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
-    errors = tuple(
-        one for one in vars(state).values() if isinstance(one, type) and issubclass(one, Exception)
-    )
+    types = [one for one in vars(state).values() if isinstance(one, type)]
+    errors = tuple(one for one in types if issubclass(one, Exception))
     options = ort.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except errors as error:  # they have no base of their own
-        raise ArtifactError(f"{path} is no ONNX graph ({_line(error)}): export it again") from error
+        raise ArtifactError(f"{path} is no ONNX graph ({first_line(error)}): export it again") from error
 
 
 def _run(session: Any, names: list[str], inputs: Mapping[str, Tensor]) -> list[NDArray[Any]]:
@@ -315,10 +316,5 @@ def _need(*modules: str) -> None:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            raise ConfigError(
-                f"ONNX needs {module}, which is not installed: pip install 'bertvision[onnx]'"
-            ) from error
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+            way_out = "pip install 'bertvision[onnx]'"
+            raise ConfigError(f"ONNX needs {module}, which is not installed: {way_out}") from error

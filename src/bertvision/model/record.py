@@ -76,11 +76,11 @@ def record(
     *,
     evaluated: Record | None = None,
     config: Mapping[str, Any] | None = None,
-    **how: Any,
+    decode: DecodeConfig | None = None,
 ) -> Record | None:
     """Write what a head answers and scores into its folder; without any split only how it was made.
 
-    A command that evaluates nothing leaves what an earlier one has written. `how` goes to `evaluate`.
+    A command that evaluates nothing leaves what an earlier one has written.
 
     Args:
         data: The data of each split, as it was named; a package loses the folders (export.py).
@@ -92,7 +92,7 @@ def record(
         "data": {split: name for split, name in data.items() if name},
     }
     if found:
-        kept = evaluated or evaluate(found, **how)
+        kept = evaluated or evaluate(found, decode=decode)
         for name, (split, logits) in found.items():
             file = folder / name / "logits.safetensors"
             if not file.exists():

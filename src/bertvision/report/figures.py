@@ -401,9 +401,8 @@ def _calibration(curves: Compared) -> str:
             points = [(part["confidence"], part["accuracy"]) for part in bins if part["count"]]
             look: dict[str, Any] = {"color": PALETTE[kind], "marker": MARKERS[kind], "markersize": 4}
             axes.plot(*zip(*points, strict=True), linewidth=1.6, label=short(label), **look)
-        axes.set(
-            xlim=(0, 1), ylim=(0, 1.03), xlabel="probability of the predicted class", ylabel="share correct"
-        )
+        axes.set(xlim=(0, 1), ylim=(0, 1.03))
+        axes.set(xlabel="probability of the predicted class", ylabel="share correct")
         legend_below(figure, axes)
         return to_svg(figure, "Share of correct predictions by the probability of the predicted class")
 

@@ -129,7 +129,6 @@ def render_run(results: Mapping[str, Any]) -> str:
 
 
 def headline(results: Mapping[str, Any]) -> str:
-    """The finding in one sentence."""
     return _headline(View(check(results)))
 
 
@@ -236,12 +235,16 @@ def marked(context: str, marks: Iterable[tuple[str, str]]) -> list[tuple[str, st
 
 
 def _made(view: View) -> Section:
+    def length(facts: Mapping[str, Any]) -> Cell:
+        windows, tokens = words.finite(facts.get("windows")), words.finite(facts.get("tokens"))
+        return Cell(words.count(tokens / windows if tokens is not None and windows else None))
+
     held = view.results
     sizes = ("examples", "windows", "tokens")
     columns = [
         Column("Data", lambda facts: Cell(str(facts.get("name", ""))), text=True),
         *(Column(key, lambda facts, key=key: Cell(words.count(facts.get(key)))) for key in sizes),
-        Column("tokens/window", _length),
+        Column("tokens/window", length),
         Column("Labels", _labels, text=True),
     ]
     table = _table("Split", columns, [(Row(split), facts) for split, facts in held["data"].items()])
@@ -258,11 +261,6 @@ def _made(view: View) -> Section:
     }
     lists = [(title, found) for title, facts in groups.items() if (found := list(words.lines(facts)))]
     return Section("run", "How it was made", code=str(held.get("command") or ""), table=table, lists=lists)
-
-
-def _length(facts: Mapping[str, Any]) -> Cell:
-    windows, tokens = words.finite(facts.get("windows")), words.finite(facts.get("tokens"))
-    return Cell(words.count(tokens / windows if tokens is not None and windows else None))
 
 
 def _labels(facts: Mapping[str, Any]) -> Cell:
@@ -332,26 +330,18 @@ def _difference(view: View, name: str, system: System) -> Cell:
 
 def _parameters(system: System) -> Cell:
     own, total = words.finite(system["parameters"]), words.finite(system["total"]) or 0.0
-    return _number(
-        words.count, own, f"{words.count(total)} in all" if own is not None and total > own else ""
-    )
+    more = f"{words.count(total)} in all" if own is not None and total > own else ""
+    return _number(words.count, own, more)
 
 
 def _systems(view: View) -> Section:
     """Every system: what it is compared by and what it costs, then its other metrics."""
     names = list(view.results["metrics"])
-    first = view.compared or names
+    first, versus = view.compared or names, partial(_difference, view, view.metric)
     columns = [
         *(metrics := _metrics(view, first)),
-        *(
-            Column(name, lambda s, name=name: _number(words.plain, s["values"].get(name)))
-            for name in view.varied
-        ),
-        Column(
-            f"{view.title()} vs snapshot",
-            partial(_difference, view, view.metric),
-            "difference with its 95 % interval",
-        ),
+        *(Column(name, lambda s, n=name: _number(words.plain, s["values"].get(n))) for name in view.varied),
+        Column(f"{view.title()} vs snapshot", versus, "difference with its 95 % interval"),
         Column("parameters", _parameters),
         Column("of encoder", lambda s: _number(words.percent, s["percent"])),
         Column("FLOPs/token", lambda s: _number(words.compact, s["flops_per_token"])),
@@ -363,12 +353,11 @@ def _systems(view: View) -> Section:
     about = "Nothing was tuned or chosen on this split."
     if view.split != "test":
         about = "The head was chosen on this same split, and so was what is tuned: these scores flatter."
+    several = any(view.score(system).get("sd") is not None for system in view.systems)
     notes = {
         **{f"{column.title}: {column.about}.": column.about for column in metrics},
         _DIFFERENCES: view.compared,
-        "Scores of several seeds are means; ± is one standard deviation.": any(
-            view.score(system).get("sd") is not None for system in view.systems
-        ),
+        "Scores of several seeds are means; ± is one standard deviation.": several,
         _CONTROLS: view.of_kind("control"),
         _COSTS: any(system["parameters"] for system in view.systems),
     }
@@ -379,14 +368,11 @@ def _systems(view: View) -> Section:
 
 
 def _differences(view: View) -> Section:
-    columns = [
-        *_metrics(view, view.compared, versus=True),
-        Column(
-            "p",
-            lambda s: _number(words.p_value, words.finite(s["versus"].get("mcnemar_p"))),
-            "McNemar’s exact test of the first seed",
-        ),
-    ]
+    def exact(system: System) -> Cell:
+        return _number(words.p_value, words.finite(system["versus"].get("mcnemar_p")))
+
+    columns = _metrics(view, view.compared, versus=True)
+    columns.append(Column("p", exact, "McNemar’s exact test of the first seed"))
     known = [system for system in view.systems if view.versus(system) is not None]
     about = (
         "Every system answers the same examples as its snapshot, so the comparison is paired; p is McNemar’s."

@@ -60,9 +60,8 @@ def check(results: Any, source: str = RESULTS_FILE) -> dict[str, Any]:
     metric = str(checked["task"].get("metric"))
     expect(checked["metrics"], metric, dict, "metrics.")
     facts: dict[str, Any] = {"higher": True, "percent": False, "about": ""}
-    checked["metrics"] = {
-        name: facts | {"title": name} | (own or {}) for name, own in checked["metrics"].items()
-    }
+    metrics = checked["metrics"].items()
+    checked["metrics"] = {name: facts | {"title": name} | (own or {}) for name, own in metrics}
     if not checked["systems"]:
         raise ArtifactError(f"{source}: key systems is empty: repeat the run")
     for i, system in enumerate(checked["systems"]):
