@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertvision._version import __version__
 from bertvision.artifacts import atomic_folder, read_json, write_json, write_text
@@ -22,11 +22,9 @@ from bertvision.errors import ConfigError, OutputError
 from bertvision.heads.base import cost
 from bertvision.model import CardConfig, Keep
 from bertvision.model.load import FILES, FORMAT, check_repo, hub_errors, read_package
+from bertvision.model.model import Model
 from bertvision.model.record import CardEncoder, card_text, describe, file_name, plain_command
 from bertvision.model.trained import PACKAGE, Trained, is_package
-
-if TYPE_CHECKING:
-    from bertvision.model.model import Model
 
 
 def check_out(out: Path, folders: Sequence[Path]) -> None:
@@ -39,7 +37,7 @@ def check_out(out: Path, folders: Sequence[Path]) -> None:
 
 
 def write_package(
-    model: "Model", out: Path, keep: Keep, card: CardConfig, *, onnx: bool, title: str, command: str
+    model: Model, out: Path, keep: Keep, card: CardConfig, *, onnx: bool, title: str, command: str
 ) -> dict[str, Any]:
     """Write the heads of `model` with their encoder to `out`; see `Model.save`.
 
@@ -96,9 +94,6 @@ def write_package(
     }
 
 
-# ---- the encoder
-
-
 def known_anywhere(encoder: str) -> bool:
     """Whether others find the same encoder under this name: the embedded one, or one of the Hub."""
     return encoder == EMBEDDED or not (Path(encoder).is_absolute() or Path(encoder).expanduser().is_dir())
@@ -120,7 +115,7 @@ def _copy_encoder(encoder: Encoder, name: str, folder: Path, *, whole: bool) -> 
             write_json(folder / "delta.json", about | {"base": BELOW})
 
 
-def _card_encoder(model: "Model", source: str, *, bundled: bool) -> CardEncoder:
+def _card_encoder(model: Model, source: str, *, bundled: bool) -> CardEncoder:
     """What the card says of the encoder: called by what it was tuned from if that is known, and without folders."""
     encoder, found = model.encoder, known_anywhere(source)
     base, folder = bases_of(source)[-1], delta_folder(source)
@@ -146,9 +141,6 @@ def _card_encoder(model: "Model", source: str, *, bundled: bool) -> CardEncoder:
 def _on_hub(name: str) -> bool:
     """Whether a name in a head's folder can only be one of an encoder others have: bare ones are those of folders."""
     return name == EMBEDDED or (name.count("/") == 1 and known_anywhere(name) and name[0] not in "./~")
-
-
-# ---- heads
 
 
 def _copy(
@@ -204,16 +196,12 @@ def _metrics(folder: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-# ---- the Hub
-
-
 def check_push(repo: str) -> None:
     """Refuse what is no name on the Hub, and to push where nothing answers."""
     check_repo(repo)
     if hub_unreachable():
-        raise OutputError(
-            f"cannot push to {repo}: the Hub cannot be reached; check the network and try again"
-        )
+        way_out = "check the network and try again"
+        raise OutputError(f"cannot push to {repo}: the Hub cannot be reached; {way_out}")
 
 
 def push_to_hub(folder: str | Path, repo: str, *, private: bool) -> str:

@@ -114,9 +114,8 @@ def read(folder: str | Path, *, rivals: bool = False) -> dict[str, Trained]:
     found = [read_head(path) for path in paths]
     names = [found[0].name] if len(found) == 1 else short_names(paths)
     if len(found) > 1 and not rivals and all(system.task.abstains for system in found):
-        raise ArtifactError(
-            f"{folder} holds several heads ({', '.join(names)}): name the folder of one of them"
-        )
+        several = f"{folder} holds several heads ({', '.join(names)})"
+        raise ArtifactError(f"{several}: name the folder of one of them")
     return dict(zip(names, found, strict=True))
 
 
@@ -148,9 +147,6 @@ def gather(sources: Sequence[tuple[str, str | Path]]) -> dict[str, Trained]:
                 raise ConfigError(f"two heads would be called {task}: name them as NAME=FOLDER")
             found[task] = system if packed else _with_neighbours(system, taken)
     return found
-
-
-# ---- names
 
 
 def plain_name(name: str) -> bool:
@@ -188,9 +184,6 @@ def _with_neighbours(system: Trained, taken: set[Path]) -> Trained:
     taken |= {reader.folder for reader in own}
     states = {reader.state or 0: reader for reader in reversed(own)}  # of several seeds the first
     return replace(system, layers=[states[state] for state in sorted(states)])
-
-
-# ---- packages
 
 
 def read_package(folder: str | Path) -> dict[str, Any]:
@@ -244,9 +237,6 @@ def _read_packed(folder: Path) -> dict[str, Trained]:
     ):
         raise ArtifactError(f"a part of {folder} leads out of the package: get it from somebody else")
     return systems
-
-
-# ---- the Hub
 
 
 def _local(name: str | Path) -> Path:

@@ -85,8 +85,6 @@ class Model:
             for head in system.heads:
                 head.to(encoder.device).eval()
 
-    # ---- predictions
-
     def predict(
         self,
         first: str | Sequence[str],
@@ -210,8 +208,6 @@ class Model:
             if system.task.abstains:
                 self.systems[name] = replace(system, tuning=replace(system.tuning, threshold=threshold))
 
-    # ---- which tasks, and what they read
-
     def _fitting(self, tasks: Sequence[str] | None, *, pairs: bool) -> tuple[str, ...]:
         """Of all tasks those that read as many texts as are given; a task that was asked for must be one of them."""
         for name in tasks or ():
@@ -267,8 +263,6 @@ class Model:
             found |= {f"{name}/layers/{i}": one.readers[0] for i, one in enumerate(self.systems[name].layers)}
         return found
 
-    # ---- packages
-
     def save(
         self,
         folder: str | Path,
@@ -323,13 +317,9 @@ def load_inputs(
         return load_span_data(source, max_examples=max_examples, answers_required=False)
     named = source.startswith(("glue:", "cs224n:"))
     # "label" and not "auto": a table with questions and contexts may be one of pairs.
-    data = load_data(
-        source,
-        columns=columns,
-        task="auto" if named else "label",
-        max_examples=max_examples,
-        answers_required=False,
-    )
+    task = "auto" if named else "label"
+    limits: dict[str, Any] = {"max_examples": max_examples, "answers_required": False}
+    data = load_data(source, columns=columns, task=task, **limits)
     if not isinstance(data, TextData) or holds_questions(data):
         raise ConfigError(f"--data {source} holds questions, and this folder gives labels or scores of texts")
     return replace(data, examples=[replace(example, label=None) for example in data.examples])

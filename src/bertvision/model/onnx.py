@@ -58,9 +58,6 @@ _REAL = 12
 """Questions of the demo set that a graph is checked on."""
 
 
-# ---- what is exported
-
-
 class Graph(nn.Module):
     """(input_ids, attention_mask, token_type_ids?, context?) -> a tensor for every head, from one encoder pass."""
 
@@ -165,9 +162,6 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-# ---- writing
-
-
 def export_onnx(model: Model, path: Path) -> dict[str, Any]:
     """Write encoder, heads and readers of layers into `path` (a .onnx file), and info.json beside it.
 
@@ -257,9 +251,6 @@ def _weights_hash(head: Head) -> str:
     digest = hashlib.blake2b(digest_size=16)
     hash_tensors(digest, head.state_dict())
     return digest.hexdigest()
-
-
-# ---- answering
 
 
 def use_onnx(model: Model, path: Path) -> None:

@@ -39,9 +39,6 @@ _UNFINISHED = re.compile(r"\..+\.tmp-\d+")
 _WRITERS = "give what fit, finetune, multitask, ensemble, run or export wrote"
 
 
-# ---- folders
-
-
 def is_package(folder: str | Path) -> bool:
     """Whether `folder` says that it is one (load.py); it may still be damaged."""
     return (Path(folder) / PACKAGE).is_file()
@@ -94,16 +91,12 @@ def is_reader(folder: Path) -> bool:
     return isinstance(head, dict) and str(head.get("name")).startswith("layer_reader.v")
 
 
-# ---- systems
-
-
 @dataclass(frozen=True)
 class Trained:
     """One trained system: its heads and what they need, without the encoder's weights."""
 
     folder: Path
-    readers: list[Reader]
-    """Its heads, each with the states it was fitted on; all of one task."""
+    readers: list[Reader]  # all of one task
     windows: WindowConfig
     encoder: str
     """Where the encoder is: a folder or a name."""
@@ -115,13 +108,11 @@ class Trained:
     how: str = ""
     """How several heads are joined; empty: the usual way of the task."""
     reframe: Reframe = field(default_factory=Reframe)
-    """How texts are asked about before they are read."""
     layers: Sequence["Trained"] = ()
     """Readers of its hidden states, the lowest first, which only `Model.explain` asks."""
     members: Sequence[Path] = ()
     """Where its heads lie: in its own folder, or each in one of its own."""
     package: Path | None = None
-    """The package it lies in."""
 
     @property
     def task(self) -> Task:

@@ -128,9 +128,6 @@ class Error(BaseModel):
     error: str = Field(description="One sentence: what is wrong.")
 
 
-# ---- the application
-
-
 def create_app(model: Model, config: ServeConfig, *, key: str | None = None) -> ASGIApp:
     service = Service(model, config)
     service.warm_up()
