@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bertvision.artifacts import read_json, write_json
 from bertvision.data.load import load_span_data
 from bertvision.tasks.metrics import mean_difference
-from bertvision.tasks.squad import per_question
+from bertvision.tasks.span_answers import per_question
 
 
 def question_f1(run: Path, system: dict, split: str, at: str) -> NDArray[np.float64]:

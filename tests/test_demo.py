@@ -7,7 +7,7 @@ import pytest
 from cli_runner import bertvision
 
 from bertvision.data.demo import demo_data, overlap_answers
-from bertvision.tasks.squad import score
+from bertvision.tasks.span_answers import score
 
 MEASURED = Path(__file__).parents[1] / "docs" / "results" / "demo.json"
 

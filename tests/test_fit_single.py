@@ -16,8 +16,8 @@ from bertvision.heads import Geometry, Head, parse_head
 from bertvision.states.base import LiveStates, MemoryStates
 from bertvision.tasks.base import DecodeConfig
 from bertvision.tasks.span import SPAN
+from bertvision.tasks.span_answers import score
 from bertvision.tasks.span_decode import SIDES, decode, span_loss
-from bertvision.tasks.squad import score
 from bertvision.tasks.walk import head_logits
 from bertvision.train.optim import learning_rate
 from bertvision.train.splits import Split

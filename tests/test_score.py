@@ -13,7 +13,7 @@ from bertvision.cli.files import Score
 from bertvision.cli.files import score as verb
 from bertvision.data.examples import Answer, Example, SpanData
 from bertvision.errors import DataError
-from bertvision.tasks.squad import normalise, per_question, score, score_wordpiece
+from bertvision.tasks.span_answers import normalise, per_question, score, score_wordpiece
 
 # Accepted answers, prediction, exact match, F1; each worked out by hand from the published definition.
 BY_HAND: list[tuple[list[str], str, float, float]] = [

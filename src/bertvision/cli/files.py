@@ -31,7 +31,7 @@ class Score:
 def score(args: Score) -> Result:
     from bertvision import console
     from bertvision.data.load import load_span_data
-    from bertvision.tasks.squad import score
+    from bertvision.tasks.span_answers import score
 
     data = load_span_data(args.data)
     predictions = _read_object(args.predictions, str, 'a string; use "" for no answer')

@@ -17,8 +17,8 @@ from bertvision.model.trained import Trained, heads_below, logits_of_trained, re
 from bertvision.pipeline.config import EnsembleArgs, EvalArgs, ScoreArgs
 from bertvision.tasks.base import DecodeConfig, Task
 from bertvision.tasks.logits import Logits
+from bertvision.tasks.span_answers import score_wordpiece
 from bertvision.tasks.span_decode import second_best
-from bertvision.tasks.squad import score_wordpiece
 from bertvision.train.splits import Split
 
 Scored = tuple[Task, dict[str, Any]]

@@ -297,8 +297,7 @@ SPAN: Mapping[str, Metric] = {
     for part, of in (("", ""), ("HasAns_", ", answerable"), ("NoAns_", ", unanswerable"))
     for name, title, hub in (("exact", "EM", "exact_match"), ("f1", "F1", "f1"))
 }
-"""Exact match and F1 at the decoding's threshold and at the tuned one, of all questions and of both parts; squad.py
-computes them."""
+"""At the decoding's threshold and at the tuned one, of all questions and of both parts (span_answers.py)."""
 
 TRIPLET: Mapping[str, Metric] = {
     "violation_rate": Metric("violation rate", higher=False),

@@ -1,7 +1,7 @@
 """Spans: the answer to a question, cut out of a paragraph, or no answer.
 
 A head gives a start and an end logit for every token, decoding makes them answers (span_decode.py, span_answers.py).
-Metrics are the official ones of SQuAD (squad.py), at the decoding's threshold and at the threshold tuned on dev.
+Metrics are the official ones of SQuAD, at the decoding's threshold and at the threshold tuned on dev.
 
 On disk, the three files that users of run_qa.py know: predictions.json (id -> text, "" for no answer),
 nbest_predictions.json (id -> list of {start_logit, end_logit, text, probability}, best first) and null_odds.json
@@ -25,7 +25,7 @@ from bertvision.data.examples import SpanData, TextData
 from bertvision.data.texts import Reframe
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
-from bertvision.tasks import metrics, squad
+from bertvision.tasks import metrics
 from bertvision.tasks.base import (
     PLAIN,
     Baselines,
@@ -39,7 +39,7 @@ from bertvision.tasks.base import (
 )
 from bertvision.tasks.logits import Logits, softmax
 from bertvision.tasks.metrics import Difference, NoAnswer, fit_no_answer, mcnemar, mean_difference
-from bertvision.tasks.span_answers import Prediction, SpanAnswers, best_threshold
+from bertvision.tasks.span_answers import Prediction, Scores, SpanAnswers, best_threshold, score, summary
 from bertvision.tasks.span_decode import SIDES, SpanCollector, combine, decode, span_loss
 from bertvision.tasks.texts import as_questions
 
@@ -152,7 +152,7 @@ class SpanTask(Task):
     def score(self, answers: SpanAnswers, tuning: SpanTuning | None = None) -> dict[str, float]:
         """Official scores at the decoding's threshold and at the tuned one, in percent."""
         tuned = best_threshold(answers) if tuning is None else tuning.threshold
-        return _scores(*(squad.summary(*answers.judged(at), answers.answerable) for at in (None, tuned)))
+        return _scores(*(summary(*answers.judged(at), answers.answerable) for at in (None, tuned)))
 
     def compare(self, metric: str, ours: Sequence[Member], theirs: Sequence[Member] = ()) -> Difference:
         return mean_difference(*([100 * _judged(metric, *one) for one in side] for side in (ours, theirs)))
@@ -238,13 +238,13 @@ def _threshold(tuning: SpanTuning | None) -> float | None:
     return None if tuning is None else tuning.threshold
 
 
-def _at_least(cut: float, data: SpanData, guesses: Sequence[tuple[str, float]]) -> squad.Scores:
+def _at_least(cut: float, data: SpanData, guesses: Sequence[tuple[str, float]]) -> Scores:
     """Official scores of the guesses that are at least so sure."""
     rows = zip(data.examples, guesses, strict=True)
-    return squad.score(data, {one.id: text if sure >= cut else "" for one, (text, sure) in rows})
+    return score(data, {one.id: text if sure >= cut else "" for one, (text, sure) in rows})
 
 
-def _scores(plain: squad.Scores, tuned: squad.Scores) -> dict[str, float]:
+def _scores(plain: Scores, tuned: Scores) -> dict[str, float]:
     """Both as metrics."""
     both = plain | {f"tuned_{name}": value for name, value in tuned.items()}
     return {name: value for name, value in both.items() if not name.endswith("total")}
