@@ -65,7 +65,7 @@ class PredictArgs(ModelConfig):
 def predict(args: PredictArgs) -> Result | None:
     from bertvision.artifacts import check_output
     from bertvision.data.examples import TextData
-    from bertvision.data.named_sets import check_rows
+    from bertvision.data.load import check_rows
     from bertvision.model.load import open_model, read
     from bertvision.model.stream import answer_stream, load_inputs
 
@@ -130,7 +130,7 @@ def _check(args: PredictArgs) -> None:
 
 def _check_tasks(args: PredictArgs, tasks: "dict[str, Task]") -> None:
     """Refuse flags that these tasks have no use for."""
-    from bertvision.data.named_sets import submission_task
+    from bertvision.data.load import submission_task
 
     spans = [name for name, task in tasks.items() if task.abstains]
     asking = any(task.asks for task in tasks.values())
@@ -170,7 +170,7 @@ _Row = tuple[str, list[str], dict[str, Any]]
 
 def _predict_all(args: PredictArgs, data: "SpanData | TextData", model: "Model") -> list[_Row]:
     from bertvision.data.examples import Example, TextData
-    from bertvision.data.named_sets import write_submission
+    from bertvision.data.load import write_submission
 
     answers = model.answer(data, tasks=args.tasks)
     several, out = len(answers) > 1, args.out

@@ -58,8 +58,7 @@ class PairTemplate:
     suffix: tuple[int, ...]
     types: tuple[tuple[int, ...], int, tuple[int, ...], int, tuple[int, ...]]
     """Segment ids of prefix, first, middle, second and suffix."""
-    null: int
-    """Position that means "no answer", counted from the end where negative."""
+    null: int  # position that means "no answer", counted from the end where negative
 
     @property
     def special(self) -> tuple[int, ...]:

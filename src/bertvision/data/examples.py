@@ -27,18 +27,15 @@ def content_hash(parts: Iterable[object]) -> str:
 @dataclass(frozen=True, slots=True)
 class Answer:
     text: str
-    start: int
-    """Character offset of the text in the paragraph."""
+    start: int  # character offset of the text in the paragraph
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
     id: str
     question: str
-    paragraph: int
-    """Index into `SpanData.paragraphs`."""
-    answers: tuple[Answer, ...] = ()
-    """All accepted answers; empty when the paragraph does not hold one."""
+    paragraph: int  # index into `SpanData.paragraphs`
+    answers: tuple[Answer, ...] = ()  # all accepted answers; empty when the paragraph does not hold one
     title: str = ""
 
     @property
@@ -51,8 +48,7 @@ class SpanData:
     kind: ClassVar = "span"
     paragraphs: list[str]
     examples: list[Example]
-    name: str = "data"
-    """Where it came from; never part of the fingerprint."""
+    name: str = "data"  # where it came from; never part of the fingerprint
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -80,26 +76,19 @@ Metric = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]
 class TextExample:
     id: str
     first: str
-    second: str | None = None
-    """The other text of a pair."""
-    label: int | float | None = None
-    """Number of the class, or the score; None where it is not known."""
+    second: str | None = None  # the other text of a pair
+    label: int | float | None = None  # number of the class, or the score; None where it is not known
 
 
 @dataclass(frozen=True)
 class TextData:
-    examples: list[TextExample]
-    """In the order of the source; all single texts or all pairs."""
+    examples: list[TextExample]  # in the order of the source; all single texts or all pairs
     kind: TextKind
-    classes: tuple[str, ...] = ()
-    """Names of the classes, in the order of their numbers; none for scores."""
-    name: str = "data"
-    """Where it came from; never part of the fingerprint."""
+    classes: tuple[str, ...] = ()  # names of the classes, in the order of their numbers; none for scores
+    name: str = "data"  # where it came from; never part of the fingerprint
     metric: Metric = "accuracy"
-    positive: int = 1
-    """Of two classes, the one F1 is about."""
-    spans: SpanData | None = None
-    """Answer / no answer: the questions, in the order of the examples."""
+    positive: int = 1  # of two classes, the one F1 is about
+    spans: SpanData | None = None  # answer / no answer: the questions, in the order of the examples
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -126,14 +126,10 @@ class Table:
     """Rows with named columns, to be read once."""
 
     name: str
-    columns: Sequence[str]
-    """Of JSON lines those of the first row; later rows may lack some."""
-    read: Callable[[Sequence[str]], Iterable[Row]]
-    """Give the rows with at least the columns asked for."""
-    lines: bool = False
-    """Whether a row's number is its line in the file `name`."""
-    cells: bool = False
-    """Whether all values are texts, as in .csv; a cell may then hold JSON."""
+    columns: Sequence[str]  # of JSON lines those of the first row; later rows may lack some
+    read: Callable[[Sequence[str]], Iterable[Row]]  # give the rows with at least the columns asked for
+    lines: bool = False  # whether a row's number is its line in the file `name`
+    cells: bool = False  # whether all values are texts, as in .csv; a cell may then hold JSON
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Column -> the classes its numbers stand for, where the source declares them; -1 is no class."""
 

@@ -46,14 +46,11 @@ _NEGATIVES = 3  # of the anchor's own set
 @dataclass(frozen=True)
 class TripletData:
     kind: ClassVar = "triplet"
-    texts: list[str]
-    """All different."""
+    texts: list[str]  # all different
     groups: NDArray[np.int64]  # (E, K), K = 2 + negatives
-    origin: NDArray[np.int64]
-    """(E,) the set an anchor is from, as a number in `sets`."""
+    origin: NDArray[np.int64]  # (E,) the set an anchor is from, as a number in `sets`
     sets: tuple[TripletSet, ...]
-    name: str = "triplets"
-    """For messages and reports; never part of the fingerprint."""
+    name: str = "triplets"  # for messages and reports; never part of the fingerprint
 
     def __len__(self) -> int:
         return len(self.groups)

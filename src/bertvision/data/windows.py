@@ -55,14 +55,11 @@ class WindowConfig:
 
 @dataclass(frozen=True)
 class Windows:
-    ids: NDArray[np.int32]
-    """(N,) token ids, special tokens included."""
-    types: NDArray[np.uint8]
-    """(N,) segment ids; all 0 where the encoder has none."""
+    ids: NDArray[np.int32]  # (N,) token ids, special tokens included
+    types: NDArray[np.uint8]  # (N,) segment ids; all 0 where the encoder has none
     chars: NDArray[np.int32]
     """(N, 2) first character in the paragraph and one past the last; (-1, -1) outside, and in texts with a label."""
-    offsets: NDArray[np.int64]
-    """(W + 1,) where each window begins, and where the last ends."""
+    offsets: NDArray[np.int64]  # (W + 1,) where each window begins, and where the last ends
     example: NDArray[np.int32]
     """(W,) index into the data's `examples`; windows of one example are neighbours, in document order."""
     context: NDArray[np.int32]
@@ -70,8 +67,7 @@ class Windows:
     labels: NDArray[Any]
     """Spans: (W, 2) int32, start and end token, inclusive; (null, null) where the answer is not fully inside.
     Classes: (W, 1) int32 number of the class, -1 where it is not known. Scores: (W, 1) float32, NaN where not known."""
-    null: NDArray[np.int32]
-    """(W,) the position that means "no answer": the [CLS] token, usually 0."""
+    null: NDArray[np.int32]  # (W,) the position that means "no answer": the [CLS] token, usually 0
     best: NDArray[np.bool_]
     """(N,) of all windows this one shows the token with most context around it; False outside the context."""
 
