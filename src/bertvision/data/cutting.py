@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 2
-"""Raise it whenever `make_windows` gives other arrays for the same input."""
+SCHEMA = 2  # raise it whenever `make_windows` gives other arrays for the same input
 
 # Texts a call: enough to keep every core busy, few enough that the tokenizer's own objects, some 50 times
 # larger than the arrays made of them, never pile up.

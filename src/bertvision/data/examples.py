@@ -120,8 +120,7 @@ def positive_class(classes: tuple[str, ...], counts: Mapping[str, int]) -> int:
     return int(counts.get(classes[0], 0) >= counts.get(classes[1], 0))
 
 
-ANSWERABLE = ("answer", "no answer")
-"""Classes of answer / no answer; F1 is about the second."""
+ANSWERABLE = ("answer", "no answer")  # classes of answer / no answer; F1 is about the second
 
 
 def answerable(spans: SpanData, *, answers_required: bool = True) -> TextData:

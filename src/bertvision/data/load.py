@@ -153,10 +153,8 @@ CS224N = (
     NamedSet("quora", _TWO, "is_duplicate", ("not_duplicate", "duplicate"), _01,
              no_header=("", "id", *_TWO, "is_duplicate"), lenient=True),
 )  # fmt: skip
-COLLECTIONS = {"glue": GLUE, "cs224n": CS224N}
-"""By what stands in front of a source."""
-_HUB = {"glue": "nyu-mll/glue"}
-"""Names of their copies on the Hub; labels are numbers there."""
+COLLECTIONS = {"glue": GLUE, "cs224n": CS224N}  # by what stands in front of a source
+_HUB = {"glue": "nyu-mll/glue"}  # names of their copies on the Hub; labels are numbers there
 _NUMBER = "#"
 """Where the number of a row stands, which is its id in files without a column of ids."""
 
@@ -167,7 +165,6 @@ def _key(name: str) -> str:
 
 
 def find_set(scheme: str, name: str) -> NamedSet:
-    """The set of this name, in any case, with or without its hyphen."""
     sets = COLLECTIONS[scheme]
     found = next((one for one in sets if _key(one.name) == _key(name)), None)
     if found is None:

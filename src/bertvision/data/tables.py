@@ -28,7 +28,7 @@ _ENCODING = "utf-8-sig"  # -sig: editors on Windows put a byte-order mark in fro
 
 
 class Flaw(ValueError):
-    """What is wrong with a row and how to mend it; `at` puts its place in front."""
+    """What is wrong with a row; `at` puts its place in front."""
 
 
 @contextmanager
@@ -117,8 +117,7 @@ def read_json(path: Path) -> Any:
 
 # ---- tables
 
-Row = tuple[int, Mapping[str, Any]]
-"""Number of the row, and its values by their columns."""
+Row = tuple[int, Mapping[str, Any]]  # number of the row, and its values by their columns
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,7 @@ _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 class Columns:
     """Names of the columns in a table of texts; where none is given, the usual names are looked for."""
 
-    prefix: ClassVar[str] = "--text"
-    """In front of these flags on the command line."""
+    prefix: ClassVar[str] = "--text"  # in front of these flags on the command line
 
     text: str = ""
     """Column of the text, or of the first text of a pair."""

@@ -108,8 +108,7 @@ class DecodeConfig:
         return self.merging or _OWN_MERGING[self.decoding]
 
 
-Member = tuple[Any, Any]
-"""Answers and their tuning."""
+Member = tuple[Any, Any]  # answers and their tuning
 Baselines = dict[str, dict[str, dict[str, float]]]
 """Scores by name of a baseline, by part of the data, by metric."""
 
@@ -142,9 +141,7 @@ class Task(ABC):
     abstains: ClassVar[bool] = False
     """Whether it answers one question from many candidates, or not at all: it has a threshold, an n-best list and the
     papers' decodings, and several heads in one folder are rivals for the same answer."""
-    joins: ClassVar[tuple[str, ...]] = (
-        "mean",
-    )  # how the members of an ensemble are joined, the usual way first
+    joins: ClassVar[tuple[str, ...]] = ("mean",)  # how an ensemble is joined, the usual way first
 
     outputs: int  # C: numbers a head gives
     head: str  # the head that trains with an encoder where none is named
@@ -157,7 +154,6 @@ class Task(ABC):
 
     @property
     def texts_read(self) -> int:
-        """How many texts an example has: one, or two of a pair."""
         return 2 if self.pairs or self.asks else 1
 
     # ---- from data to a task
@@ -168,12 +164,10 @@ class Task(ABC):
         """The task a training set stands for."""
 
     def check_data(self, data: Any) -> None:
-        """Refuse data of another task."""
         if data.kind != self.kind:
             raise ConfigError(f"{data.name} is not data of a {self.kind} task: name other data")
 
     def load(self, source: str, *, columns: Columns, max_examples: int | None = None) -> Any:
-        """Load a dataset for this task, with its classes."""
         how: Any = {"task": self.kind, "classes": self.classes or None, "max_examples": max_examples}
         data = load_data(source, columns=columns, **how)
         self.check_data(data)
@@ -202,7 +196,6 @@ class Task(ABC):
         return [example.id for example in data.examples]
 
     def refused(self, flag: str, uses: str) -> ConfigError:
-        """The error of a flag that only other kinds of tasks have a use for."""
         return ConfigError(f"{flag} is for {uses}, not for a {self.kind} task: leave it out")
 
     # ---- training
@@ -226,7 +219,6 @@ class Task(ABC):
     # ---- logits
 
     def collector(self, windows: Windows) -> Collector:
-        """What puts the outputs of batches together."""
         return Collector(windows, self.group)
 
     def check_logits(self, logits: Logits, windows: Windows) -> None:
@@ -260,7 +252,6 @@ class Task(ABC):
         """The answers of all examples of `data`."""
 
     def tune(self, answers: Any) -> Any:
-        """Fit the tuning on the answers to a held-out split."""
         return self.untuned()
 
     @abstractmethod
@@ -272,7 +263,6 @@ class Task(ABC):
         return answers
 
     def join(self, members: Sequence[Logits], windows: Windows, how: str = "") -> Logits:
-        """An ensemble as one set of logits."""
         raise NotImplementedError(self.kind)
 
     def compare(self, metric: str, ours: Sequence[Member], theirs: Sequence[Member] = ()) -> Difference:
@@ -343,7 +333,6 @@ class Task(ABC):
         return {"kind": self.kind} | to_mapping(self)
 
     def tuning_from(self, values: Mapping[str, Any], source: str) -> Any:
-        """A tuning as metrics.json holds it."""
         return _read(self.tuning_class, values, source, "tuning", "on", "evaluate the head again")
 
 
@@ -357,8 +346,7 @@ def check_n_best(count: int) -> None:
         raise ConfigError(f"--n-best must not be negative, not {count}: 0 lists the answer alone")
 
 
-KINDS: dict[str, type[Task]] = {}
-"""By name, in the order they were registered."""
+KINDS: dict[str, type[Task]] = {}  # by name, in the order they were registered
 _T = TypeVar("_T", bound=type[Task])
 
 
@@ -368,12 +356,10 @@ def register(cls: _T) -> _T:
 
 
 def task_for(data: Any, text: TextConfig, windows: WindowConfig) -> Task:
-    """The task a training set stands for."""
     return KINDS[data.kind].of(data, text, windows)
 
 
 def task_from_config(config: Any, source: str) -> Task:
-    """The task that a head's config.json describes."""
     kind = config.get("kind") if isinstance(config, Mapping) else None
     if kind not in KINDS:
         raise ArtifactError(

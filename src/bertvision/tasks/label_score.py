@@ -63,8 +63,6 @@ class LabelTuning(Tuning):
 
 @dataclass(frozen=True)
 class LabelPrediction:
-    """The class of a text."""
-
     kind: ClassVar[str] = "label"
     label: str  # the class with the greatest probability
     probability: float
@@ -77,8 +75,7 @@ class LabelPrediction:
 @dataclass(frozen=True)
 class LabelAnswers(TextAnswers):
     @cached_property
-    def probabilities(self) -> NDArray[np.float64]:
-        """(E, C) probability of each class."""
+    def probabilities(self) -> NDArray[np.float64]:  # (E, C)
         probabilities = softmax(self.rows)
         merge, positive = self.task.merge, self.task.positive
         if merge == "mean" or len(self.starts) == len(self.rows):
@@ -97,8 +94,6 @@ class LabelAnswers(TextAnswers):
 @register
 @dataclass(frozen=True)
 class LabelTask(TextTask):
-    """One of several classes."""
-
     kind = "label"
     metrics = metrics.LABEL
     tuning_class = LabelTuning
@@ -184,7 +179,6 @@ class LabelTask(TextTask):
         return np.pad(wide, ((0, 0), (1, 0))) if self.objective in _ONE_LOGIT else wide
 
     def tune(self, answers: LabelAnswers) -> LabelTuning:
-        """Fit the temperature of single windows."""
         return LabelTuning(fit_temperature(answers.rows, answers.labels))
 
     def calibrated(self, answers: LabelAnswers, tuning: LabelTuning) -> LabelAnswers:
@@ -219,8 +213,6 @@ class LabelTask(TextTask):
 
 @dataclass(frozen=True)
 class ScorePrediction:
-    """The score of a text."""
-
     kind: ClassVar[str] = "score"
     score: float
 
@@ -231,8 +223,6 @@ class ScorePrediction:
 @register
 @dataclass(frozen=True)
 class ScoreTask(TextTask):
-    """A number."""
-
     kind = "score"
     metrics = metrics.SCORE
     outputs = 1

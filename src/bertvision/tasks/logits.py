@@ -85,7 +85,6 @@ class Logits:
 
 
 def softmax(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Over the last axis."""
     shifted = np.exp(values.astype(np.float64) - values.max(axis=-1, keepdims=True))
     return shifted / shifted.sum(axis=-1, keepdims=True)
 

@@ -139,7 +139,6 @@ class SpanTask(Task):
         return SpanTuning(decode.null_score_diff_threshold, None, decode)
 
     def answer(self, windows: Windows, logits: Logits, data: SpanData, tuning: Any = None) -> SpanAnswers:
-        """The tuning's threshold is applied later."""
         return decode(windows, logits, data, (tuning or SpanTuning()).decode)
 
     def tune(self, answers: SpanAnswers) -> SpanTuning:
@@ -245,7 +244,6 @@ def _at_least(cut: float, data: SpanData, guesses: Sequence[tuple[str, float]]) 
 
 
 def _scores(plain: Scores, tuned: Scores) -> dict[str, float]:
-    """Both as metrics."""
     both = plain | {f"tuned_{name}": value for name, value in tuned.items()}
     return {name: value for name, value in both.items() if not name.endswith("total")}
 

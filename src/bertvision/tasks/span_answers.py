@@ -197,8 +197,6 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to a question."""
-
     kind: ClassVar[str] = "span"
     text: str  # empty for no answer
     start: int  # first character of the answer in the context, -1 for no answer
@@ -276,8 +274,7 @@ class SpanAnswers:
         return {key: [] if null else windows.ids[start:stop].tolist() for key, start, stop, null in rows}
 
     @cached_property
-    def answerable(self) -> NDArray[np.bool_]:
-        """(Q,) whether the paragraph holds an answer."""
+    def answerable(self) -> NDArray[np.bool_]:  # (Q,)
         return np.array([example.answerable for example in self.data.examples], np.bool_)
 
     @cached_property

@@ -73,7 +73,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def _argmax(values: Floats, offsets: Integers) -> Integers:
-    """(W,) position inside the window of its largest value, the first one where several are equal."""
+    """(W,) position in the window of its largest value, the first of equals."""
     best = np.maximum.reduceat(values, offsets[:-1])
     hits = np.flatnonzero(values == np.repeat(best, np.diff(offsets)))
     # The first hit at or behind the window's beginning is a hit of this window: it has at least one.
@@ -143,9 +143,7 @@ class SpanCollector(Collector):
     def logits(self) -> Logits:
         start, end = np.ascontiguousarray(self.values.T)
         pairs = self.pairs.values
-        if not pairs.shape[1]:
-            return span_logits(start, end)
-        return span_logits(start, end, pairs)
+        return span_logits(start, end, pairs if pairs.shape[1] else None)
 
 
 def marginals(
@@ -176,10 +174,7 @@ def _joint_parts(pairs: Floats, first: Integers, last: Integers) -> tuple[Floats
 
 
 def second_best(windows: Windows, logits: Logits) -> Logits:
-    """Logits with every window's top start and, separately, its top end pushed down to -1000.
-
-    Decoding them gives the paper's second-best answer. Of a head that scores pairs these are the marginals.
-    """
+    """Every window's top start and top end pushed down to -1000, which decodes to the paper's second-best answer."""
     start, end = (logits[side].copy() for side in SIDES)
     for values in (start, end):
         values[windows.offsets[:-1] + _argmax(values, windows.offsets)] = -1000.0
@@ -222,10 +217,8 @@ def decode(windows: Windows, logits: Logits, data: SpanData, config: DecodeConfi
             f"the windows do not belong to {data.name}: they cover {int((windowed > 0).sum())} questions, "
             f"the data has {len(data)}; make the windows from this data"
         )
-    found = (_argmax_candidates if config.decoding == "bertvision" else _nbest_candidates)(
-        windows, logits, config
-    )
-    return _merge(windows, found, data, config)
+    find = _argmax_candidates if config.decoding == "bertvision" else _nbest_candidates
+    return _merge(windows, find(windows, logits, config), data, config)
 
 
 def _nbest_candidates(windows: Windows, logits: Logits, config: DecodeConfig) -> _Candidates:

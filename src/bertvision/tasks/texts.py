@@ -156,8 +156,7 @@ class TextTask(Task):
     def losses(self, logits: "Tensor", label: "Tensor") -> "Tensor":
         """(E,) loss of each example, from logits (E, C) and labels (E,)."""
 
-    def row_labels(self, windows: Windows) -> NDArray[Any]:
-        """(R,) label of each row of logits."""
+    def row_labels(self, windows: Windows) -> NDArray[Any]:  # (R,)
         return windows.labels[:: self.group, 0]
 
     @abstractmethod
@@ -231,7 +230,6 @@ def holds_questions(data: SpanData | TextData) -> bool:
 
 
 def as_questions(data: SpanData | TextData) -> SpanData:
-    """The same examples as questions over paragraphs, without answers."""
     if isinstance(data, SpanData):
         return data
     if data.spans is not None:

@@ -50,7 +50,7 @@ _FITS = {
 
 
 def overlap_answers(data: SpanData) -> list[tuple[str, float]]:
-    """The guess and its score, 0 to 1, for every example."""
+    """For every example the guess and its score, 0 to 1."""
     seen = Counter(stem for text in data.paragraphs for stem in set(stems(text)))
     rarity = {stem: math.log(1 + len(data.paragraphs) / n) for stem, n in seen.items()}
     unseen = math.log(1 + len(data.paragraphs))
