@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bertvision.data.cutting import make_windows
-from bertvision.data.spans import read_squad
+from bertvision.data.examples import read_squad
 from bertvision.data.windows import WindowConfig, Windows, unpack_windows
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import BertvisionError

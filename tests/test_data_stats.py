@@ -8,8 +8,7 @@ import pytest
 from bertvision.cli.data import Data, data_stats, pair_lengths
 from bertvision.cli.data import data as verb
 from bertvision.data.cutting import make_windows
-from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample
-from bertvision.data.spans import read_squad, write_squad
+from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample, read_squad, write_squad
 from bertvision.data.texts import TableConfig
 from bertvision.data.windows import WindowConfig
 from bertvision.encoder.load import load_tokenizer

@@ -13,7 +13,7 @@ from encoder_cases import copy_without, gradient_states, halve, row, set_config
 from toy import ARCHITECTURES, POSITIONS, save_encoder
 
 from bertvision.data.cutting import make_windows
-from bertvision.data.spans import read_squad
+from bertvision.data.examples import read_squad
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.encoder import load as loading
 from bertvision.encoder.batch import TokenBatch, collate, in_bf16

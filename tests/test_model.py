@@ -15,9 +15,8 @@ from toy import save_encoder, squad_json
 
 import bertvision as bv
 from bertvision.data.cutting import make_windows
-from bertvision.data.examples import TextData, TextExample, answerable
+from bertvision.data.examples import SpanBuilder, TextData, TextExample, answerable
 from bertvision.data.load import load_span_data
-from bertvision.data.spans import SpanBuilder
 from bertvision.data.texts import Reframe
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import ArtifactError, BertvisionError, ConfigError, DataError, EncoderError

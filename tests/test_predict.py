@@ -29,7 +29,7 @@ from serve_cases import (
 
 import bertvision as bv
 from bertvision.artifacts import write_json
-from bertvision.data.spans import SpanBuilder
+from bertvision.data.examples import SpanBuilder
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import DataError
 from bertvision.model import stream

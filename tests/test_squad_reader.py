@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from bertvision.data.examples import Answer, Example, SpanData
+from bertvision.data.examples import Answer, Example, SpanData, read_squad, write_squad
 from bertvision.data.load import load_span_data
-from bertvision.data.spans import read_squad, write_squad
 from bertvision.errors import DataError, OutputError
 
 CONTEXT = "Nora Lind built the mill in 1820. It burned down in 1871."

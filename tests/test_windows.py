@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from toy import toy_tokenizer
 
 from bertvision.data.cutting import make_windows, probe_template
-from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample, answerable
+from bertvision.data.examples import Answer, Example, SpanData, TextData, TextExample, answerable, read_squad
 from bertvision.data.load import load_data
-from bertvision.data.spans import read_squad
 from bertvision.data.windows import WindowConfig, Windows, pack_windows
 from bertvision.encoder.load import load_tokenizer
 from bertvision.errors import BertvisionError, ConfigError, EncoderError

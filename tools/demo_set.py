@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.data.demo import FOLDER, stems
-from bertvision.data.examples import Answer, Example, SpanData
-from bertvision.data.spans import write_squad
+from bertvision.data.examples import Answer, Example, SpanData, write_squad
 
 SIZES = {"train": (450, (1, 1, 1, 1, 2)), "dev": (200, (2, 1, 2, 1, 2)), "test": (200, (2, 1, 2, 1, 2))}
 """Part -> number of passages of four questions each, and how many of the four have no answer, in turn."""

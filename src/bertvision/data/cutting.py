@@ -222,10 +222,8 @@ def _warn(data: SpanData | TextData, which: NDArray[np.bool_], what: str) -> Non
 
 
 def _max_context(cut: Cut) -> NDArray[np.bool_]:
-    """Whether each context token of each window has its maximal context there, by Google's rule.
-
-    That is the window with the largest min(tokens to the left, to the right) + 0.01 * length, the first of equals.
-    """
+    """Whether each context token of each window has its maximal context there, by Google's rule. That is the window
+    with the largest min(tokens to the left, to the right) + 0.01 * length, the first of equals."""
     best = np.ones(int(cut.length.sum()), bool)
     several = (np.bincount(cut.example) > 1)[cut.example]
     lengths = cut.length[several]
@@ -246,10 +244,8 @@ def _max_context(cut: Cut) -> NDArray[np.bool_]:
 def make_windows(
     data: SpanData | TextData, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig
 ) -> Windows:
-    """Cut every example of `data` into labelled windows; questions are labelled by their first answer.
-
-    The tokenizer must be a fast one. The caller checks that the encoder has as many positions as a window.
-    """
+    """Cut every example of `data` into labelled windows; questions are labelled by their first answer. The tokenizer
+    must be a fast one. The caller checks that the encoder has as many positions as a window."""
     spans = data if isinstance(data, SpanData) else data.spans
     if spans is not None:
         if config.apart:
@@ -343,11 +339,9 @@ def _assemble(tokens: Ragged, of: NDArray[np.int64], cut: Cut, template: PairTem
 
 
 def _answer_tokens(data: SpanData, tokens: Ragged, paragraph: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(examples, 2) first and last token of the first answer, counted in the paragraph; (-1, -1) without one.
-
-    The first token is the first that ends after the answer begins, the last the last that begins before it ends. Both
-    are looked up for all examples at once: number of the text and character offset make one ascending key.
-    """
+    """(examples, 2) first and last token of the first answer, counted in the paragraph; (-1, -1) without one. The first
+    token is the first that ends after the answer begins, the last the last that begins before it ends. Both are looked
+    up for all examples at once: number of the text and character offset make one ascending key."""
     answers = [e.answers[0] if e.answers else None for e in data.examples]
     ends = [(a.start, a.start + len(a.text)) if a else (-1, -1) for a in answers]
     spans = np.array(ends, np.int64).reshape(-1, 2)
@@ -383,11 +377,9 @@ def windows_for(
     tokenizer_fingerprint: str,
     cache_dir: Path | None,
 ) -> tuple[Windows, str]:
-    """The windows of `data` and a hash of everything that decides them.
-
-    They are read from `cache_dir` (usually `default_cache_dir()`) where they are kept, else made and kept there; None
-    keeps nothing. `tokenizer_fingerprint` is any hash of the tokenizer's files.
-    """
+    """The windows of `data` and a hash of everything that decides them. They are read from `cache_dir` (usually
+    `default_cache_dir()`) where they are kept, else made and kept there; None keeps nothing. `tokenizer_fingerprint` is
+    any hash of the tokenizer's files."""
     # Which token means "no answer" and whether there are segment ids stand in the tokenizer's config, which a hash of
     # its vocabulary alone does not see.
     templates = [asdict(probe_template(tokenizer, pair=pair)) for pair in (True, False)]

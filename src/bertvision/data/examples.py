@@ -1,7 +1,11 @@
-"""Questions over paragraphs: what the user wrote, before any tokenizer has seen it.
+"""Questions over paragraphs and texts with labels, before any tokenizer has seen them; SQuAD files read and written.
 
 A `SpanData` keeps each paragraph once and lets examples point at it, because ten questions often ask about the same
-paragraph and it is tokenised only once.
+paragraph and it is tokenised only once. Read from SQuAD files (v1.1, v2.0) and tables, everything is checked: an answer
+that does not stand at its offset would silently become a wrong label.
+
+    {"version": "v2.0", "data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [{"id": ...,
+        "question": ..., "answers": [{"text": ..., "answer_start": 7}], "is_impossible": false}]}]}]}
 """
 
 import hashlib
@@ -10,10 +14,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
-from typing import ClassVar, Literal
+from itertools import chain, groupby, islice
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
-from bertvision.errors import ConfigError
+from bertvision.artifacts import write_text
+from bertvision.data.tables import Flaw, Table, at, check_id, check_text, parse_json, read_json, shorten
+from bertvision.errors import ConfigError, DataError
 
 
 def content_hash(parts: Iterable[object]) -> str:
@@ -124,10 +131,8 @@ ANSWERABLE = ("answer", "no answer")  # classes of answer / no answer; F1 is abo
 
 
 def answerable(spans: SpanData, *, answers_required: bool = True) -> TextData:
-    """Which questions their paragraphs answer, as a label task.
-
-    Without `answers_required` a set in which no question has an answer is one whose answers are not known.
-    """
+    """Which questions their paragraphs answer, as a label task. Without `answers_required` a set in which no question
+    has an answer is one whose answers are not known."""
     known = answers_required or any(e.answerable for e in spans.examples)
     examples = [
         TextExample(e.id, e.question, spans.context(e), int(not e.answerable) if known else None)
@@ -160,3 +165,157 @@ def join_texts(parts: Sequence[TextData]) -> TextData:
         positive = positive_class(first.classes, counts)
     name = " + ".join(part.name for part in parts)
     return replace(first, examples=list(examples.values()), name=name, positive=positive)
+
+
+# ---- questions that are read
+
+
+class SpanBuilder:
+    """Collects checked questions; equal contexts become one paragraph."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._paragraphs: dict[str, int] = {}
+        self._examples: list[Example] = []
+        self._ids: set[str] = set()
+
+    def add(self, id: Any, question: Any, context: Any, answers: Any = None, *, title: str = "") -> None:
+        check_text(context, "context")
+        check_text(question, "question")
+        id = check_id(id, self._ids)
+        found = _parse_answers(answers, context)
+        paragraph = self._paragraphs.setdefault(context, len(self._paragraphs))
+        self._examples.append(Example(id, question, paragraph, found, title))
+
+    def build(self) -> SpanData:
+        if not self._examples:
+            raise DataError(f"{self.name}: there is no question in it; give a file that holds at least one")
+        return SpanData(list(self._paragraphs), self._examples, self.name)
+
+
+def _parse_answers(value: Any, context: str) -> tuple[Answer, ...]:
+    """Read "Paris", ["Paris"], [{"text": "Paris", "answer_start": 7}] or {"text": ["Paris"], "answer_start": [7]}.
+    None, "" and [] mean unanswerable. Without an answer_start the first occurrence in the context is meant."""
+    if value is None or value == "":
+        return ()
+    if isinstance(value, dict) and isinstance(value.get("text"), list):
+        texts, starts = value["text"], value.get("answer_start")
+        starts = [None] * len(texts) if starts is None else starts
+        if not isinstance(starts, list) or len(starts) != len(texts):
+            raise Flaw("answers need as many values under 'answer_start' as under 'text'")
+        value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    elif isinstance(value, str | dict):
+        value = [value]
+    if not isinstance(value, list):
+        raise Flaw(f"answers must be a list, not {shorten(value)}; write [] where there is no answer")
+    return tuple(_answer(one if isinstance(one, dict) else {"text": one}, context) for one in value)
+
+
+def _answer(given: dict[str, Any], context: str) -> Answer:
+    text, start = given.get("text"), given.get("answer_start")
+    if not isinstance(text, str) or not text:
+        raise Flaw(f"an answer needs a text, not {shorten(text)}; write [] where there is no answer")
+    if start is None and (start := context.find(text)) < 0:
+        raise Flaw(f"the answer {shorten(text)} is not in the context; copy it letter by letter")
+    if type(start) is not int or start < 0:
+        raise Flaw(f"answer_start must be the number of a character, 0 or more, not {shorten(start)}")
+    there = context[start : start + len(text)]
+    if there != text:
+        raise Flaw(
+            f"the answer {shorten(text)} does not stand at answer_start {start} "
+            f"(there stands {shorten(there)}); correct answer_start or remove the question"
+        )
+    return Answer(text, start)
+
+
+# ---- tables
+
+
+def spans_of_table(table: Table, *, answers_required: bool, max_examples: int | None) -> SpanData:
+    """Questions of a table; in a cell of text, answers are plain text, beside an answer_start or not, or JSON."""
+    usual = ("id", "title", "question", "context", "answers", "answer_start")
+    builder = SpanBuilder(table.name)
+    rows = table.read([name for name in usual if name in table.columns])
+    for number, row in islice(rows, max_examples):
+        with at(table.place(number)):
+            for column in ("question", "context", *["answers"] * answers_required):
+                if column not in row:
+                    raise Flaw(f"there is no {column!r}; name the columns question, context and answers")
+            answers = _answers_of_cell(row) if table.cells else row.get("answers")
+            id = f"row-{number}" if row.get("id") in (None, "") else row["id"]
+            builder.add(id, row["question"], row["context"], answers, title=str(row.get("title") or ""))
+    return builder.build()
+
+
+def _answers_of_cell(row: Any) -> Any:
+    cell, start = row.get("answers"), row.get("answer_start", "").strip()
+    if cell and cell.lstrip()[:1] in ("[", "{"):
+        try:
+            return parse_json(cell, Path())
+        except DataError:
+            return cell  # an answer that happens to begin with a bracket
+    if not cell or not start:
+        return cell
+    if not start.isdecimal() or len(start) > 18:
+        raise Flaw(f"answer_start must be the number of a character, not {shorten(start)}")
+    return [{"text": cell, "answer_start": int(start)}]
+
+
+# ---- SQuAD files
+
+
+def read_squad(path: str | Path, *, answers_required: bool = True) -> SpanData:
+    """Read a SQuAD file; where answers are not required, questions without any read as unanswerable."""
+    path = Path(path)
+    builder = SpanBuilder(str(path))
+    for number, article in enumerate(_list(read_json(path), "data", str(path)), start=1):
+        title = str(article.get("title") or "") if isinstance(article, dict) else ""
+        where = f"{path}: article {shorten(title) if title else number}"
+        for position, paragraph in enumerate(_list(article, "paragraphs", where), start=1):
+            place = f"{where}, paragraph {position}"
+            for qa in _list(paragraph, "qas", place):
+                if not isinstance(qa, dict):
+                    raise DataError(f"{place}: a question must be an object, not {shorten(qa)}")
+                context, id = paragraph.get("context"), qa.get("id")
+                with at(f"{place}, question {id}"):
+                    answers = _answers_of_question(qa, required=answers_required)
+                    builder.add(id, qa.get("question"), context, answers, title=title)
+    return builder.build()
+
+
+def _list(value: Any, key: str, place: str) -> list[Any]:
+    found = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(found, list):
+        raise DataError(f'{place} has no list under "{key}"; bring the file into SQuAD form')
+    return found
+
+
+def _answers_of_question(qa: dict[str, Any], *, required: bool) -> list[Any]:
+    given, impossible = qa.get("answers"), qa.get("is_impossible")
+    if given is None and (impossible is True or not required):
+        return []
+    # Official v2.0 files have the key on every question; its absence is a test set or a slip.
+    if not isinstance(given, list):
+        raise Flaw('there is no list under "answers"; write [] where there is no answer')
+    if impossible is True and given:
+        raise Flaw("is_impossible is true but there are answers; empty the answers or set it to false")
+    if impossible is False and not given and required:
+        raise Flaw("is_impossible is false but there is no answer; add one or set it to true")
+    if any(not isinstance(one, dict) or "answer_start" not in one for one in given):
+        raise Flaw('every answer must be {"text": ..., "answer_start": ...}')
+    return given
+
+
+def write_squad(data: SpanData, path: str | Path) -> None:
+    articles = []
+    for title, of_article in groupby(data.examples, key=lambda e: e.title):
+        paragraphs = []
+        for index, examples in groupby(of_article, key=lambda e: e.paragraph):
+            qas = []
+            for e in examples:
+                answers = [{"text": a.text, "answer_start": a.start} for a in e.answers]
+                own = {"question": e.question, "id": e.id, "answers": answers, "is_impossible": not answers}
+                qas.append(own)
+            paragraphs.append({"qas": qas, "context": data.paragraphs[index]})
+        articles.append({"title": title, "paragraphs": paragraphs})
+    write_text(Path(path), json.dumps({"version": "v2.0", "data": articles}, ensure_ascii=False))

@@ -20,8 +20,16 @@ from typing import Literal
 
 from bertvision.artifacts import write_text
 from bertvision.data.demo import demo_data
-from bertvision.data.examples import ANSWERABLE, Metric, SpanData, TextData, TextKind, answerable
-from bertvision.data.spans import read_squad, spans_of_table
+from bertvision.data.examples import (
+    ANSWERABLE,
+    Metric,
+    SpanData,
+    TextData,
+    TextKind,
+    answerable,
+    read_squad,
+    spans_of_table,
+)
 from bertvision.data.tables import Row, Table, hub_table, named_row, open_table, read_cells, shorten
 from bertvision.data.texts import IDS, Columns, read_texts
 from bertvision.errors import ConfigError, DataError
@@ -160,7 +168,6 @@ _NUMBER = "#"
 
 
 def _key(name: str) -> str:
-    """A name in lower case without hyphens, as on the Hub."""
     return name.lower().replace("-", "").replace("_", "")
 
 

@@ -202,9 +202,7 @@ def read_cells(
     path: Path, *, delimiter: str, quoted: bool, strict: bool = True
 ) -> Iterator[tuple[int, list[str]]]:
     """The cells of each row that has some, with the line it begins on; `strict` refuses text behind a closing quote.
-
-    Where cells are not `quoted`, as in GLUE's files, double quotes are characters like any other.
-    """
+    Where cells are not `quoted`, as in GLUE's files, double quotes are characters like any other."""
     if not quoted:
         for number, line in enumerate(_lines(path, newline="\n"), start=1):
             if text := line.removesuffix("\n").removesuffix("\r"):

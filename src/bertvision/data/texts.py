@@ -51,10 +51,8 @@ class Columns:
         return any((self.text, self.pair, self.label, self.id))
 
     def find(self, table: Table, *, kind: TextKind, labels_required: bool) -> "Columns":
-        """The columns to read of a table; "" where there is none.
-
-        Where labels are not required their column is not read: it may hold anything, such as labels of another task.
-        """
+        """The columns to read of a table; "" where there is none. Where labels are not required their column is not
+        read: it may hold anything, such as labels of another task."""
         names = table.columns
 
         def first(*wanted: str) -> str:
@@ -196,10 +194,8 @@ _DEFAULT = "First sentence: {first} Second sentence: {second}"
 
 @dataclass(frozen=True)
 class Reframe:
-    """How texts are rewritten before a tokenizer sees them (Q&ABERT).
-
-    The prompt becomes the first text of a pair and the filled context the second; without one that is a single text.
-    """
+    """How texts are rewritten before a tokenizer sees them (Q&ABERT). The prompt becomes the first text of a pair and
+    the filled context the second; without one that is a single text."""
 
     prompt: str = ""
     """A question put in front of every example as its first text; none: no question."""

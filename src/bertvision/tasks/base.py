@@ -244,7 +244,6 @@ class Task(ABC):
         return self.tuning_class()
 
     def merged_by(self, merge: str) -> "Task":
-        """The same with another way to merge the windows of a long text."""
         raise self.refused("--text-merge", "labels and scores")
 
     @abstractmethod

@@ -77,12 +77,10 @@ def calibration_error(right: Array, probabilities: Array) -> float:
 
 
 def fit_temperature(logits: Array, labels: Array) -> float:
-    """The temperature t with the least log loss of (R, C) class logits on (R,) labels, and of a prior 8 (log t)^2.
-
-    The prior keeps a few rows that happen to be all correct (or a head that says nothing) from turning every
-    probability into 0 or 1; among a thousand rows it no longer counts. The slope along u = -log t is
-    s sum_r(sum_c p_c z_c - z_label) + 16 u with s = e^u.
-    """
+    """The temperature t with the least log loss of (R, C) class logits on (R,) labels, and of a prior 8 (log t)^2. The
+    prior keeps a few rows that happen to be all correct (or a head that says nothing) from turning every probability
+    into 0 or 1; among a thousand rows it no longer counts. The slope along u = -log t is s sum_r(sum_c p_c z_c -
+    z_label) + 16 u with s = e^u."""
     known = labels >= 0
     if not known.any():
         raise DataError("a temperature is fitted on labelled examples, and none of these has a label")
@@ -118,11 +116,9 @@ class NoAnswer:
 
 
 def fit_no_answer(score_diff: Array, absent: Array) -> NoAnswer:
-    """Fit both numbers to (Q,) finite differences and whether each question has no answer.
-
-    The targets are Platt's (1999), (N + 1) / (N + 2) instead of 1 and 1 / (N + 2) instead of 0: as if one more question
-    of each kind were on the wrong side. The loss is convex: Newton's steps, halved until they help, find its minimum.
-    """
+    """Fit both numbers to (Q,) finite differences and whether each question has no answer. The targets are Platt's
+    (1999), (N + 1) / (N + 2) instead of 1 and 1 / (N + 2) instead of 0: as if one more question of each kind were on
+    the wrong side. The loss is convex: Newton's steps, halved until they help, find its minimum."""
     ones = int(absent.sum())
     if not 0 < ones < len(absent):
         raise DataError("a no-answer probability is fitted on questions with and without an answer")

@@ -261,11 +261,9 @@ def _window_chars(windows: Windows, window: int) -> NDArray[np.int32]:
 
 
 def _heat(windows: Windows, logits: Logits, chars: NDArray[np.int32]) -> dict[str, list[float]]:
-    """The probability that the answer starts, and that it ends, at each of the tokens that are shown.
-
-    Systems that cut the paragraph otherwise show the window of theirs that holds most of these tokens; what does not
-    lie in it has the probability 0.
-    """
+    """The probability that the answer starts, and that it ends, at each of the tokens that are shown. Systems that cut
+    the paragraph otherwise show the window of theirs that holds most of these tokens; what does not lie in it has the
+    probability 0."""
     if not len(chars):
         return {side: [] for side in SIDES}
     begin, end = int(chars[0, 0]), int(chars[-1, 1])

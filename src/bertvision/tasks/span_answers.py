@@ -331,12 +331,10 @@ class SpanAnswers:
         return lists
 
     def detailed(self, threshold: float | None, no_answer: NoAnswer | None, n_best: int) -> list[Prediction]:
-        """Predictions with probabilities that sum to 1 over no answer and the candidates of the n-best list.
-
-        With a calibration no answer has the calibrated probability, and the candidates share the rest in the ratio of
-        their softmax; without one, no answer is one more candidate of that softmax. A span that two windows propose is
-        one candidate with the shares of both, at the place of the better one.
-        """
+        """Predictions with probabilities that sum to 1 over no answer and the candidates of the n-best list. With a
+        calibration no answer has the calibrated probability, and the candidates share the rest in the ratio of their
+        softmax; without one, no answer is one more candidate of that softmax. A span that two windows propose is one
+        candidate with the shares of both, at the place of the better one."""
         best, absent = self.probabilities[:, :-1], self.probabilities[:, -1]  # (Q, n), (Q,)
         spans = self.nbest_span
         same = (spans[:, :, None] == spans[:, None]).all(axis=-1)  # (Q, n, n)

@@ -161,10 +161,8 @@ def marginals(
 
 
 def _joint_parts(pairs: Floats, first: Integers, last: Integers) -> tuple[Floats, Floats, Floats]:
-    """(B, k) s of the tokens `first`, (B, m) e of `last`, (B, k, m) u_i . v_j / sqrt(r): the sum is the score.
-
-    `first` (B, k) and `last` (B, m) count tokens of all windows; those behind the end give some number.
-    """
+    """(B, k) s of the tokens `first`, (B, m) e of `last`, (B, k, m) u_i . v_j / sqrt(r): the sum is the score. `first`
+    (B, k) and `last` (B, m) count tokens of all windows; those behind the end give some number."""
     rank, most = (pairs.shape[1] - 2) // 2, len(pairs) - 1
     starts, ends = pairs[np.minimum(first, most)], pairs[np.minimum(last, most)]
     product = starts[..., 2 : 2 + rank] @ np.swapaxes(ends[..., 2 + rank :], 1, 2)
@@ -303,10 +301,8 @@ def _argmax_candidates(windows: Windows, logits: Logits, config: DecodeConfig) -
 
 
 def _chunks(lengths: Integers, row: int) -> Iterator[Integers]:
-    """Indices of windows of similar length, as many as fit `_CELLS` when each is padded to the longest.
-
-    A window counts as `row` cells if that is more than its padded length.
-    """
+    """Indices of windows of similar length, as many as fit `_CELLS` when each is padded to the longest. A window counts
+    as `row` cells if that is more than its padded length."""
     order = np.argsort(lengths, kind="stable")
     while len(order):
         rest = np.maximum(lengths[order], row)
@@ -317,11 +313,9 @@ def _chunks(lengths: Integers, row: int) -> Iterator[Integers]:
 
 
 def _padded(values: Floats, offsets: Integers, rows: Integers) -> Floats:
-    """(B, T) the windows `rows`, padded with minus infinity to the longest of them.
-
-    `values` must go on for at least T numbers behind the last window: rows can then be copied whole, which is much
-    faster than gathering single numbers.
-    """
+    """(B, T) the windows `rows`, padded with minus infinity to the longest of them. `values` must go on for at least T
+    numbers behind the last window: rows can then be copied whole, which is much faster than gathering single
+    numbers."""
     begin, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
     width = int(lengths.max())
     block = sliding_window_view(values, width)[begin]
@@ -330,12 +324,10 @@ def _padded(values: Floats, offsets: Integers, rows: Integers) -> Floats:
 
 
 def _top(values: Floats, n: int) -> tuple[Floats, Integers]:
-    """The `n` largest values of every row, largest first, and their columns; the lower column wins a tie.
-
-    A float32 is turned into an integer of the same order, and the column is packed below it, so that no two keys are
-    equal and a partial sort (which promises nothing about ties) has one possible outcome. There must be no -0.0
-    (adding 0 makes it 0.0): it would be ranked below 0.0.
-    """
+    """The `n` largest values of every row, largest first, and their columns; the lower column wins a tie. A float32 is
+    turned into an integer of the same order, and the column is packed below it, so that no two keys are equal and a
+    partial sort (which promises nothing about ties) has one possible outcome. There must be no -0.0 (adding 0 makes it
+    0.0): it would be ranked below 0.0."""
     width = values.shape[1]
     n = min(n, width)
     # Floats order like integers once the lower bits of the negative ones are turned over.

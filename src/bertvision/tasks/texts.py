@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.artifacts import write_json_rows
-from bertvision.data.examples import SpanData, TextData, answerable
-from bertvision.data.spans import SpanBuilder
+from bertvision.data.examples import SpanBuilder, SpanData, TextData, answerable
 from bertvision.data.texts import Columns, Reframe, reframe
 from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError, DataError

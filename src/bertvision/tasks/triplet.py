@@ -70,7 +70,6 @@ class TripletTask(Task):
     def windows(
         self, data: Any, tokenizer: "PreTrainedTokenizerBase", config: WindowConfig, *, cache: Path | None
     ) -> tuple[Windows, str]:
-        """The windows of a triplet side by side."""
         from bertvision.encoder.load import tokenizer_fingerprint
 
         parts = [data.fingerprint, tokenizer_fingerprint(tokenizer), asdict(config), self.config()]

@@ -33,8 +33,6 @@ _SMALL = 16e6
 
 @dataclass(frozen=True)
 class Reader:
-    """A head, what it reads and what its logits mean."""
-
     head: Head
     selection: Selection
     task: Task
@@ -57,10 +55,8 @@ def head_logits(
 def walk(
     states: States, readers: Mapping[str, Reader], *, label: str = "", activation_gb: float = 4.0
 ) -> dict[str, Logits]:
-    """Logits of every head on all windows; `states` must hand out what each of them reads.
-
-    All tasks must have as many windows side by side. With a `label` the progress is shown.
-    """
+    """Logits of every head on all windows; `states` must hand out what each of them reads. All tasks must have as many
+    windows side by side. With a `label` the progress is shown."""
     windows = states.windows
     (group,) = {reader.task.group for reader in readers.values()}
     collectors = {name: reader.task.collector(windows) for name, reader in readers.items()}
@@ -94,11 +90,9 @@ def walk_windows(
     opened: Callable[[Selection], States] | None = None,
     label: str = "",
 ) -> dict[str, Logits]:
-    """Logits of heads that may read different states of `windows`.
-
-    `opened` gives the states of a selection; by default they come straight from the encoder, and no more of them than
-    the heads use: the last state alone, or the first token alone, where a head reads no other.
-    """
+    """Logits of heads that may read different states of `windows`. `opened` gives the states of a selection; by default
+    they come straight from the encoder, and no more of them than the heads use: the last state alone, or the first
+    token alone, where a head reads no other."""
     num_states = encoder.num_states
     # Where the first token is the classification token, heads that read no other get it alone.
     first = opened is None and not windows.null.any()

@@ -15,8 +15,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from bertvision.data.examples import SpanData
-from bertvision.data.spans import read_squad
+from bertvision.data.examples import SpanData, read_squad
 from bertvision.errors import ConfigError
 
 FOLDER = Path(__file__).parent
