@@ -101,10 +101,8 @@ def read_texts(
     """Check the rows and give their labels numbers; what is wrong with a row is reported with its place.
 
     Args:
-        columns: Those to read; no label: none is read.
         classes: Names of the classes by number; any other is refused. None: all that occur, in order.
         names: The class each label of the source stands for; None: labels are names of classes.
-        labels_required: False where the texts are only predicted on; a label may then be missing.
         empty_texts: Whether a text may be empty, as in a few rows of published sets.
         metric: None: accuracy, and Pearson's correlation for scores.
         positive: Of two classes, the one F1 is about; None: the rarer one, where classes have names.

@@ -27,7 +27,6 @@ from bertvision.data.windows import WindowConfig, Windows
 from bertvision.errors import ConfigError
 from bertvision.tasks import metrics
 from bertvision.tasks.base import (
-    PLAIN,
     Baselines,
     CardText,
     DecodeConfig,
@@ -92,7 +91,7 @@ class SpanTask(Task):
 
     @classmethod
     def of(cls, data: SpanData, text: TextConfig, windows: WindowConfig) -> "SpanTask":
-        if text.learning != PLAIN or text.columns.named or text.reframe != Reframe():
+        if text.learning != TextConfig() or text.columns.named or text.reframe != Reframe():
             raise ConfigError(
                 f"--text... says how texts with labels or scores are read, and {data.name} holds questions over "
                 "paragraphs: leave it out"
