@@ -79,8 +79,8 @@ def calibration_error(right: Array, probabilities: Array) -> float:
 def fit_temperature(logits: Array, labels: Array) -> float:
     """The temperature t with the least log loss of (R, C) class logits on (R,) labels, and of a prior 8 (log t)^2. The
     prior keeps a few rows that happen to be all correct (or a head that says nothing) from turning every probability
-    into 0 or 1; among a thousand rows it no longer counts. The slope along u = -log t is s sum_r(sum_c p_c z_c -
-    z_label) + 16 u with s = e^u."""
+    into 0 or 1; among a thousand rows it no longer counts. The slope along u = -log t, with s = e^u, is
+    s sum_r(sum_c p_c z_c - z_label) + 16 u."""
     known = labels >= 0
     if not known.any():
         raise DataError("a temperature is fitted on labelled examples, and none of these has a label")
