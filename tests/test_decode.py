@@ -23,9 +23,8 @@ from bertvision.errors import ConfigError
 from bertvision.tasks.base import DecodeConfig
 from bertvision.tasks.logits import Logits
 from bertvision.tasks.span import SPAN, SpanTuning
-from bertvision.tasks.span_answers import best_threshold
+from bertvision.tasks.span_answers import best_threshold, score
 from bertvision.tasks.span_decode import decode, marginals, second_best, span_logits
-from bertvision.tasks.squad import score
 
 INF = float("inf")
 

@@ -12,7 +12,7 @@ import pytest
 from bertvision.data.demo import FOLDER, demo_data, overlap_answers
 from bertvision.data.examples import SpanData
 from bertvision.errors import ConfigError
-from bertvision.tasks.squad import score
+from bertvision.tasks.span_answers import score
 from tools.demo_set import passages, read_topics, read_wording, write_part
 
 PARTS = ("train", "dev", "test")

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from bertvision.data.examples import TextData
-from bertvision.data.load import load_data
-from bertvision.data.named_sets import write_submission
+from bertvision.data.load import load_data, write_submission
 from bertvision.errors import BertvisionError, ConfigError, DataError
 
 
