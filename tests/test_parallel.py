@@ -140,6 +140,8 @@ def test_an_incomplete_environment_is_one_sentence(
     monkeypatch.setenv("WORLD_SIZE", "2")
     said = refused(*command(tmp_path / "out"))
     assert "WORLD_SIZE is 2 but no MASTER_ADDR and no MASTER_PORT is set" in said
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    assert "--use_fsdp splits an encoder" in refused(*command(tmp_path / "out"))
 
 
 # ---- what ranks give each other

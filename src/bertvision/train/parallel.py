@@ -145,6 +145,10 @@ ALONE = Parallel()
 
 def _check(device: torch.device) -> None:
     """Refuse what cannot become a group."""
+    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true", "yes"):
+        raise ConfigError(
+            "--use_fsdp splits an encoder over processes, and bertvision keeps it whole: leave it out"
+        )
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:
         raise ConfigError(
