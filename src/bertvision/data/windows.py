@@ -112,12 +112,6 @@ def spread(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(total)
 
 
-def labels_are_positions(windows: Windows) -> bool:
-    """Whether labels are the first and last token of an answer: two whole numbers, in windows that know characters."""
-    whole = np.issubdtype(windows.labels.dtype, np.integer)
-    return whole and windows.labels.shape[1] == 2 and bool((windows.chars >= 0).any())
-
-
 def pack_windows(windows: Windows) -> bytes:
     """The arrays as one safetensors file, with a checksum each."""
     from safetensors.numpy import save
